@@ -54,7 +54,14 @@ _Progress = Callable[[int, int], object] | None
 @final
 class Archive:
     @staticmethod
-    def open(url: str, create: bool, read_only: bool, timeout_s: int, memory_bytes_max: int | None) -> Archive: ...
+    def open(
+        url: str,
+        create: bool,
+        read_only: bool,
+        timeout_s: int,
+        memory_bytes_max: int | None,
+        superseded_kept_s: float,
+    ) -> Archive: ...
     @property
     def engine(self) -> str: ...
     @property
@@ -152,7 +159,6 @@ class Request:
         columns: list[str] | None = None,
         predicates: list[tuple[str, str, Array]] = ...,
         history: bool = False,
-        finished_only: bool = False,
     ) -> Request: ...
 
 @final

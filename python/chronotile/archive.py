@@ -26,6 +26,7 @@ def open(
     read_only: bool = False,
     timeout_s: int = 60,
     memory_bytes_max: int | None = None,
+    superseded_kept_s: float = 600.0,
 ) -> Archive:
     """Open the archive at `url`.
 
@@ -47,6 +48,9 @@ def open(
         or a read of a dataset with merge "latest", compares ids. A read that needs more raises
         :class:`InvalidInputError` of kind ``too-large``, or :class:`BusyError` while other reads hold it. Default: half
         of the memory that the process may use.
+    superseded_kept_s : float
+        Seconds for which this process keeps rows of batches that it replaces or removes, for reads that began before. A
+        read sees each batch whole as long as it takes no longer. With 0, their space is freed at once.
 
     Raises
     ------
@@ -73,7 +77,7 @@ def open(
         text = f"sqlite:{text}"
     if memory_bytes_max is not None and (not isinstance(memory_bytes_max, int) or memory_bytes_max < 1):
         raise InvalidInputError(f"invalid memory_bytes_max {memory_bytes_max!r}: give bytes", kind="invalid-setting")
-    return Archive(_native.Archive.open(text, create, read_only, timeout_s, memory_bytes_max), text)
+    return Archive(_native.Archive.open(text, create, read_only, timeout_s, memory_bytes_max, superseded_kept_s), text)
 
 
 class Archive(Closing):

@@ -544,7 +544,7 @@ def test_the_quick_choice_of_newest_versions_equals_the_merge_of_the_archive(pat
             columns = [*database.schema[table].column_names, names.UPDATE]
             kept = [(names.UPDATE, "<", names.GONE)]
             merged = dataset.read(region=region, start=START, columns=columns, where=kept).to_arrow()
-            quick = newest_of_region(dataset, database.layout, region, columns, names.UPDATE, START, None, False)
+            quick = newest_of_region(dataset, database.layout, region, columns, names.UPDATE, START, None)
             if quick is None:
                 counts.append(-1)
                 continue

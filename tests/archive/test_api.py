@@ -7,7 +7,9 @@ import multiprocessing
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -469,7 +471,9 @@ def test_consolidation_changes_no_read(survey: ct.Dataset, detections: pa.Table)
     assert dataset.info().chunks < before.chunks
 
 
-def test_older_versions_are_kept_apart_once_and_come_back_where_newer_are_removed(sqlite: ct.Archive) -> None:
+def test_older_versions_are_kept_apart_once_and_come_back_where_newer_are_removed(
+    sqlite: ct.Archive, path: Path
+) -> None:
     schema = pa.schema(
         [("id", pa.int64()), ("version", pa.int64()), ("t", pa.timestamp("us", "UTC")), ("v", "float64")]
     )
@@ -490,7 +494,8 @@ def test_older_versions_are_kept_apart_once_and_come_back_where_newer_are_remove
     assert dataset.consolidate().tiles == 0, "nothing was written since"
     assert by_id(dataset.read().to_arrow(), "id").equals(rows(4))
     assert dataset.read(history=True).to_arrow().num_rows == 500
-    dataset.remove_batch("v4")
+    with ct.open(path, superseded_kept_s=0) as alone:
+        alone["versions"].remove_batch("v4")
     assert by_id(dataset.read().to_arrow(), "id").equals(rows(3))
     dataset.write(rows(5), batch="v5")
     dataset.write(rows(6), batch="v6")
@@ -498,6 +503,49 @@ def test_older_versions_are_kept_apart_once_and_come_back_where_newer_are_remove
     assert dataset.info().chunks == 2
     assert by_id(dataset.read().to_arrow(), "id").equals(rows(6))
     assert dataset.verify().ok
+
+
+def test_rows_that_count_no_more_keep_their_space_for_running_reads_and_no_longer(path: Path) -> None:
+    schema = {"id": "int64", "t": "timestamp[us]"}
+    rows = {"id": np.arange(1_000), "t": np.arange(1_000).astype("datetime64[us]")}
+    with ct.open(path) as archive:
+        ds = archive.create("d", schema=schema, cell=ct.single(), time="t", window="1d", id=["id"])
+        ds.write(rows, batch="a")
+        running = ds.read()
+        assert ds.remove_batch("a") == 1_000
+        assert ds.count() == 0
+        assert ds.info().rows == 1_000
+        # The batch as it was when the read was asked for, or as it is now, and nothing in between.
+        assert running.to_arrow().num_rows in (0, 1_000)
+        ds.consolidate()
+        assert ds.info().rows == 1_000
+        with pytest.raises(ct.BatchNotFoundError):
+            ds.remove_batch("a")
+        assert ds.verify().ok
+    with ct.open(path, superseded_kept_s=0) as archive:
+        archive["d"].consolidate()
+        assert archive["d"].info().rows == 0
+        assert archive["d"].verify().ok
+    with pytest.raises(ct.InvalidInputError, match="invalid superseded_kept_s -1: give seconds, 0 or more"):
+        ct.open(path, superseded_kept_s=-1)
+
+
+def test_a_write_that_fails_leaves_nothing_that_a_read_returns(path: Path) -> None:
+    def failing() -> Iterator[dict[str, Any]]:
+        for number in range(3):
+            ids = np.arange(200_000) + number * 200_000
+            yield {"id": ids, "t": ids.astype("datetime64[us]")}
+        raise ValueError("the source broke")
+
+    with ct.open(path) as archive:
+        ds = archive.create(
+            "d", schema={"id": "int64", "t": "timestamp[us]"}, cell=ct.single(), time="t", window="1d", id=["id"]
+        )
+        for batch in ("named", None):
+            with pytest.raises(ValueError, match="the source broke"):
+                ds.write(failing(), batch=batch)
+            assert ds.count() == 0
+            assert ds.info().rows == 0
 
 
 def test_retire_drops_whole_slices_that_are_old(survey: ct.Dataset) -> None:
@@ -650,4 +698,4 @@ def test_ctrl_c_ends_a_long_write(memory: ct.Archive) -> None:
     with pytest.raises(KeyboardInterrupt):
         dataset.write(endless(), batch="endless")
     assert time.monotonic() - began < 60
-    assert dataset.count(finished_only=True) == 0
+    assert dataset.count() == 0

@@ -90,7 +90,7 @@ def test_a_read_asks_for_no_more_replicas_than_it_was_told(
         began = time.monotonic()
         at_one = values.tuned("ONE")
         assert at_one.count() == 2
-        assert at_one.read(finished_only=True).to_arrow()["id"].to_pylist() == [1, 2]
+        assert at_one.read().to_arrow()["id"].to_pylist() == [1, 2]
         assert at_one.batch("first") is not None
         assert time.monotonic() - began < 10
         with pytest.raises(ct.UnavailableError, match="QUORUM needs 2 replicas and 1"):

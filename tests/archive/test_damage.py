@@ -224,7 +224,7 @@ def test_a_lost_consolidated_chunk_a_returned_batch_and_a_changed_record_are_tol
         store(keys, before[0])
         assert "no damage" in run_cli("verify", path)
 
-        with ct.open(path) as archive:
+        with ct.open(path, superseded_kept_s=0) as archive:
             archive["values"].remove_batch("hour-0")
         store(chunks, before[1])
         store(keys, before[0])

@@ -152,7 +152,7 @@ def test_rows_that_do_not_fit_are_refused_whole(memory: ct.Archive, rows: object
     with pytest.raises(ct.InvalidInputError) as caught:
         dataset.write(rows, batch="b")
     assert message in str(caught.value)
-    assert dataset.count(finished_only=True) == 0
+    assert dataset.count() == 0
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_an_error_of_the_callers_generator_comes_back_as_it_was(memory: ct.Archi
 
     with pytest.raises(MineError, match="broke"):
         dataset.write(rows(), batch="b")
-    assert dataset.count(finished_only=True) == 0
+    assert dataset.count() == 0
     # The name is not burnt by the failed attempt.
     assert dataset.write({"tag": [1], "t": [1], "value": [1.0]}, batch="b").stored
 

@@ -90,7 +90,7 @@ def read(ds: ct.Dataset, days: tuple[int, int] | None = None) -> tuple[dict[str,
     limits: dict[str, Any] = {}
     if days is not None:
         limits = {"start": _START + timedelta(days[0]), "end": _START + timedelta(days[1] + 1)}
-    table = ds.read(columns=["id", "text"], finished_only=True, **limits).to_arrow()
+    table = ds.read(columns=["id", "text"], **limits).to_arrow()
     texts, ids = table["text"].to_pylist(), table["id"].to_pylist()
     return count_rows(texts, ids)
 

@@ -83,7 +83,7 @@ def _work(ds: ct.Dataset, number: int, own: int, shared: int) -> int:
 def look(ds: ct.Dataset, whole: set[int]) -> set[int]:
     """Read everything of finished batches: only whole visits are seen, and all of those in `whole`, which were
     acknowledged to this process or which it saw before. Returns all that were seen."""
-    table = ds.read(columns=["visit", "id"], finished_only=True).to_arrow()
+    table = ds.read(columns=["visit", "id"]).to_arrow()
     ids = table["id"].to_pylist()
     assert len(ids) == len(set(ids)), "a record came twice"
     seen = Counter(table["visit"].to_pylist())

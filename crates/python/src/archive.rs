@@ -61,8 +61,13 @@ impl Archive {
         read_only: bool,
         timeout_s: u64,
         memory_bytes_max: Option<usize>,
+        superseded_kept_s: f64,
     ) -> PyResult<Self> {
-        let options = OpenOptions { create, read_only, timeout_s };
+        let superseded_kept = std::time::Duration::try_from_secs_f64(superseded_kept_s).map_err(|_| {
+            let reason = format!("invalid superseded_kept_s {superseded_kept_s}: give seconds, 0 or more");
+            invalid(ErrorKind::InvalidSetting, reason)
+        })?;
+        let options = OpenOptions { create, read_only, timeout_s, superseded_kept };
         let inner = wait(py, Inner::open(url, &options))?;
         inner.limit_memory(Memory::new(memory_bytes_max.unwrap_or_else(|| Limits::default().memory_bytes)));
         Ok(Self { inner: Arc::new(RwLock::new(Some(inner))) })

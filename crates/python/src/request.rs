@@ -45,7 +45,7 @@ impl Request {
     #[new]
     #[pyo3(signature = (
         *, region=None, cells=None, keys=None, ids=None, start=None, end=None, columns=None, predicates=vec![],
-        history=false, finished_only=false
+        history=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "the keyword arguments of one Python constructor")]
     fn new(
@@ -58,7 +58,6 @@ impl Request {
         columns: Option<Vec<String>>,
         predicates: Vec<(String, String, PyRef<'_, Array>)>,
         history: bool,
-        finished_only: bool,
     ) -> PyResult<Self> {
         let arrays = |given: Vec<PyRef<'_, Array>>| given.iter().map(|array| array.inner.clone()).collect::<Vec<_>>();
         let place = place(region, cells, keys.map(arrays))?;
@@ -66,7 +65,7 @@ impl Request {
             TimeRange { start: start.map(Moment::instant).transpose()?, end: end.map(Moment::instant).transpose()? };
         let predicates = predicates.into_iter().map(predicate).collect::<PyResult<_>>()?;
         let ids = ids.map(arrays);
-        Ok(Self { inner: ReadRequest { place, time, ids, columns, predicates, history, finished_only } })
+        Ok(Self { inner: ReadRequest { place, time, ids, columns, predicates, history } })
     }
 }
 

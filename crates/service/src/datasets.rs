@@ -110,7 +110,6 @@ fn request(dataset: &Dataset, call: &Call) -> Result<ReadRequest> {
         columns,
         predicates,
         history: given.flag("history")?.unwrap_or(false),
-        finished_only: false,
     })
 }
 

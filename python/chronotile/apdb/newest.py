@@ -25,7 +25,6 @@ _SPREAD = (0x9E3779B97F4A7C15, 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B)
 
 def newest_of_region(
     dataset: Dataset, layout: Layout, region: Region, columns: list[str], hidden: str, start: Any, end: Any,
-    finished_only: bool,
 ) -> Any:  # fmt: skip
     """The newest versions in a region, as a `pyarrow.Table`, without deleted records; None if two versions of a row are
     equally new, so that the archive's merge must decide.
@@ -42,15 +41,13 @@ def newest_of_region(
         Columns to return.
     hidden : str
         The column that orders versions.
-    start, end, finished_only
+    start, end
         As for :meth:`chronotile.Dataset.read`.
     """
     cells = [cell for low, high in region.cover(layout.scheme, layout.level) for cell in range(low, high)]
     keys = list(dataset.id)
     decoded = list(dict.fromkeys([*columns, *keys, hidden, names.RA, names.DEC]))
-    rows = dataset.read(
-        cells=cells, start=start, end=end, columns=decoded, history=True, finished_only=finished_only
-    ).to_arrow()  # fmt: skip
+    rows = dataset.read(cells=cells, start=start, end=end, columns=decoded, history=True).to_arrow()
     if not rows.num_rows:
         return rows.select(columns)
     chosen = _newest([rows[name].to_numpy() for name in keys], rows[hidden].to_numpy())

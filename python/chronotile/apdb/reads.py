@@ -75,7 +75,7 @@ class CompleteVisits:
     def _learn(self, unknown: Any) -> bool:
         """Look up which detector-visits are complete and cache them; return whether there are any."""
         visits = np.unique(unknown >> 16).tolist()
-        found = self._tables.visits.read(keys=visits, columns=["visit", "detector"], finished_only=True).to_arrow()
+        found = self._tables.visits.read(keys=visits, columns=["visit", "detector"]).to_arrow()
         codes = _codes(found["visit"], found["detector"])
         self._known = np.union1d(self._known, codes)
         return bool(np.isin(unknown, codes).any())
@@ -121,7 +121,7 @@ class Reads:
         wanted = self._tables.columns(names.OBJECT, columns)
         hidden = [] if known is None else [names.STORED_VISIT, names.STORED_DETECTOR, names.VERSION]
         decoded = [*dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_TO, *hidden])]
-        request: dict[str, Any] = {"region": place, "end": _until(at), "finished_only": known is not None}
+        request: dict[str, Any] = {"region": place, "end": _until(at)}
         rows = (
             self._tables.datasets[names.OBJECT]
             .read(columns=decoded, where=[names.not_deleted(names.OBJECT)], **request)
@@ -214,15 +214,13 @@ class Reads:
         if chosen is not None and not chosen:
             return Rows(dataset.schema.empty_table().select(wanted)), _NONE
         where = [names.not_deleted(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
-        until, finished, rows = _until(at), known is not None, None
+        until, rows = _until(at), None
         # Forced sources are many and narrow, so whole cells are read. Rows of sources are wide: reading those outside
         # the region would cost more.
         if table == names.FORCED and place is not None and chosen is None:
-            rows = newest_of_region(dataset, self._tables.layout, place, decoded, hidden, since, until, finished)
+            rows = newest_of_region(dataset, self._tables.layout, place, decoded, hidden, since, until)
         if rows is None:
-            rows = dataset.read(
-                region=place, where=where, columns=decoded, start=since, end=until, finished_only=finished
-            ).to_arrow()  # fmt: skip
+            rows = dataset.read(region=place, where=where, columns=decoded, start=since, end=until).to_arrow()
         if archived is not None:
             cold = self._cold.rows(table, archived, place, since, until, chosen).select(decoded)
             rows = merged(rows, cold, list(dataset.id), hidden)
@@ -380,7 +378,7 @@ class Reads:
 
     def scan(
         self, table: str, *, region: Any = None, start: Moment = None, end: Moment = None,
-        columns: Iterable[str] | None = None, where: Any = None, history: bool = False, complete_only: bool = False,
+        columns: Iterable[str] | None = None, where: Any = None, history: bool = False,
     ) -> ReadResult:  # fmt: skip
         """Stream the rows of a table, up to the whole sky, in bounded memory.
 
@@ -392,15 +390,13 @@ class Reads:
             As for :meth:`chronotile.Dataset.read`.
         columns : iterable of str, optional
             Columns to return; all by default.
-        complete_only : bool
-            Exclude tables of detector-visits that are still being written.
         """
         conditions = [] if where is None else [where] if isinstance(where, tuple) else list(where)
         if table in names.MAIN_TABLES:
             conditions.append(names.not_deleted(table))
         return self._tables.dataset(table).read(
             region=_region(region), start=start, end=end, columns=self._tables.columns(table, columns),
-            where=conditions, history=history, finished_only=complete_only,
+            where=conditions, history=history,
         )  # fmt: skip
 
     def _complete_versions(

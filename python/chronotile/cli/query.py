@@ -41,7 +41,7 @@ def place_options(command: Command) -> Command:
 
     def run(
         circle: str | None, box: str | None, polygon: str | None, cells: str | None, keys: str | None, ids: str | None,
-        start: str | None, end: str | None, where: tuple[str, ...], history: bool, finished_only: bool, **options: Any,
+        start: str | None, end: str | None, where: tuple[str, ...], history: bool, **options: Any,
     ) -> Any:  # fmt: skip
         def place(dataset: Dataset) -> dict[str, Any]:
             return {
@@ -55,7 +55,6 @@ def place_options(command: Command) -> Command:
                 "end": moment(end, dataset),
                 "where": typed_conditions(where, dataset),
                 "history": history,
-                "finished_only": finished_only,
             }
 
         return command(place=place, **options)
@@ -77,7 +76,6 @@ def place_options(command: Command) -> Command:
             '"line matches REGEX", "x exists", "x exists false"; repeatable.',
         ),
         click.option("--history", is_flag=True, help="With merge rule latest, return all versions."),
-        click.option("--finished-only", is_flag=True, help="Exclude batches that are still being written."),
     )
 
 

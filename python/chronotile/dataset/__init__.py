@@ -322,6 +322,9 @@ class Dataset:
     def remove_batch(self, key: str) -> int:
         """Remove the rows of a batch; return their number, without rows retired earlier.
 
+        Reads that begin after the call do not return them. The next :meth:`consolidate` ten minutes or more later frees
+        their space.
+
         Raises
         ------
         BatchNotFoundError
@@ -352,7 +355,6 @@ class Dataset:
         columns: Iterable[str] | None = None,
         where: Where = None,
         history: bool = False,
-        finished_only: bool = False,
         order_by: str | Iterable[str] | None = None,
         limit: int | None = None,
     ) -> ReadResult:
@@ -387,8 +389,6 @@ class Dataset:
             shortest decimal. Incomparable types raise an error.
         history : bool
             With merge ``latest``, return every version instead of the newest.
-        finished_only : bool
-            Exclude batches that are still being written.
         order_by : str or iterable of str, optional
             Returned columns to sort by; a minus sign sorts in descending order: ``"-jd"``. Nulls come last. By default
             the order of rows is undefined.
@@ -411,7 +411,7 @@ class Dataset:
         """
         request = self._request(
             region=region, cells=cells, keys=keys, ids=ids, start=start, end=end, columns=columns, where=where,
-            history=history, finished_only=finished_only,
+            history=history,
         )  # fmt: skip
         result = self._native.read(request)
         rows = None if limit is None else _row_limit(limit)
@@ -438,7 +438,7 @@ class Dataset:
             Return one row per distinct value of these columns. By default, the cell rule's column for key and hash
             cells, else the id columns.
         **place
-            As for :meth:`read`: region, cells, keys, ids, start, end, columns, where, finished_only.
+            As for :meth:`read`: region, cells, keys, ids, start, end, columns, where.
         """
         by = None if by is None else ([by] if isinstance(by, str) else list(by))
         return ReadResult(self._native.latest(self._request(**place), by))
@@ -463,7 +463,7 @@ class Dataset:
         groups_max : int, optional
             Raise an error if there are more groups, which are held in memory.
         **place
-            As for :meth:`read`: region, cells, keys, ids, start, end, where, history, finished_only.
+            As for :meth:`read`: region, cells, keys, ids, start, end, where, history.
 
         Returns
         -------
@@ -510,7 +510,6 @@ class Dataset:
         columns: Iterable[str] | None = None,
         where: Where = None,
         history: bool = False,
-        finished_only: bool = False,
     ) -> _native.Request:
         if region is not None and not isinstance(region, _native.Region):
             raise InvalidInputError(
@@ -528,7 +527,6 @@ class Dataset:
             columns=None if columns is None else list(columns),
             predicates=native_predicates(where, self._known.types),
             history=history,
-            finished_only=finished_only,
         )
 
     def _cell_columns(self) -> tuple[str, ...]:

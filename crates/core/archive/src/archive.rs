@@ -1,4 +1,5 @@
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use chronotile_store::{Commit, DatasetRef, Expect, Store, StoreError, Visibility};
@@ -7,6 +8,7 @@ use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
 use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
+use crate::catalog::superseded::SUPERSEDED_KEPT;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::memory::{Memory, MemoryLimit};
@@ -21,17 +23,34 @@ pub struct Archive {
     clock: Arc<Clock>,
     fence: Fence,
     memory: MemoryLimit,
+    superseded_kept: Duration,
 }
 
 impl Archive {
     /// Opens the archive at `url`, making it if allowed and needed.
     pub async fn open(url: &str, options: &OpenOptions) -> Result<Self> {
-        Ok(Self::on(url, open_store(url, options).await?))
+        Ok(Self::on(url, open_store(url, options).await?).keeping_superseded_for(options.superseded_kept))
     }
 
     /// An archive on an engine that is open already; `url` is for messages.
     pub fn on(url: &str, store: Arc<dyn Store>) -> Self {
-        Self { url: url.into(), fence: Fence::new(store.clone()), store, clock: Arc::default(), memory: Arc::default() }
+        let (fence, clock, memory) = (Fence::new(store.clone()), Arc::default(), Arc::default());
+        Self { url: url.into(), fence, store, clock, memory, superseded_kept: SUPERSEDED_KEPT }
+    }
+
+    /// The same archive for a process that takes `now_us`, microseconds since the Unix epoch, for the time of its machine: for
+    /// simulations of clocks that are wrong.
+    #[must_use]
+    pub fn with_machine_time(self, now_us: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+        Self { clock: Arc::new(Clock::simulated(now_us)), ..self }
+    }
+
+    /// The same archive, whose processes keep rows of replaced and removed batches for so long; ten minutes by default. A read shows
+    /// each batch whole as long as it takes no longer than that. With zero they are taken away at once, for an archive that nobody
+    /// reads meanwhile.
+    #[must_use]
+    pub fn keeping_superseded_for(self, time: Duration) -> Self {
+        Self { superseded_kept: time, ..self }
     }
 
     /// Its engine for what changes nothing.
@@ -98,7 +117,8 @@ impl Archive {
     /// A dataset of this archive with a definition that is known; `stored` is its record in the catalog, empty where that is not
     /// known.
     pub(crate) fn opened(&self, spec: DatasetSpec, stored: Bytes) -> Result<Dataset> {
-        Dataset::new(spec, stored, self.store.clone(), self.clock.clone(), self.fence.clone(), self.memory.clone())
+        let (store, clock, fence) = (self.store.clone(), self.clock.clone(), self.fence.clone());
+        Dataset::new(spec, stored, store, clock, fence, self.memory.clone(), self.superseded_kept)
     }
 
     /// Opens a dataset.

@@ -5,6 +5,7 @@
 pub(crate) mod checksum;
 pub(crate) mod clock;
 pub(crate) mod fence;
+pub(crate) mod superseded;
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -35,11 +36,6 @@ pub(crate) fn intent_key(dataset: &DatasetName, batch: BatchId) -> String {
     format!("intent/{dataset}/{batch}")
 }
 
-/// The batches that are being replaced or removed.
-pub(crate) fn changing_key(dataset: &DatasetName) -> String {
-    format!("changing/{dataset}")
-}
-
 fn part_key(dataset: &DatasetName, batch: BatchId, part: u32) -> String {
     format!("part/{dataset}/{batch}/{part:08}")
 }
@@ -58,12 +54,12 @@ pub(crate) struct Retired {
     pub retired_us: i64,
 }
 
-/// Kept from the beginning of a write to its end: who finds one knows that the batch is not finished.
+/// The hold of an attempt at a batch, from its beginning until nothing of earlier attempts is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Intent {
     /// The key its writer gave.
     pub key: Option<String>,
-    /// Write stamp of the rows: a repeated write takes it over, so that it makes the same chunks.
+    /// Write stamp of the rows, another one for each attempt: the record of the batch names the attempt by it.
     pub written_us: i64,
     /// Differs with every try: a later one takes the batch over from an earlier one, which then can put nothing more.
     pub attempt: String,
@@ -74,6 +70,8 @@ pub(crate) struct Intent {
 pub(crate) struct BatchRecord {
     pub key: Option<String>,
     pub written_us: i64,
+    /// When the record was put: by then all rows were durable.
+    pub ended_us: i64,
     /// Whether the batch was taken out again.
     pub removed: bool,
     pub rows: u64,
@@ -84,6 +82,11 @@ pub(crate) struct BatchRecord {
     pub content: String,
     /// First and last tick; `None` without rows.
     pub ticks: Option<(i64, i64)>,
+    /// Numbers of its lists of chunks, the end excluded. Lists with other numbers are of attempts that do not count.
+    pub parts: (u32, u32),
+    /// What counted before; `None` for a new batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<Previous>,
     /// The copy that brought it from another archive; `None` where it was written here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<String>,
@@ -91,6 +94,27 @@ pub(crate) struct BatchRecord {
     /// consolidated. `None` where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
+}
+
+/// What a batch was before its record was put.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Previous {
+    pub written_us: i64,
+    pub ended_us: i64,
+    pub removed: bool,
+}
+
+impl BatchRecord {
+    /// This as what was before.
+    pub(crate) fn as_previous(&self) -> Previous {
+        Previous { written_us: self.written_us, ended_us: self.ended_us, removed: self.removed }
+    }
+
+    /// Those of the lists that are of the attempt that counts, and the others.
+    pub(crate) fn own_parts(&self, parts: Vec<ChunkList>) -> (Vec<ChunkList>, Vec<ChunkList>) {
+        let (from, to) = self.parts;
+        parts.into_iter().partition(|part| !self.removed && (from..to).contains(&part.number))
+    }
 }
 
 /// That a dataset is a copy of one in another archive.
@@ -248,11 +272,6 @@ pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetName) -> Resu
     Ok(begun)
 }
 
-/// Ids of the batches whose writing has ended, removed ones included.
-pub(crate) async fn finished_ids(store: &dyn Store, dataset: &DatasetName) -> Result<HashSet<BatchId>> {
-    list(store, &format!("batch/{dataset}/")).await?.iter().map(|record| id_of(&record.key)).collect()
-}
-
 /// The batches whose writing has ended, removed ones included.
 pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, BatchRecord)>> {
     let records = list(store, &format!("batch/{dataset}/")).await?;
@@ -262,14 +281,19 @@ pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetName) -> Result
 /// The names that writers gave to batches that are stored or begun, in order. Takes in a page of records at a time, so that very many
 /// batches take no memory but for their names.
 pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<String>> {
-    let mut names = BTreeSet::new();
+    let (mut names, mut removed) = (BTreeSet::new(), HashSet::new());
     for prefix in [format!("batch/{dataset}/"), format!("intent/{dataset}/")] {
         let mut after: Option<String> = None;
         loop {
             let page = store.records(&prefix, after.as_deref(), PAGE).await?;
             for record in &page {
                 let named: NamedBatch = from_json(&record.key, &record.value)?;
-                names.extend(named.key.filter(|_| !named.removed));
+                let attempt = (id_of(&record.key)?, named.written_us);
+                // What is left of a removed batch has an intent with the stamp of its record.
+                if named.removed {
+                    removed.insert(attempt);
+                }
+                names.extend(named.key.filter(|_| !removed.contains(&attempt)));
             }
             after = page.last().map(|record| record.key.clone());
             if page.len() < PAGE {
@@ -284,6 +308,7 @@ pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetName) -> Res
 #[derive(Deserialize)]
 struct NamedBatch {
     key: Option<String>,
+    written_us: i64,
     #[serde(default)]
     removed: bool,
 }

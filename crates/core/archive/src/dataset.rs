@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use arrow_array::{Array, ArrayRef};
@@ -14,6 +14,7 @@ use crate::LOG;
 use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
+use crate::catalog::superseded::KnownSuperseded;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
 use crate::memory::{Memory, MemoryLimit};
@@ -32,6 +33,7 @@ pub struct Dataset {
     reading: Arc<dyn Store>,
     shared: Arc<Shared>,
     fence: Fence,
+    superseded_kept: std::time::Duration,
 }
 
 #[derive(Debug)]
@@ -39,8 +41,9 @@ struct Shared {
     known: RwLock<Known>,
     /// Slices known to exist. One may have been retired since: the engine then says so.
     slices: RwLock<HashSet<SliceId>>,
-    /// Batches that were seen finished, by what their rows say of them.
-    finished: RwLock<HashSet<Origin>>,
+    /// Attempts that were seen to count, and since when that is known.
+    counting: RwLock<HashMap<Origin, Instant>>,
+    superseded: RwLock<KnownSuperseded>,
     memory: MemoryLimit,
 }
 
@@ -74,11 +77,17 @@ impl Dataset {
         clock: Arc<Clock>,
         fence: Fence,
         memory: MemoryLimit,
+        superseded_kept: std::time::Duration,
     ) -> Result<Self> {
         let known = Known { frame: Frame::new(spec, clock)?, stored, revision: 0, looked: Instant::now() };
-        let shared =
-            Shared { known: RwLock::new(known), slices: RwLock::default(), finished: RwLock::default(), memory };
-        Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence })
+        let shared = Shared {
+            known: RwLock::new(known),
+            slices: RwLock::default(),
+            counting: RwLock::default(),
+            superseded: RwLock::default(),
+            memory,
+        };
+        Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence, superseded_kept })
     }
 
     /// The same dataset with another consistency level or time limit for what is done through it.
@@ -113,6 +122,11 @@ impl Dataset {
 
     pub(crate) fn fence(&self) -> &Fence {
         &self.fence
+    }
+
+    /// How long rows stay that do not count any more, in microseconds.
+    pub(crate) fn kept_us(&self) -> i64 {
+        i64::try_from(self.superseded_kept.as_micros()).unwrap_or(i64::MAX)
     }
 
     pub(crate) fn store_arc(&self) -> Arc<dyn Store> {
@@ -151,6 +165,7 @@ impl Dataset {
         let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
         // A dataset that was dropped and created again has none of the slices that were there.
         self.known_slices(HashSet::clear);
+        self.known_superseded(|known| *known = KnownSuperseded::default());
         *known = Known { frame, stored, revision: known.revision + 1, looked: Instant::now() };
     }
 
@@ -283,8 +298,12 @@ impl Dataset {
         Ok(())
     }
 
-    pub(crate) fn seen_finished<T>(&self, use_it: impl FnOnce(&mut HashSet<Origin>) -> T) -> T {
-        use_it(&mut self.shared.finished.write().unwrap_or_else(PoisonError::into_inner))
+    pub(crate) fn counting<T>(&self, use_it: impl FnOnce(&mut HashMap<Origin, Instant>) -> T) -> T {
+        use_it(&mut self.shared.counting.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn known_superseded<T>(&self, use_it: impl FnOnce(&mut KnownSuperseded) -> T) -> T {
+        use_it(&mut self.shared.superseded.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn known_slices<T>(&self, use_it: impl FnOnce(&mut HashSet<SliceId>) -> T) -> T {

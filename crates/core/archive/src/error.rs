@@ -162,6 +162,12 @@ pub enum ArchiveError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A batch that was replaced more than once while it was read.
+    #[error("a batch of dataset {dataset} was replaced several times while it was read: read again")]
+    ReadRace {
+        /// The dataset.
+        dataset: DatasetName,
+    },
     /// A count with more groups than the caller holds.
     #[error(
         "the rows of dataset {dataset} have more than {groups_max} groups: count by fewer columns, or a shorter period"
@@ -273,7 +279,7 @@ impl ArchiveError {
             Self::BatchRace { .. } => ErrorKind::BatchRace,
             Self::SliceRetired { .. } => ErrorKind::SliceRetired,
             Self::SliceInUse { .. } | Self::RetireRace { .. } => ErrorKind::SliceInUse,
-            Self::CopyRace { .. } => ErrorKind::LostRace,
+            Self::CopyRace { .. } | Self::ReadRace { .. } => ErrorKind::LostRace,
             Self::Damaged { .. } => ErrorKind::DamagedChunk,
             Self::Catalog { .. } => ErrorKind::DamagedCatalog,
             Self::Cancelled => ErrorKind::Cancelled,
@@ -289,6 +295,7 @@ impl ArchiveError {
             Self::Store(error) => error.outcome(),
             Self::BatchRace { .. }
             | Self::CopyRace { .. }
+            | Self::ReadRace { .. }
             | Self::SliceRetired { .. }
             | Self::SliceInUse { .. }
             | Self::RetireRace { .. } => Outcome::LostRace,

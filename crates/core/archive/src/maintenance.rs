@@ -1,5 +1,6 @@
 //! What keeps a dataset in order: consolidation, retention, removal, statistics and verification.
 
+pub(crate) mod attempts;
 pub(crate) mod batches;
 pub(crate) mod care;
 pub(crate) mod consolidate;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use chronotile_cassandra::CassandraStore;
 use chronotile_memory::MemoryStore;
@@ -9,6 +10,7 @@ use chronotile_sqlite::SqliteStore;
 pub use chronotile_sqlite::{BackupError, FileDraft, copy_file};
 use chronotile_store::Store;
 
+use crate::catalog::superseded::SUPERSEDED_KEPT;
 use crate::error::{ArchiveError, Result};
 
 /// How to open an archive.
@@ -20,11 +22,13 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Seconds to wait for other writers, 0 to 86,400. A cluster's time limit stands in its URL.
     pub timeout_s: u64,
+    /// How long rows of replaced and removed batches stay, for reads that began before.
+    pub superseded_kept: Duration,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { create: true, read_only: false, timeout_s: 60 }
+        Self { create: true, read_only: false, timeout_s: 60, superseded_kept: SUPERSEDED_KEPT }
     }
 }
 

@@ -2,7 +2,6 @@
 
 pub(crate) mod assemble;
 pub(crate) mod cells;
-pub(crate) mod finished;
 pub(crate) mod groups;
 pub(crate) mod latest;
 pub(crate) mod literal;
@@ -14,8 +13,11 @@ pub(crate) mod pattern;
 pub(crate) mod pieces;
 pub(crate) mod predicate;
 pub(crate) mod query;
+pub(crate) mod slices;
 pub(crate) mod spans;
+pub(crate) mod superseded;
 pub(crate) mod text;
+pub(crate) mod visible;
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -35,6 +37,7 @@ use crate::read::groups::{fetch_parts, groups, groups_of_heads};
 use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Query, slices_of};
+use crate::read::visible::Visibility;
 use crate::request::ReadRequest;
 
 /// Groups decoded at once, where the machine has so many cores.
@@ -143,7 +146,7 @@ impl Dataset {
                     tile.push(next);
                 }
                 let inside = |p: &ParsedChunk| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
-                let whole = |p: &ParsedChunk| inside(p) && !query.leaves_out_rows_of(&p.head);
+                let whole = |p: &ParsedChunk| inside(p) && !query.hides_rows_of(&p.head);
                 if tile.iter().all(whole) && is_clean(query.identity, &query.frame, &tile) {
                     rows += tile.iter().map(|part| u64::from(part.head.rows)).sum::<u64>();
                 } else {
@@ -169,26 +172,26 @@ impl Dataset {
     async fn replan(&self, request: &ReadRequest) -> Result<Query> {
         // The definition seldom changes: slices are looked up by the known one meanwhile.
         let before = self.frame();
-        let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
+        let slices = slices_of(self.store(), &before, request);
+        let (refreshed, slices, visible) = futures::join!(self.refresh(), slices, self.visibility());
         refreshed?;
         match Arc::ptr_eq(&before.spec, &self.spec()) {
-            true => self.plan(request, slices?).await,
+            true => self.plan(request, slices?, visible?),
             false => self.query_as_known(request).await,
         }
     }
 
     /// Makes `request` ready with the definition as this process last saw it.
     pub(crate) async fn query_as_known(&self, request: &ReadRequest) -> Result<Query> {
-        let slices = slices_of(self.store(), &self.frame(), request).await?;
-        self.plan(request, slices).await
+        let frame = self.frame();
+        let (slices, visible) = futures::join!(slices_of(self.store(), &frame, request), self.visibility());
+        self.plan(request, slices?, visible?)
     }
 
-    async fn plan(&self, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Query> {
+    fn plan(&self, request: &ReadRequest, slices: Vec<SliceId>, visible: Arc<Visibility>) -> Result<Query> {
         let mut query = Query::new(self.frame(), request, slices)?;
         query.memory = self.memory();
-        if request.finished_only {
-            query.only = Some(self.finished_of(&query).await?);
-        }
+        query.visible = Some(visible);
         Ok(query)
     }
 }

@@ -72,8 +72,6 @@ pub struct ReadRequest {
     pub predicates: Vec<Predicate>,
     /// For merge rule `latest`: return every version instead of the newest.
     pub history: bool,
-    /// Leave out batches whose writing has not ended.
-    pub finished_only: bool,
 }
 
 /// How to write.
@@ -83,7 +81,7 @@ pub struct WriteOptions {
     pub batch: Option<String>,
     /// Whether new content takes the place of a stored batch of this name.
     pub replace: bool,
-    /// Bytes of input kept in memory before they are written out, 1 MiB to 4 GiB.
+    /// Bytes of input kept in memory before they are written out, 16 KiB to 4 GiB.
     pub buffer_bytes: usize,
 }
 

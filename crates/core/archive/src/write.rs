@@ -3,10 +3,12 @@
 //! A write is in one of three phases ([`Phase`]): its rows are *buffered* while nothing is known of earlier writes of the batch, then
 //! either *compared* with what is stored or *stored* by an attempt ([`attempt::Attempt`]), which alone may put chunks.
 //!
-//! A stored batch passes three stages in the catalog. Its *intent* is put first, under the condition that nobody else is at it with
-//! another stamp. Each step then records the chunks it is about to put (a *part*) before putting them, so that whoever
-//! repeats an interrupted write knows every chunk that may exist. At the end one commit takes away what no longer belongs
-//! to the batch, puts its *record* and deletes the intent. Small batches go through all of it in a single commit.
+//! Each attempt at a batch has a write stamp of its own, which its rows carry, and one rule says which rows count: those of the attempt
+//! that the *record* of the batch names (`read::visible`). An attempt puts its *intent* first, under the condition that it takes over
+//! what it found there: an earlier attempt can then put nothing more. Each step records the chunks it is about to put (a
+//! *part*) before putting them, so that whoever comes after an interrupted write knows every chunk that may exist. Then the
+//! record is put, by which all rows count at once and those of an attempt that counted before do no more. What was left of other
+//! attempts is taken away last, with the intent. Small batches go through all of it in a single commit.
 
 mod attempt;
 pub(crate) mod content;
@@ -28,6 +30,8 @@ use crate::write::attempt::{Attempt, Given, Target};
 use crate::write::pack::bytes_of;
 use crate::write::sort::Filed;
 
+/// The smallest buffer of a write.
+const BUFFER_BYTES_MIN: usize = 16 << 10;
 /// Bytes of rows that are joined, whatever the buffer may take: a column of text holds 2 GiB.
 const JOINED_BYTES_MAX: usize = i32::MAX as usize;
 
@@ -36,8 +40,9 @@ impl Dataset {
     ///
     /// With [`WriteOptions::batch`] the outcome is exactly-once: repeating the same content under the same name changes
     /// nothing, whether the first try ended, failed or was cut off. Other content under a stored name is refused, unless
-    /// `replace` asks for it. Where slices with rows of the batch were retired since, all its rows are stored again. Rows may be up to `buffer_bytes` large before some of them are put; until the write ends,
-    /// readers see those unless they ask for finished batches only.
+    /// `replace` asks for it; readers see the stored content until all of the new is durable. Where slices with rows of the batch were
+    /// retired since, all its rows are stored again. Rows may be up to `buffer_bytes` large before some of them are put; no reader
+    /// sees them before the write ends.
     ///
     /// # Errors
     /// Rows that do not fit (nothing is acknowledged), the input's own failure, a stored batch of other content, or the
@@ -48,7 +53,7 @@ impl Dataset {
     {
         self.refresh_to_write().await?;
         let frame = self.frame();
-        let buffer_bytes = options.buffer_bytes.clamp(1 << 20, 4 << 30);
+        let buffer_bytes = options.buffer_bytes.clamp(BUFFER_BYTES_MIN, 4 << 30);
         let written_us = self.stamp_us().await?;
         let target = Target {
             dataset: self,
@@ -162,26 +167,27 @@ impl<'a> Write<'a> {
             },
         };
         if let Some(stored) = attempt.finds_stored(&given) {
-            return Ok(stored.report(target, &given));
+            let report = stored.report(target, &given);
+            attempt.leave_stored().await?;
+            return Ok(report);
         }
         if let Some(stored) = attempt.must_keep(&given) {
             let error = stored.differs(target, &given);
-            if !attempt.earlier.resumed {
-                attempt.take_back().await;
-            }
+            attempt.leave_stored().await?;
             return Err(error);
         }
         let ended = attempt.end(buffer, &given).await;
-        if ended.is_err() && target.key.is_none() {
+        if ended.is_err() {
             attempt.take_back().await;
         }
         ended
     }
 
-    /// Takes back what an unnamed batch has put: nobody could repeat or remove it.
+    /// Takes back what was put of an input that failed.
     async fn give_up(self) {
-        if let (None, Phase::Storing(attempt)) = (&self.target.key, self.phase) {
-            attempt.take_back().await;
+        match self.phase {
+            Phase::Storing(attempt) | Phase::Comparing(attempt) => attempt.take_back().await,
+            Phase::Buffering => {}
         }
     }
 }

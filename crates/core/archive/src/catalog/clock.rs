@@ -4,12 +4,13 @@
 //! clock of its machine says; `docs/decisions/016-stamps-and-clocks.md` gives the reasons.
 
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chronotile_chunk::Head;
 use chronotile_store::{CLOCK_KEY, ClockSource, Store};
 use chronotile_types::BatchId;
+use tokio::time::Instant;
 
 use crate::error::{ArchiveError, Result};
 
@@ -44,12 +45,25 @@ pub(crate) struct Clock {
     last_us: AtomicI64,
     /// When the engine was asked, and its time less this machine's.
     asked: Mutex<Option<(Instant, i64)>>,
-    /// How far this machine's clock is off, for tests.
-    #[cfg(test)]
-    pub(crate) skew_us: AtomicI64,
+    machine: MachineTime,
+}
+
+/// Where the time of this machine comes from: its clock, or where a simulation says.
+#[derive(Default)]
+struct MachineTime(Option<Arc<dyn Fn() -> i64 + Send + Sync>>);
+
+impl std::fmt::Debug for MachineTime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "simulated" } else { "clock" })
+    }
 }
 
 impl Clock {
+    /// The clock of a process that takes `now_us` for the time of its machine.
+    pub(crate) fn simulated(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+        Self { machine: MachineTime(Some(Arc::new(now_us))), ..Self::default() }
+    }
+
     /// A stamp later than any this process has made or seen, and than any of a write that was acknowledged before, as far as the engine
     /// tells.
     ///
@@ -87,11 +101,14 @@ impl Clock {
         Ok(ahead_us)
     }
 
+    /// About the time now, as far as this process knows without a request: it may be off by what the clocks of machines are.
+    pub(crate) fn about_now_us(&self) -> i64 {
+        let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        self.machine_us() + asked.map_or(0, |(_, ahead_us)| ahead_us)
+    }
+
     fn machine_us(&self) -> i64 {
-        #[cfg(test)]
-        return machine_us() + self.skew_us.load(Ordering::Relaxed);
-        #[cfg(not(test))]
-        machine_us()
+        self.machine.0.as_ref().map_or_else(machine_us, |now_us| now_us())
     }
 
     /// Stamps made from here on are later than this one.
@@ -189,8 +206,8 @@ mod tests {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let mut datasets = vec![];
         for skew_s in skews_s {
-            let archive = Archive::on("memory:", store.clone());
-            archive.clock().skew_us.store(skew_s * 1_000_000, Ordering::Relaxed);
+            let skew_us = skew_s * 1_000_000;
+            let archive = Archive::on("memory:", store.clone()).with_machine_time(move || machine_us() + skew_us);
             datasets.push(archive.create(spec(merge.clone()), true).await.unwrap());
         }
         datasets

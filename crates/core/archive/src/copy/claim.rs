@@ -228,6 +228,12 @@ impl Claim {
 
     /// Notes that the target holds all that was finished on the source.
     pub(super) async fn note_caught_up(&self, shared: &Shared) -> Result<()> {
+        // Consolidated chunks may hold rows that count no more on the source either.
+        let superseded = shared.from.superseded_batches().await?;
+        if !superseded.is_subset(shared.into.superseded_batches().await?.as_ref()) {
+            shared.into.supersede_all(&superseded).await?;
+        }
+        shared.into.set_unsettled(false).await?;
         let key = catalog::copy_key(&shared.frame.spec.name);
         let old = catalog::to_json(&key, &self.record)?;
         let record = CopyRecord { caught_up_us: Some(clock::stamp_us()), ..self.record.clone() };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use chronotile_store::{Record, Store};
+use chronotile_store::Store;
 use chronotile_types::{BatchId, DatasetName};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -52,7 +52,8 @@ impl Ledger {
         loop {
             let page = store.records(&format!("batch/{name}/"), after.as_deref(), PAGE).await?;
             for record in &page {
-                ledger.finished.insert(catalog::id_of(&record.key)?, known(record)?);
+                let parsed = catalog::from_json(&record.key, &record.value)?;
+                ledger.finished.insert(catalog::id_of(&record.key)?, known(parsed)?);
             }
             if page.len() < PAGE {
                 return Ok(ledger);
@@ -108,8 +109,8 @@ impl Ledger {
     }
 }
 
-fn known(record: &Record) -> Result<Known> {
-    let parsed: BatchRecord = catalog::from_json(&record.key, &record.value)?;
+/// What is kept of a record.
+pub(super) fn known(parsed: BatchRecord) -> Result<Known> {
     let copied = parsed.copied.as_deref().map(fingerprint_of_copy);
     let (written_us, removed) = (parsed.written_us, parsed.removed);
     Ok(Known { written_us, removed, fingerprint: fingerprint(parsed)?, copied })
@@ -117,7 +118,7 @@ fn known(record: &Record) -> Result<Known> {
 
 /// The same for a record and its copies.
 pub(super) fn fingerprint(record: BatchRecord) -> Result<u64> {
-    let bare = BatchRecord { copied: None, ..record };
+    let bare = BatchRecord { copied: None, ended_us: 0, previous: None, ..record };
     Ok(xxh3_64(&catalog::to_json("batch", &bare)?))
 }
 

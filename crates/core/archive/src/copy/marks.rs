@@ -4,7 +4,7 @@ use chronotile_store::{Commit, Expect, RecordPut, StoreError};
 use chronotile_types::BatchId;
 use futures::{StreamExt, TryStreamExt};
 
-use super::ledger::{Begun, Ledger, copy_attempt, fingerprint};
+use super::ledger::{Begun, Ledger, copy_attempt, fingerprint, known};
 use super::{Shared, lost_race};
 use crate::catalog::clock;
 use crate::catalog::{self, BatchRecord, Intent, Retired};
@@ -30,13 +30,16 @@ pub(super) async fn unmark(shared: &Shared, there: &mut Ledger, now: &Ledger) ->
     let stale = |id: &BatchId| !there.begun.contains_key(id) && !there.is_as_in(*id, now);
     let stale: Vec<BatchId> = there.finished.keys().copied().filter(stale).collect();
     let unmarks = stale.into_iter().map(|batch| unmark_one(shared, batch));
-    let begun: Vec<(BatchId, Begun)> =
+    let unmarked: Vec<(BatchId, Begun, BatchRecord)> =
         futures::stream::iter(unmarks.collect::<Vec<_>>()).buffer_unordered(MARK_AT_ONCE).try_collect().await?;
-    there.begun.extend(begun);
+    for (batch, begun, hidden) in unmarked {
+        there.begun.insert(batch, begun);
+        there.finished.insert(batch, known(hidden)?);
+    }
     Ok(())
 }
 
-async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun)> {
+async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun, BatchRecord)> {
     let name = &shared.frame.spec.name;
     let record_key = catalog::batch_key(name, batch);
     let Some((record, bytes)) = catalog::get::<BatchRecord>(shared.target.as_ref(), &record_key).await? else {
@@ -45,11 +48,15 @@ async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun)>
     let key = catalog::intent_key(name, batch);
     // A stamp of its own: with the record's it would count as a write that ended.
     let attempt = copy_attempt(&shared.claim.record.attempt);
-    let intent = Intent { key: record.key, written_us: clock::stamp_us(), attempt };
+    let intent = Intent { key: record.key.clone(), written_us: clock::stamp_us(), attempt };
     let value = catalog::to_json(&key, &intent)?;
-    let as_it_is = catalog::put(record_key, bytes.clone(), Expect::Is(bytes));
-    put(shared, vec![as_it_is, catalog::put(key, value.clone(), Expect::Absent)], vec![]).await?;
-    Ok((batch, Begun { intent, bytes: value }))
+    // Readers of the target see no row of it until it is whole again.
+    shared.into.supersede(batch).await?;
+    let previous = Some(record.as_previous());
+    let hidden = BatchRecord { removed: true, ended_us: clock::stamp_us(), previous, ..record };
+    let hide = catalog::put(record_key.clone(), catalog::to_json(&record_key, &hidden)?, Expect::Is(bytes));
+    put(shared, vec![hide, catalog::put(key, value.clone(), Expect::Absent)], vec![]).await?;
+    Ok((batch, Begun { intent, bytes: value }, hidden))
 }
 
 /// Makes these batches on the target what they are on the source; those that change there meanwhile are left for the next
@@ -81,8 +88,10 @@ async fn mark_one(shared: &Shared, batch: BatchId, there: &Ledger, now: &Ledger)
     {
         return Ok(None);
     }
-    let marked = BatchRecord { copied: Some(shared.claim.record.copy.clone()), ..record };
-    let parts = if marked.removed { vec![] } else { parts };
+    let (parts, _) = record.own_parts(parts);
+    // Whoever reads the target while it comes must not take it for one that was there before.
+    let ended_us = shared.into.stamp_us().await?;
+    let marked = BatchRecord { ended_us, copied: Some(shared.claim.record.copy.clone()), ..record };
     let mut lists: Vec<RecordPut> = parts.iter().map(|part| part.put(&spec.name, batch)).collect();
     let stale = catalog::parts(target, spec, batch).await?;
     let stale = stale.iter().filter(|old| parts.iter().all(|part| part.number != old.number));

@@ -84,6 +84,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         meter: &'a mut Meter<'m>,
     ) -> Result<Self> {
         let (mut there, plan) = look(shared).await?;
+        shared.into.set_unsettled(true).await?;
         // Before chunks of another edition of a batch join those that are there.
         marks::unmark(shared, &mut there, &plan).await?;
         // Read after the plan: columns of all batches in it are known then.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use chronotile_store::{ChunkKey, Scan, Store};
+use chronotile_store::{ChunkKey, Store};
 use chronotile_types::{Cell, IndexSpec, SliceId, Tile, Window, ZoneKey};
 use futures::TryStreamExt;
 use hashbrown::HashMap;
@@ -15,12 +15,13 @@ use super::record;
 use super::report::IndexUse;
 use super::segment::{Segment, Shape};
 use crate::dataset::Dataset;
-use crate::error::{ArchiveError, Result};
+use crate::error::Result;
 use crate::frame::Frame;
 use crate::read::groups::scan;
 use crate::read::on_pool;
 use crate::read::predicate::Test;
 use crate::read::query::Query;
+use crate::read::slices::slices_in;
 use crate::request::{Place, ReadRequest};
 
 /// Where an index leaves more than this share of the chunks to read, reading all of them in one walk is faster.
@@ -37,6 +38,8 @@ pub(crate) struct ObservedTile {
     pub print: u64,
     /// Whether all of its rows lie in the query's time range.
     pub inside: bool,
+    /// Whether all of its rows count.
+    pub visible: bool,
     pub ids: (ZoneKey, ZoneKey),
 }
 
@@ -49,17 +52,31 @@ pub(crate) struct Looked {
 impl Looked {
     /// Looks at one slice, or at all that the query covers.
     pub(crate) async fn new(store: Arc<dyn Store>, query: &Query, slice: Option<SliceId>) -> Result<Self> {
-        let mut groups = match slice {
-            None => scan(store.clone(), query, false).await?,
-            Some(slice) => {
-                let scan = Scan { slices: vec![slice], ..query.scan(false) };
-                Box::pin(store.scan(&query.frame.dataset, scan).await?.map_err(ArchiveError::from))
-            }
+        let slices = slice.map_or_else(|| query.slices.clone(), |slice| vec![slice]);
+        let (looked, late) = Self::look(&store, query, slices).await?;
+        let (true, Some(visible)) = (late, &query.visible) else { return Ok(looked) };
+        // What had ended by now is found whole.
+        visible.complete();
+        let slices = match slice {
+            Some(slice) => vec![slice],
+            None => slices_in(store.as_ref(), &query.frame, query.windows).await?,
         };
+        Ok(Self::look(&store, query, slices).await?.0)
+    }
+
+    /// Also whether some batches ended so late that rows of theirs may have been missed.
+    async fn look(store: &Arc<dyn Store>, query: &Query, slices: Vec<SliceId>) -> Result<(Self, bool)> {
+        let mut late = false;
+        let mut groups = scan(store.clone(), query, slices, false).await?;
         let mut looked = Self { tiles: vec![], keys: vec![] };
         while let Some(chunks) = groups.try_next().await? {
-            for chunk in chunks {
-                let head = query.frame.head(&chunk)?;
+            late |= query.decides_late(&chunks).await?;
+            let heads = chunks.iter().map(|chunk| query.frame.head(chunk)).collect::<Result<Vec<_>>>()?;
+            for (chunk, head) in chunks.into_iter().zip(heads) {
+                if query.hides_all_of(&head) {
+                    continue;
+                }
+                let visible = !query.hides_rows_of(&head);
                 let inside = query.bounds.holds_all(head.zone.time_min, head.zone.time_max);
                 let place = looked.keys.len();
                 looked.keys.push(chunk.key);
@@ -67,6 +84,7 @@ impl Looked {
                     Some(seen) if seen.tile == chunk.key.tile && seen.slice == chunk.key.slice => {
                         seen.keys.end += 1;
                         seen.inside &= inside;
+                        seen.visible &= visible;
                         seen.ids = (seen.ids.0.min(head.zone.id_min), seen.ids.1.max(head.zone.id_max));
                     }
                     _ => looked.tiles.push(ObservedTile {
@@ -75,6 +93,7 @@ impl Looked {
                         keys: place..place + 1,
                         print: 0,
                         inside,
+                        visible,
                         ids: (head.zone.id_min, head.zone.id_max),
                     }),
                 }
@@ -82,7 +101,7 @@ impl Looked {
         }
         let keys = &looked.keys;
         looked.tiles.iter_mut().for_each(|seen| seen.print = print(&keys[seen.keys.clone()]));
-        Ok(looked)
+        Ok((looked, late))
     }
 }
 
@@ -127,9 +146,6 @@ pub(crate) fn choose(
     }
     if request.history && frame.keeps_latest() {
         return Ok(Err("an index knows the newest versions of records only"));
-    }
-    if request.finished_only {
-        return Ok(Err("an index does not tell finished batches from others"));
     }
     let counts = matches!(purpose, Purpose::Counts(_));
     if counts && matches!(request.place, Place::Keys(_) | Place::Region(_)) {
@@ -252,6 +268,7 @@ impl Plan {
             match known {
                 None => report.tiles_unindexed += 1,
                 Some((_, _, _, print)) if print != seen.print => report.tiles_changed += 1,
+                Some(_) if !seen.visible => report.tiles_changed += 1,
                 Some(_) if !seen.inside => report.tiles_partial += 1,
                 Some(_) => return Decision::Trust,
             }

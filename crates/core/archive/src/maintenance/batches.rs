@@ -8,10 +8,11 @@ use futures::TryStreamExt;
 
 use crate::catalog::clock;
 use crate::catalog::fence;
-use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Retired};
+use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Previous, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
+use crate::maintenance::consolidate::Unwanted;
 use crate::report::BatchInfo;
 
 /// Slices whose notes are looked up one by one; of more all are listed.
@@ -25,8 +26,11 @@ impl Dataset {
         let name = frame.spec.name.clone();
         let begun = catalog::unfinished(this.store(), &name).await?;
         let stored = catalog::finished(this.store(), &name).await?;
-        let begun_ids: HashSet<BatchId> = begun.iter().map(|(batch, _)| *batch).collect();
-        let ended = stored.into_iter().filter(|(batch, record)| !record.removed && !begun_ids.contains(batch));
+        let mut ended = stored;
+        ended.retain(|(_, record)| !record.removed);
+        // What is stored counts until what replaces it is.
+        let ended_ids: HashSet<BatchId> = ended.iter().map(|(batch, _)| *batch).collect();
+        let begun = begun.into_iter().filter(|(batch, _)| !ended_ids.contains(batch));
         let retired = this.retired_slices(&frame).await?;
         let mut batches = Vec::new();
         for (batch, record) in ended {
@@ -35,7 +39,7 @@ impl Dataset {
             let retired = if touched { this.retirement(&frame, batch, &record).await? } else { Retirement::default() };
             batches.push(info(batch, record, &retired));
         }
-        batches.extend(begun.into_iter().map(|(batch, intent)| unfinished_info(batch, intent)));
+        batches.extend(begun.map(|(batch, intent)| unfinished_info(batch, intent)));
         batches.sort_by_key(|batch| (batch.written_us, batch.batch));
         Ok(batches)
     }
@@ -48,12 +52,12 @@ impl Dataset {
         let begun = catalog::get::<Intent>(this.store(), &catalog::intent_key(&name, batch)).await?;
         let stored = catalog::get::<BatchRecord>(this.store(), &catalog::batch_key(&name, batch)).await?;
         Ok(match (stored, begun) {
-            (Some((record, _)), Some((intent, _))) if record.written_us != intent.written_us => {
-                Some(unfinished_info(batch, intent))
-            }
             (Some((record, _)), _) if !record.removed => {
                 let retired = this.retirement(&frame, batch, &record).await?;
                 Some(info(batch, record, &retired))
+            }
+            (Some((record, _)), Some((intent, _))) if record.written_us != intent.written_us => {
+                Some(unfinished_info(batch, intent))
             }
             (None, Some((intent, _))) => Some(unfinished_info(batch, intent)),
             _ => None,
@@ -74,7 +78,7 @@ impl Dataset {
             notes
         };
         let Some(retired_us) = notes.values().copied().max() else { return Ok(Retirement::default()) };
-        let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
+        let (parts, _) = record.own_parts(catalog::parts(self.store(), &frame.spec, batch).await?);
         let refs: Vec<ChunkRef> = parts.into_iter().flat_map(|part| part.refs).collect();
         let (noted, others): (Vec<ChunkRef>, Vec<ChunkRef>) =
             refs.into_iter().partition(|chunk| notes.contains_key(&chunk.key.slice));
@@ -130,8 +134,12 @@ impl Dataset {
         let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
         let stored = catalog::get::<BatchRecord>(self.store(), &record_key).await?;
         let gone = stored.as_ref().is_none_or(|(record, _)| record.removed);
-        let returned = if gone && begun.is_none() { self.tiles_with(&frame, batch).await? } else { HashSet::new() };
-        if gone && begun.is_none() && returned.is_empty() {
+        // What a removal left for reads that began before it is nothing to remove.
+        let left = stored.as_ref().zip(begun.as_ref());
+        let left = left.is_some_and(|((record, _), (intent, _))| record.written_us == intent.written_us);
+        let gone = gone && (begun.is_none() || left);
+        let returned = if gone && !left { self.tiles_with(&frame, batch).await? } else { HashSet::new() };
+        if gone && returned.is_empty() {
             // That there is no such batch is the answer, also where the others cannot be listed.
             let known = catalog::batch_names(self.store(), name).await.unwrap_or_default();
             let hint = match known.is_empty() {
@@ -147,39 +155,61 @@ impl Dataset {
             other => other,
         };
         // From here on a writer that was at the batch can put nothing more.
+        if let Some((record, _)) = &stored {
+            // What comes after the removal is told from what was before by its stamp.
+            self.clock().saw(record.written_us);
+        }
         let stamp = self.stamp_us().await?;
         let attempt = clock::unique_batch(stamp).to_string();
         let intent = catalog::to_json(&intent_key, &Intent { key: Some(key.to_owned()), written_us: stamp, attempt })?;
         let expect = begun.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), expect)];
         self.commit(Commit { before, ..Commit::default() }).await.map_err(race)?;
+        self.supersede(batch).await?;
 
         let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
         let refs: Vec<ChunkRef> = parts.iter().flat_map(|part| part.refs.iter().copied()).collect();
-        let record = removed(key, stamp);
-        let expect = stored.as_ref().map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes.clone()));
-        let mut after: Vec<_> = parts.iter().map(|part| catalog::delete_part(name, batch, part.number)).collect();
-        after.push(catalog::put(record_key.clone(), catalog::to_json(&record_key, &record)?, expect));
-        after.push(catalog::delete_known(intent_key.clone(), intent.clone()));
         let slices: BTreeSet<SliceId> =
             refs.iter().map(|chunk| chunk.key.slice).chain(returned.iter().map(|(slice, _)| *slice)).collect();
-        self.list_changing(batch).await?;
-        let rows = loop {
-            let watch = self.watch(&frame, slices.clone()).await?;
+        let ours = catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()));
+        let expect = stored.as_ref().map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes.clone()));
+        let previous = stored.as_ref().map(|(record, _)| record.as_previous());
+        // Readers see the rows until here, and none from here on. What is left of them goes with a consolidation that finds that no
+        // reader needs them any more.
+        let watch = self.watch(&frame, slices).await?;
+        let ended = loop {
+            let seen = self.fence().look().await?;
             let rows = match &stored {
                 Some((record, _)) => record.rows.saturating_sub(self.retirement(&frame, batch, record).await?.rows),
                 None => 0,
             };
-            let mut before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
-            before.extend(self.fence().no_drop_since(&watch.seen));
-            let last = Commit { before, after: after.clone(), ..Commit::default() };
-            match self.clear_out((batch, None), (&refs, &returned), last, &watch).await {
+            let ended_us = self.clock().about_now_us().max(stamp);
+            let record = removed(key, (stamp, ended_us), previous.clone());
+            let bytes = catalog::to_json(&record_key, &record)?;
+            let mut before = vec![ours.clone(), catalog::put(record_key.clone(), bytes.clone(), expect.clone())];
+            before.extend(self.fence().no_drop_since(&seen));
+            match self.commit_telling(Commit { before, ..Commit::default() }).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => result.map_err(race)?,
             }
-            break rows;
+            break (rows, record, bytes);
         };
-        self.unlist_changing(batch).await;
+        let (rows, record, bytes) = ended;
+        if self.fence().needs_closing() {
+            self.nothing_dropped(&frame, &watch).await?;
+        }
+        if !returned.is_empty() {
+            let of = Unwanted { batch, before_us: stamp, keep_us: None };
+            let last = Commit { before: vec![ours], ..Commit::default() };
+            self.clear_attempts(&frame, of, (&refs, &returned), last).await.map_err(race)?;
+        }
+        if self.kept_us() == 0 || !returned.is_empty() {
+            match self.clear_all_dead(&frame, batch, intent, Some((&record, &bytes))).await {
+                // Somebody else clears up after it already.
+                Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => {}
+                cleared => cleared?,
+            }
+        }
         Ok(rows)
     }
 
@@ -204,10 +234,11 @@ impl Dataset {
 }
 
 /// What stays of a removed batch: readers of the change feed learn of the removal.
-fn removed(key: &str, written_us: i64) -> BatchRecord {
+fn removed(key: &str, (written_us, ended_us): (i64, i64), previous: Option<Previous>) -> BatchRecord {
     BatchRecord {
         key: Some(key.to_owned()),
         written_us,
+        ended_us,
         removed: true,
         rows: 0,
         tiles: 0,
@@ -215,6 +246,8 @@ fn removed(key: &str, written_us: i64) -> BatchRecord {
         bytes: 0,
         content: String::new(),
         ticks: None,
+        parts: (0, 0),
+        previous,
         copied: None,
         repeated: None,
     }

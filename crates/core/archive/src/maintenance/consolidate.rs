@@ -5,7 +5,7 @@
 //! read are taken away by id in the same commit that puts the new ones, and only if all of them are still there. Any chunks of a
 //! tile may be rewritten without the others, so a tile of any size is rewritten in bounded memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
@@ -17,7 +17,7 @@ use futures::{StreamExt, TryStreamExt};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::LOG;
-use crate::catalog::{self, ChunkRef};
+use crate::catalog::{ChunkRef, fence};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
@@ -51,6 +51,22 @@ const CHUNK_BYTES_GOOD: u64 = 128 << 10;
 /// Chunks looked up at once.
 const FETCH_CHUNKS: usize = 64;
 
+/// The attempts at a batch whose rows are taken away. Others that begin meanwhile are never among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unwanted {
+    pub batch: BatchId,
+    /// Attempts with this stamp or a later one are not among them.
+    pub before_us: i64,
+    /// Nor is the one with this stamp.
+    pub keep_us: Option<i64>,
+}
+
+impl Unwanted {
+    fn has(&self, origin: &Origin) -> bool {
+        origin.batch == self.batch && origin.written_us < self.before_us && Some(origin.written_us) != self.keep_us
+    }
+}
+
 /// Chunks of one tile and what takes their place.
 struct Rewrite {
     /// At least one.
@@ -73,7 +89,7 @@ impl Rewrite {
 impl Dataset {
     /// Rewrites tiles of many chunks as few. Safe beside writers, readers and other consolidations, and safe to interrupt:
     /// a tile that somebody else changed meanwhile is left as it is and counted. Batches that are still being written are
-    /// left alone. A tile that cannot be rewritten, for a damaged chunk or rows that the engine does not take, is left as it is
+    /// left alone, and what is left of writes that were cut off a day ago or more is taken away. A tile that cannot be rewritten, for a damaged chunk or rows that the engine does not take, is left as it is
     /// and named in the report; the others are rewritten all the same.
     ///
     /// Memory does not grow with the size of a tile: one of more than 16 MiB is rewritten in parts, neighbours in time together.
@@ -86,6 +102,9 @@ impl Dataset {
         progress: Option<Progress<'_>>,
     ) -> Result<ConsolidateReport> {
         self.refresh().await?;
+        if !options.dry_run {
+            self.sweep_attempts().await?;
+        }
         let frame = self.frame();
         let mut report = ConsolidateReport::default();
         let work = self.tiles_to_consolidate(&frame, &options).await?;
@@ -143,8 +162,7 @@ impl Dataset {
     ) -> Result<()> {
         let wanted = self.written_to(frame, slice, tiles.iter().map(|tile| tile.tile).collect()).await?;
         let chunks = self.chunks_of(frame, slice, &wanted, true).await?;
-        let unfinished = self.unfinished().await?;
-        let (tiles, failed) = tiles_of(frame, chunks, &unfinished);
+        let (tiles, failed) = self.tiles_of(frame, chunks).await?;
         report.failed.extend(failed);
         let worker = frame.clone();
         let rewrites = on_pool(move || Ok(rewrite_tiles(&worker, tiles, true))).await?;
@@ -169,8 +187,7 @@ impl Dataset {
         report: &mut ConsolidateReport,
     ) -> Result<()> {
         let heads = self.chunks_of(frame, slice, &HashSet::from([tile]), false).await?;
-        let unfinished = self.unfinished().await?;
-        let (mut tiles, failed) = tiles_of(frame, heads, &unfinished);
+        let (mut tiles, failed) = self.tiles_of(frame, heads).await?;
         report.failed.extend(failed);
         let mut heads = tiles.pop().unwrap_or_default();
         heads.sort_by_key(order_key);
@@ -187,7 +204,7 @@ impl Dataset {
                 report.tiles_contended += 1;
                 break;
             }
-            let (tiles, failed) = tiles_of(frame, chunks, &unfinished);
+            let (tiles, failed) = self.tiles_of(frame, chunks).await?;
             report.failed.extend(failed);
             let worker = frame.clone();
             let rewritten = on_pool(move || Ok(rewrite_tiles(&worker, tiles, false))).await?;
@@ -205,11 +222,32 @@ impl Dataset {
         Ok(())
     }
 
-    /// Batches whose writing has not ended. Asked for after a scan: a chunk that was seen belongs to a batch that is either
-    /// finished or among these.
-    async fn unfinished(&self) -> Result<HashSet<BatchId>> {
-        let unfinished = catalog::unfinished(self.store(), &self.spec().name).await?;
-        Ok(unfinished.into_iter().map(|(batch, _)| batch).collect())
+    /// The chunks of each tile, without those with rows that do not count. A tile with a damaged head is left out and told.
+    async fn tiles_of(&self, frame: &Frame, chunks: Vec<Chunk>) -> Result<(Vec<Vec<ParsedChunk>>, Vec<TileFailure>)> {
+        let visible = self.visibility().await?;
+        let mut parts: Vec<ParsedChunk> = Vec::with_capacity(chunks.len());
+        let mut failed: Vec<TileFailure> = Vec::new();
+        for chunk in chunks {
+            let tile = chunk.key.tile;
+            match frame.head(&chunk) {
+                Ok(head) => parts.push(ParsedChunk::new(chunk, head)),
+                Err(_) if failed.last().is_some_and(|failure| failure.tile == tile) => {}
+                Err(error) => failed.push(TileFailure { tile, reason: error.to_string() }),
+            }
+        }
+        // Whether a batch ended a moment ago is no matter here: a tile is rewritten as one state of it.
+        let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;
+        parts.retain(|part| visible.settles(&part.head));
+        let mut tiles: Vec<Vec<ParsedChunk>> = Vec::new();
+        for part in parts {
+            match tiles.last_mut() {
+                Some(tile) if tile[0].chunk.key.tile == part.chunk.key.tile => tile.push(part),
+                _ => tiles.push(vec![part]),
+            }
+        }
+        let sound = |parts: &Vec<ParsedChunk>| failed.iter().all(|failure| failure.tile != parts[0].chunk.key.tile);
+        tiles.retain(|parts| parts.len() > 1 && sound(parts));
+        Ok((tiles, failed))
     }
 
     async fn commit_rewrites(
@@ -313,16 +351,16 @@ impl Dataset {
         }
     }
 
-    /// Takes the rows of a batch away, but for those of the stamp to keep: out of consolidated chunks, and with `last`, the
+    /// Takes rows of a batch away: out of consolidated chunks, and with `last`, the
     /// commit that ends it, the chunks in `refs`, which the batch was written as. They are looked for in the tiles of `refs` and in
     /// `tiles`. Where slices are closed before they are dropped, `last` comes once the rows are gone and no slice that is watched was dropped with them.
     ///
     /// A consolidation that read one of these chunks before may still commit. The chunks are looked up first, then the
     /// consolidated ones are cleared, and the last commit demands every chunk that was found: one consolidated meanwhile
     /// fails it, and all of it is done again.
-    pub(crate) async fn clear_out(
+    async fn clear_out(
         &self,
-        of: (BatchId, Option<i64>),
+        of: Unwanted,
         what: (&[ChunkRef], &HashSet<(SliceId, Tile)>),
         last: Commit,
         watch: &Watch,
@@ -340,11 +378,37 @@ impl Dataset {
         self.commit(last).await
     }
 
+    /// Takes away rows of a batch that do not count any more, as [`Dataset::clear_out`] does.
+    ///
+    /// # Errors
+    /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped, or was meanwhile; the engine.
+    pub(crate) async fn clear_attempts(
+        &self,
+        frame: &Frame,
+        of: Unwanted,
+        what: (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        last: Commit,
+    ) -> Result<()> {
+        let slices: BTreeSet<SliceId> = what.0.iter().map(|chunk| chunk.key.slice).collect();
+        let slices = slices.into_iter().chain(what.1.iter().map(|(slice, _)| *slice)).collect::<BTreeSet<_>>();
+        loop {
+            let watch = self.watch(frame, slices.clone()).await?;
+            let mut last = last.clone();
+            last.before.extend(self.fence().no_drop_since(&watch.seen));
+            match self.clear_out(of, what, last, &watch).await {
+                Err(error) if fence::has_changed(&error) => continue,
+                cleared => cleared?,
+            }
+            break;
+        }
+        Ok(())
+    }
+
     /// Takes away the rows of a batch; `last` goes with the last of them.
     async fn take_away(
         &self,
         frame: &Frame,
-        of: (BatchId, Option<i64>),
+        of: Unwanted,
         (refs, tiles): (&[ChunkRef], &HashSet<(SliceId, Tile)>),
         last: Commit,
     ) -> Result<()> {
@@ -372,12 +436,12 @@ impl Dataset {
         Ok(existing)
     }
 
-    /// Takes the rows of a batch out of consolidated chunks, but for those of the stamp to keep. `refs` are the chunks the
+    /// Takes rows of a batch out of consolidated chunks. `refs` are the chunks the
     /// batch was written as; those that still exist are not touched.
     async fn take_out(
         &self,
         frame: &Frame,
-        of: (BatchId, Option<i64>),
+        of: Unwanted,
         refs: &[ChunkRef],
         others: &HashSet<(SliceId, Tile)>,
     ) -> Result<()> {
@@ -400,9 +464,9 @@ impl Dataset {
         slice: SliceId,
         tiles: &HashSet<Tile>,
         written: &HashSet<ChunkKey>,
-        (batch, keep_us): (BatchId, Option<i64>),
+        of: Unwanted,
     ) -> Result<bool> {
-        let unwanted = move |origin: &Origin| origin.batch == batch && Some(origin.written_us) != keep_us;
+        let unwanted = move |origin: &Origin| of.has(origin);
         let mut mixed: Vec<ParsedChunk> = Vec::new();
         for chunk in self.chunks_of(frame, slice, tiles, false).await? {
             let head = frame.head(&chunk)?;
@@ -506,36 +570,6 @@ fn count(report: &mut ConsolidateReport, rewrite: &Rewrite, tiles: &mut HashSet<
     report.chunks_after += rewrite.new.len() as u64;
     report.bytes_before += bytes(&rewrite.old);
     report.bytes_after += bytes(&rewrite.new);
-}
-
-/// The chunks of each tile, without those of unfinished batches. A tile with a damaged head is left out and told.
-fn tiles_of(
-    frame: &Frame,
-    chunks: Vec<Chunk>,
-    unfinished: &HashSet<BatchId>,
-) -> (Vec<Vec<ParsedChunk>>, Vec<TileFailure>) {
-    let mut tiles: Vec<Vec<ParsedChunk>> = Vec::new();
-    let mut failed: Vec<TileFailure> = Vec::new();
-    for chunk in chunks {
-        let tile = chunk.key.tile;
-        let head = match frame.head(&chunk) {
-            Ok(head) if head.origins.iter().any(|origin| unfinished.contains(&origin.batch)) => continue,
-            Ok(head) => head,
-            Err(error) => {
-                if failed.last().is_none_or(|failure| failure.tile != tile) {
-                    failed.push(TileFailure { tile, reason: error.to_string() });
-                }
-                continue;
-            }
-        };
-        match tiles.last_mut() {
-            Some(parts) if parts[0].chunk.key.tile == tile => parts.push(ParsedChunk::new(chunk, head)),
-            _ => tiles.push(vec![ParsedChunk::new(chunk, head)]),
-        }
-    }
-    let sound = |parts: &Vec<ParsedChunk>| failed.iter().all(|failure| failure.tile != parts[0].chunk.key.tile);
-    tiles.retain(|parts| parts.len() > 1 && sound(parts));
-    (tiles, failed)
 }
 
 /// What takes the place of chunks of each tile, or why there is nothing. `whole` tells whether the parts are all that the tile has.

@@ -3,11 +3,11 @@
 use chronotile_store::{Commit, DropSlice};
 
 use crate::archive::Archive;
-use crate::catalog;
+use crate::catalog::{self, superseded};
 use crate::error::Result;
 
 /// Kinds of records that are kept by the item, as `KIND/DATASET/ITEM`.
-const KINDS: [&str; 7] = ["batch", "intent", "part", "retired", "index", "lease", "posting"];
+const KINDS: [&str; 8] = ["batch", "intent", "superseded", "part", "retired", "index", "lease", "posting"];
 /// Records deleted in one commit.
 const RECORDS: usize = 500;
 
@@ -34,7 +34,7 @@ impl Archive {
                 store.commit(dataset, Commit { before, ..Commit::default() }).await?;
             }
         }
-        let others = [catalog::changing_key(name), catalog::copy_key(name)].map(catalog::delete);
+        let others = [superseded::head_key(name), catalog::copy_key(name)].map(catalog::delete);
         // The definition goes last: until then the dataset is there, and can be dropped again.
         let definition = catalog::delete(catalog::dataset_key(name.as_str()));
         let (before, after) = (others.to_vec(), vec![definition]);

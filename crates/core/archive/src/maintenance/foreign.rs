@@ -1,13 +1,14 @@
 //! Removing rows of batches that are not stored, as `verify` finds them.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use chronotile_store::{Commit, Expect, StoreError};
 use chronotile_types::{BatchId, SliceId, Tile};
 
-use crate::catalog::{self, BatchRecord, Intent, clock, fence};
+use crate::catalog::{self, BatchRecord, Intent, clock};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::maintenance::consolidate::Unwanted;
 use crate::report::ForeignChunk;
 
 /// How the attempt in an intent of a removal begins. Such an intent does not stand for a writer.
@@ -69,19 +70,12 @@ impl Dataset {
 
         let keep_us = record.filter(|record| !record.removed).map(|record| record.written_us);
         let after = vec![catalog::delete_known(intent_key.clone(), intent.clone())];
-        let slices: BTreeSet<SliceId> = tiles.iter().map(|(slice, _)| *slice).collect();
-        self.list_changing(batch).await?;
-        loop {
-            let watch = self.watch(&frame, slices.clone()).await?;
-            let mut before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
-            before.extend(self.fence().no_drop_since(&watch.seen));
-            let last = Commit { before, after: after.clone(), ..Commit::default() };
-            match self.clear_out((batch, keep_us), (&[], tiles), last, &watch).await {
-                Err(error) if fence::has_changed(&error) => continue,
-                result => break result.map_err(race)?,
-            }
-        }
-        self.unlist_changing(batch).await;
+        let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
+        let of = Unwanted { batch, before_us: stamp, keep_us };
+        self.supersede(batch).await?;
+        let last = Commit { before, after, ..Commit::default() };
+        self.clear_attempts(&frame, of, (&[], tiles), last).await.map_err(race)?;
+        self.superseded_rows_gone().await;
         Ok(())
     }
 }

@@ -126,7 +126,7 @@ impl Dataset {
         for _ in 0..LOOKS {
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
             // Whoever takes chunks away says so before: where these are gone, this is another.
-            let changes = self.change_token().await?;
+            let (changes, unchanged) = self.unchanged().await?;
             let info = self.slice_info(frame, slice, &tiles, &changes);
             if print.is_some_and(|print| print != info.fingerprint) {
                 return Ok(Fate::Changed);
@@ -134,7 +134,8 @@ impl Dataset {
             let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
                 return Ok(Fate::Opened);
             };
-            let when = DropSlice { holding: Some(tiles), before: vec![record, self.note_retired(frame, slice).await?] };
+            let before = vec![record, self.note_retired(frame, slice).await?, unchanged];
+            let when = DropSlice { holding: Some(tiles), before };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => {
                     self.known_slices(|known| known.remove(&slice));

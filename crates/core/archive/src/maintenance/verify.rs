@@ -13,7 +13,7 @@ use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile, Window};
 use futures::TryStreamExt;
 use rayon::prelude::*;
 
-use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Retired};
+use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Retired, superseded};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{Frame, binding};
@@ -25,6 +25,9 @@ use crate::read::on_pool;
 use crate::read::part::ParsedChunk;
 use crate::report::{DamageReport, ForeignChunk, RecordDamage, RowsMissing, VerifyReport};
 use crate::time_axis::place_rows;
+
+/// For so long after a batch was replaced or removed, a copy may have rows of it that its source keeps for readers.
+const COPIED_LATER_US: i64 = 3_600_000_000;
 
 impl Dataset {
     /// Reads and decodes every chunk of the dataset; looks for the rows of every stored batch, for chunks that belong to no batch,
@@ -89,13 +92,13 @@ impl Dataset {
                 }
             }
         }
-        for key in [catalog::changing_key(&name), catalog::copy_key(&name)] {
+        for key in [superseded::head_key(&name), catalog::copy_key(&name)] {
             if let Some(value) = self.store().record(&key).await? {
                 ledger.is_copy |= key == catalog::copy_key(&name);
                 parsed::<serde_json::Value>(&key, &value, report);
             }
         }
-        for kind in ["index", "lease"] {
+        for kind in ["index", "lease", "superseded"] {
             for record in catalog::list(self.store(), &format!("{kind}/{name}/")).await? {
                 parsed::<serde_json::Value>(&record.key, &record.value, report);
             }
@@ -222,7 +225,7 @@ impl Dataset {
                 report.records.push(RecordDamage { key, reason });
                 return Ok(None);
             }
-            parts => parts?,
+            parts => record.own_parts(parts?).0,
         };
         let refs = parts.iter().flat_map(|part| &part.refs);
         let (chunks, rows) = refs.fold((0, 0), |(chunks, rows), chunk| (chunks + 1, rows + u64::from(chunk.rows)));
@@ -318,6 +321,11 @@ impl Dataset {
             };
             // A copy puts chunks before the records of their batches.
             let arriving = stored.is_none() && ledger.is_copy;
+            // A copy brings rows that did count a moment ago as they lie on its source, until they are taken away there.
+            let superseded = |record: &BatchRecord| {
+                origin.written_us < record.written_us && self.clock().about_now_us() - record.ended_us < COPIED_LATER_US
+            };
+            let arriving = arriving || ledger.is_copy && stored.as_ref().is_some_and(superseded);
             let live = stored.as_ref().is_some_and(|record| !record.removed && record.written_us == origin.written_us);
             let is_begun = begun.as_ref().is_some_and(|intent| !is_removal(intent));
             if is_begun || arriving || live || self.store().fetch(&frame.dataset, vec![key]).await?.is_empty() {

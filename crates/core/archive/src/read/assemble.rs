@@ -211,14 +211,14 @@ impl<'a> Assembly<'a> {
 
     /// The rows to return, in order; `None` for all as they are.
     fn rows_to_keep(&self) -> Result<Option<Vec<u32>>> {
-        let unfinished = self.parts.iter().any(|part| self.query.leaves_out_rows_of(&part.head));
-        let filters = !self.first.is_empty() || self.chosen.is_some() || unfinished;
+        let hidden = self.parts.iter().any(|part| self.query.hides_rows_of(&part.head));
+        let filters = !self.first.is_empty() || self.chosen.is_some() || hidden;
         if !filters && self.dirty.is_empty() {
             return Ok(None);
         }
         let mut keep = vec![true; self.row_count()];
         self.clear_unchosen(&mut keep);
-        self.clear_unfinished(&mut keep)?;
+        self.clear_hidden(&mut keep)?;
         self.clear_out_of_range(&mut keep);
         let order = if self.dirty.is_empty() { None } else { Some(self.merge(&mut keep)?) };
         if self.query.tests_rows() {
@@ -244,11 +244,11 @@ impl<'a> Assembly<'a> {
     }
 
     /// A consolidated chunk may hold rows of a batch that is being replaced or removed beside rows of others.
-    fn clear_unfinished(&self, keep: &mut [bool]) -> Result<()> {
+    fn clear_hidden(&self, keep: &mut [bool]) -> Result<()> {
         for (index, part) in self.parts.iter().enumerate() {
-            if self.query.leaves_out_rows_of(&part.head) {
+            if self.query.hides_rows_of(&part.head) {
                 let rows = self.starts[index]..self.starts[index + 1];
-                self.query.clear_unfinished(part, &self.bodies[index], &mut keep[rows])?;
+                self.query.clear_hidden(part, &self.bodies[index], &mut keep[rows])?;
             }
         }
         Ok(())

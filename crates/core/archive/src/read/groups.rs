@@ -36,10 +36,11 @@ const RUN_CHUNKS: usize = 64;
 pub(crate) async fn scan(
     store: Arc<dyn Store>,
     query: &Query,
+    slices: Vec<SliceId>,
     bodies: bool,
 ) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
     let dataset = &query.frame.dataset;
-    let scan = query.scan(bodies);
+    let scan = query.scan(slices, bodies);
     if !bodies || scan.slices.len() < 2 {
         return Ok(store.scan(dataset, scan).await?.map_err(ArchiveError::from).boxed());
     }
@@ -74,7 +75,7 @@ pub(crate) async fn groups(
         return Ok(of_keys(store, query, &keys));
     }
     let bodies = !query.prunes_by_head();
-    let found = in_groups(query.clone(), scan(store.clone(), &query, bodies).await?);
+    let found = in_groups(store.clone(), query.clone(), bodies).await?;
     if bodies {
         return Ok(found);
     }
@@ -90,7 +91,7 @@ pub(crate) async fn groups_of_heads(
     store: Arc<dyn Store>,
     query: &Arc<Query>,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
-    Ok(in_groups(query.clone(), scan(store, query, false).await?))
+    in_groups(store, query.clone(), false).await
 }
 
 /// The chunks of these keys, which are whole tiles, in groups.
@@ -126,33 +127,83 @@ fn place(key: &ChunkKey) -> (SliceId, Tile) {
     (key.slice, key.tile)
 }
 
-/// Cuts a stream of chunks at tile borders into groups of about [`GROUP_BYTES`] without those the query does not touch.
-fn in_groups(
+/// Cuts the chunks of a query at tile borders into groups of about [`GROUP_BYTES`] without those the query does not touch.
+///
+/// A group with a batch that ended so late that a part of it may lie where the scan has been before is not returned: the read looks at all
+/// heads, by which it knows what ended by then, and scans again from there.
+async fn in_groups(
+    store: Arc<dyn Store>,
     query: Arc<Query>,
-    chunks: BoxStream<'static, Result<Vec<Chunk>>>,
-) -> BoxStream<'static, Result<Vec<ParsedChunk>>> {
-    let begin = (chunks.fuse(), Vec::new().into_iter(), Gather::new());
-    let groups = stream::try_unfold(begin, move |(mut chunks, mut waiting, mut gather)| {
-        let query = query.clone();
+    bodies: bool,
+) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
+    let begin = Grouping {
+        chunks: scan(store.clone(), &query, query.slices.clone(), bodies).await?,
+        waiting: Vec::new().into_iter(),
+        gather: Gather::new(),
+        taken: None,
+        ended: false,
+    };
+    let groups = stream::try_unfold(begin, move |mut grouping| {
+        let (store, query) = (store.clone(), query.clone());
         async move {
             loop {
-                for chunk in waiting.by_ref() {
-                    if let Some(group) = gather.push(&query, chunk)? {
-                        return Ok(Some((group, (chunks, waiting, gather))));
-                    }
+                let Some(group) = grouping.next(&query).await? else { return Ok::<_, ArchiveError>(None) };
+                if !query.is_late(&group).await? {
+                    grouping.taken = group.last().map(|part| place(&part.chunk.key)).or(grouping.taken);
+                    return Ok(Some((query.visible(query.pass_over(group)), grouping)));
                 }
-                match chunks.try_next().await? {
-                    Some(more) => waiting = more.into_iter(),
-                    None if gather.held.is_empty() => return Ok::<_, ArchiveError>(None),
-                    None => {
-                        let group = gather.take(&query);
-                        return Ok(Some((group, (chunks, waiting, gather))));
+                let slices = match &query.visible {
+                    Some(visible) => {
+                        visible
+                            .look_ahead(store.as_ref(), &query.frame, &query.scan(vec![], false), grouping.taken)
+                            .await?
                     }
-                }
+                    None => query.slices.clone(),
+                };
+                grouping = Grouping {
+                    chunks: scan(store.clone(), &query, slices, bodies).await?,
+                    waiting: Vec::new().into_iter(),
+                    gather: Gather::new(),
+                    ended: false,
+                    ..grouping
+                };
             }
         }
     });
-    groups.boxed()
+    Ok(groups.boxed())
+}
+
+/// A scan that is cut into groups.
+struct Grouping {
+    chunks: BoxStream<'static, Result<Vec<Chunk>>>,
+    waiting: std::vec::IntoIter<Chunk>,
+    gather: Gather,
+    /// Where the groups that were returned end.
+    taken: Option<(SliceId, Tile)>,
+    ended: bool,
+}
+
+impl Grouping {
+    async fn next(&mut self, query: &Query) -> Result<Option<Vec<ParsedChunk>>> {
+        loop {
+            for chunk in self.waiting.by_ref() {
+                if self.taken.is_some_and(|taken| place(&chunk.key) <= taken) {
+                    continue;
+                }
+                if let Some(group) = self.gather.push(query, chunk)? {
+                    return Ok(Some(group));
+                }
+            }
+            let more = if self.ended { None } else { self.chunks.try_next().await? };
+            match more {
+                Some(more) => self.waiting = more.into_iter(),
+                None => {
+                    self.ended = true;
+                    return Ok((!self.gather.held.is_empty()).then(|| self.gather.take()));
+                }
+            }
+        }
+    }
 }
 
 /// The group at work: tiles that are whole, and one that may not be.
@@ -176,7 +227,7 @@ impl Gather {
         }
         let border = self.held.last().is_some_and(|last| place(&last.chunk.key) != place(&chunk.key));
         let full = self.bytes >= GROUP_BYTES || self.rows >= GROUP_ROWS;
-        let group = (border && full).then(|| self.take(query));
+        let group = (border && full).then(|| self.take());
         // Of a head without its body the size of both counts: the body may be asked for next.
         self.bytes += chunk.head.len() + chunk.body.len().max(head.body_bytes);
         self.rows += chunk.rows as usize;
@@ -186,10 +237,10 @@ impl Gather {
         Ok(group)
     }
 
-    fn take(&mut self, query: &Query) -> Vec<ParsedChunk> {
+    fn take(&mut self) -> Vec<ParsedChunk> {
         let mut parts = std::mem::replace(self, Self::new()).held;
         parts.sort_by_key(order_key);
-        query.pass_over(parts)
+        parts
     }
 }
 
@@ -239,7 +290,7 @@ pub(crate) async fn fetch_tiles(
     }
     let mut parts = fetched.parts;
     parts.sort_by_key(order_key);
-    Ok(query.pass_over(parts))
+    query.visible_now(query.pass_over(parts)).await
 }
 
 /// Chunks as parts in order, without those the query does not touch.

@@ -274,9 +274,12 @@ async fn search_slice(
 ) -> Result<Vec<Cell>> {
     let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (*cell, *cell)).collect();
     let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges.into()), windows: query.windows, bodies: false };
-    let heads: Vec<Chunk> = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;
+    let mut heads: Vec<Chunk> = store.scan(&query.frame.dataset, scan.clone()).await?.try_concat().await?;
+    if query.decides_late(&heads).await? {
+        heads = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;
+    }
     let mut by_cell: HashMap<Cell, Vec<ParsedChunk>> = HashMap::new();
-    for part in query.pass_over(touched(query, heads)?) {
+    for part in query.visible_now(query.pass_over(touched(query, heads)?)).await? {
         by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);
     }
     // Newest last, so that they are popped first.

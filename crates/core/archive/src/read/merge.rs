@@ -104,8 +104,8 @@ impl KeyRows {
             if !in_range {
                 query.bounds.filter(&rows.column(frame.time), &mut counts);
             }
-            if query.leaves_out_rows_of(&part.head) {
-                query.clear_unfinished(part, body, &mut counts)?;
+            if query.hides_rows_of(&part.head) {
+                query.clear_hidden(part, body, &mut counts)?;
             }
             Ok(Self {
                 ids: rows.keys(frame, &frame.ids)?,

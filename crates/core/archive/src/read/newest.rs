@@ -211,8 +211,8 @@ fn compare(
     if !query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max) {
         query.bounds.filter(&column(frame.time), &mut keep);
     }
-    if query.leaves_out_rows_of(&part.head) {
-        query.clear_unfinished(part, body, &mut keep)?;
+    if query.hides_rows_of(&part.head) {
+        query.clear_hidden(part, body, &mut keep)?;
     }
     // Most rows of a tile are of other ids than those a look-up asks for.
     query.keep_wanted_ids(&column, &mut keep)?;

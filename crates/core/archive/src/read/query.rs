@@ -6,9 +6,9 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
-use chronotile_chunk::{Body, Head};
-use chronotile_store::{Cells, ChunkKey, Scan, Store};
-use chronotile_types::{BatchId, Cell, CellRule, SliceId, Window, ZoneKey};
+use chronotile_chunk::{Body, Head, Origin};
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
+use chronotile_types::{Cell, CellRule, SliceId, Window, ZoneKey};
 use hashbrown::HashMap;
 
 use crate::error::Result;
@@ -18,7 +18,9 @@ use crate::memory::{Held, Memory};
 use crate::read::cells::{self, RowRule, filter_region};
 use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::predicate::Test;
+use crate::read::slices::slices_in;
 use crate::read::text::Need;
+use crate::read::visible::{Found, Visibility};
 use crate::request::{Comparison, Predicate, ReadRequest};
 use crate::time_axis::Bounds;
 
@@ -57,8 +59,8 @@ pub(crate) struct Query {
     tests: Vec<Test>,
     /// What chunks need in the filters of their texts, by column.
     pub needs: Vec<(usize, Need)>,
-    /// The only batches whose rows count; `None` for all.
-    pub only: Option<HashSet<BatchId>>,
+    /// Which attempts at batches count; `None` for all.
+    pub visible: Option<Arc<Visibility>>,
     /// The only chunks to look at, whole tiles in the order of a scan; `None` for all that the scan finds.
     pub keys: Option<Arc<[ChunkKey]>>,
     /// What the read is charged to; `None` where nothing bounds it.
@@ -108,7 +110,7 @@ impl Query {
             id_zone,
             tests,
             needs,
-            only: None,
+            visible: None,
             keys: None,
             memory: None,
             frame,
@@ -120,9 +122,9 @@ impl Query {
         Held::of(self.memory.as_ref())
     }
 
-    /// The scan of everything the query covers.
-    pub(crate) fn scan(&self, bodies: bool) -> Scan {
-        Scan { slices: self.slices.clone(), cells: self.cells.clone(), windows: self.windows, bodies }
+    /// The scan of everything the query covers in these slices.
+    pub(crate) fn scan(&self, slices: Vec<SliceId>, bodies: bool) -> Scan {
+        Scan { slices, cells: self.cells.clone(), windows: self.windows, bodies }
     }
 
     /// Whether a chunk of this head can hold a row that the read returns.
@@ -130,21 +132,54 @@ impl Query {
         self.bounds.touches(head.zone.time_min, head.zone.time_max)
             && self.ids.as_ref().is_none_or(|ids| ids.touches(head.zone.id_min, head.zone.id_max))
             && self.id_zone.is_none_or(|(low, high)| head.zone.id_max >= low && head.zone.id_min <= high)
-            && head.origins.iter().any(|origin| !self.leaves_out(&origin.batch))
     }
 
-    fn leaves_out(&self, batch: &BatchId) -> bool {
-        self.only.as_ref().is_some_and(|only| !only.contains(batch))
+    /// Whether the read may have missed rows of batches in these parts; otherwise it knows which of their rows count.
+    pub(crate) async fn is_late(&self, parts: &[ParsedChunk]) -> Result<bool> {
+        let Some(visible) = &self.visible else { return Ok(false) };
+        Ok(visible.decide(parts.iter().map(|part| &part.head)).await? == Found::Late)
     }
 
-    /// Whether some rows of a chunk of this head belong to batches that are left out.
-    pub(crate) fn leaves_out_rows_of(&self, head: &Head) -> bool {
-        head.origins.iter().any(|origin| self.leaves_out(&origin.batch))
+    /// Decides about all batches in these chunks; whether some of them ended so late that the read may have missed rows of theirs.
+    pub(crate) async fn decides_late(&self, chunks: &[Chunk]) -> Result<bool> {
+        let Some(visible) = &self.visible else { return Ok(false) };
+        let heads = chunks.iter().map(|chunk| self.frame.head(chunk)).collect::<Result<Vec<_>>>()?;
+        Ok(visible.decide_now(heads.iter()).await? == Found::Late)
     }
 
-    /// Clears `keep` for rows of the chunk whose batches are left out.
-    pub(crate) fn clear_unfinished(&self, part: &ParsedChunk, body: &Body, keep: &mut [bool]) -> Result<()> {
-        let left_out: Vec<bool> = part.head.origins.iter().map(|origin| self.leaves_out(&origin.batch)).collect();
+    /// The parts with rows that count.
+    pub(crate) fn visible(&self, mut parts: Vec<ParsedChunk>) -> Vec<ParsedChunk> {
+        if let Some(visible) = &self.visible {
+            parts.retain(|part| !visible.hides_all_of(&part.head));
+        }
+        parts
+    }
+
+    /// As [`Self::visible`], of parts of tiles that the read comes by by themselves.
+    pub(crate) async fn visible_now(&self, parts: Vec<ParsedChunk>) -> Result<Vec<ParsedChunk>> {
+        if let Some(visible) = &self.visible {
+            let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;
+        }
+        Ok(self.visible(parts))
+    }
+
+    fn hides(&self, origin: &Origin) -> bool {
+        self.visible.as_ref().is_some_and(|visible| visible.hides(origin))
+    }
+
+    /// Whether some rows of a chunk of this head do not count.
+    pub(crate) fn hides_rows_of(&self, head: &Head) -> bool {
+        self.visible.as_ref().is_some_and(|visible| visible.hides_rows_of(head))
+    }
+
+    /// Whether no row of a chunk of this head counts.
+    pub(crate) fn hides_all_of(&self, head: &Head) -> bool {
+        self.visible.as_ref().is_some_and(|visible| visible.hides_all_of(head))
+    }
+
+    /// Clears `keep` for rows of the chunk that do not count.
+    pub(crate) fn clear_hidden(&self, part: &ParsedChunk, body: &Body, keep: &mut [bool]) -> Result<()> {
+        let left_out: Vec<bool> = part.head.origins.iter().map(|origin| self.hides(origin)).collect();
         let origins = body.row_origins().map_err(|damage| self.frame.damaged(&part.chunk.key, damage))?;
         for (row, keep) in keep.iter_mut().enumerate() {
             *keep &= !left_out[origins.as_ref().map_or(0, |origins| origins[row] as usize)];
@@ -261,18 +296,6 @@ impl Query {
 pub(crate) async fn slices_of(store: &dyn Store, frame: &Frame, request: &ReadRequest) -> Result<Vec<SliceId>> {
     let windows = Bounds::new(&frame.spec, &request.time)?.windows(&frame.spec);
     slices_in(store, frame, windows).await
-}
-
-/// The slices to look in for these windows, ascending. Of a few, some engines find out by themselves which exist.
-pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
-    const FEW: i64 = 4;
-    let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
-    if store.capabilities().cheap_missing_slices && i64::from(last.0) - i64::from(first.0) < FEW {
-        return Ok((first.0..=last.0).map(SliceId).collect());
-    }
-    let mut slices = store.slices(&frame.dataset).await?;
-    slices.retain(|slice| (first..=last).contains(slice));
-    Ok(slices)
 }
 
 fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<Wanted>, Vec<usize>)> {

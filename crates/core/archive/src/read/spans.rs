@@ -1,6 +1,7 @@
 //! What tiles hold, by the heads of their chunks: for readers that look for the neighbours of a time, or keep something they
 //! have worked out from a tile and must know whether it still holds.
 
+use chronotile_chunk::Head;
 use chronotile_store::{Cells, Chunk, Scan};
 use chronotile_types::{Cell, SliceId, Tile, Window};
 use futures::TryStreamExt;
@@ -8,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::read::query::slices_in;
+use crate::read::slices::slices_in;
 
 /// What one tile holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,20 +91,29 @@ impl Dataset {
         let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (Cell(*cell), Cell(*cell))).collect();
         let scan = Scan { slices, cells: Cells::Ranges(ranges.into()), windows, bodies: false };
         let frame = self.frame();
-        let mut chunks: Vec<Chunk> = self.store().scan(&frame.dataset, scan).await?.try_concat().await?;
-        chunks.sort_by_key(|chunk| (chunk.key.tile, chunk.key.id));
+        let visible = self.visibility().await?;
+        let chunks: Vec<Chunk> = self.store().scan(&frame.dataset, scan).await?.try_concat().await?;
+        let heads = chunks.iter().map(|chunk| frame.head(chunk)).collect::<Result<Vec<_>>>()?;
+        let _ = visible.decide_now(heads.iter()).await?;
+        let mut chunks: Vec<(Chunk, Head)> = chunks.into_iter().zip(heads).collect();
+        chunks.retain(|(_, head)| !visible.hides_all_of(head));
+        chunks.sort_by_key(|(chunk, _)| (chunk.key.tile, chunk.key.id));
         let mut spans = Vec::new();
-        for tile in chunks.chunk_by(|a, b| a.key.tile == b.key.tile) {
+        for tile in chunks.chunk_by(|(a, _), (b, _)| a.key.tile == b.key.tile) {
             let mut ids = Vec::with_capacity(16 * tile.len());
             let (mut rows, mut tick_min, mut tick_max) = (0, i64::MAX, i64::MIN);
-            for chunk in tile {
-                let head = frame.head(chunk)?;
+            for (chunk, head) in tile {
                 ids.extend_from_slice(&chunk.key.id.to_bytes());
+                // Of a chunk whose rows do not all count others are read than of one whose rows do.
+                for origin in head.origins.iter().filter(|origin| visible.hides(origin)) {
+                    ids.extend_from_slice(&origin.batch.to_bytes());
+                    ids.extend_from_slice(&origin.written_us.to_be_bytes());
+                }
                 rows += u64::from(head.rows);
                 (tick_min, tick_max) = (tick_min.min(head.zone.time_min), tick_max.max(head.zone.time_max));
             }
             let chunks = tile.len() as u64;
-            let (tile, fingerprint) = (tile[0].key.tile, xxh3_64(&ids));
+            let (tile, fingerprint) = (tile[0].0.key.tile, xxh3_64(&ids));
             spans.push(TileSpan { tile, fingerprint, rows, chunks, tick_min, tick_max });
         }
         Ok(spans)

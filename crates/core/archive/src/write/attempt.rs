@@ -13,6 +13,7 @@ use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, REFS_PER_PA
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
+use crate::maintenance::attempts::Left;
 use crate::maintenance::batches::Retirement;
 use crate::report::WriteReport;
 use crate::write::content::Content;
@@ -129,8 +130,8 @@ pub(crate) struct Earlier {
     stored: Option<Stored>,
     /// What of that went with slices that were retired.
     retired: Retirement,
-    /// Whether an attempt was cut off, which this one takes over.
-    pub resumed: bool,
+    /// Whether an attempt was cut off, by which chunks may lie about that do not count.
+    pub cut_off: bool,
     /// Lists of chunks that earlier attempts may have put.
     parts: Vec<ChunkList>,
 }
@@ -139,12 +140,12 @@ impl Earlier {
     /// The stored batch that rows are only compared with: the name is taken and must not be replaced.
     pub(crate) fn only_compared(&self, target: &Target<'_>) -> bool {
         let stored = self.stored.as_ref().is_some_and(|stored| !stored.record.removed);
-        stored && !self.resumed && !target.replace && self.retired.rows == 0
+        stored && !target.replace && self.retired.rows == 0
     }
 
     /// The stored batch where it is whole and has this content.
     fn same(&self, given: &Given) -> Option<&Stored> {
-        self.stored.as_ref().filter(|stored| !self.resumed && self.retired.rows == 0 && stored.has_content(given))
+        self.stored.as_ref().filter(|stored| self.retired.rows == 0 && stored.has_content(given))
     }
 
     /// The stored batch where it has other content.
@@ -204,43 +205,40 @@ impl<'a> Attempt<'a> {
         // The intent is read first: a write that ends in between is then found by its record.
         let begun = catalog::get::<Intent>(store, &Claim::key(target)).await?;
         let stored = catalog::get::<BatchRecord>(store, &catalog::batch_key(name, target.batch)).await?;
-        attempt.earlier.stored = stored.map(|(record, bytes)| Stored { record, bytes });
-        if let Some((begun, bytes)) = begun {
-            attempt.claim.found = Some(bytes);
-            // With the record's own stamp the write did end; only the intent's deletion is missing.
-            let ended = attempt.earlier.stored.as_ref().is_some_and(|s| s.record.written_us == begun.written_us);
-            if !ended {
-                attempt.earlier.resumed = true;
-                tracing::info!(
-                    target: LOG, dataset = %name, batch = target.key, "taking over a batch from a write that was cut off"
-                );
-                attempt.claim.intent.written_us = begun.written_us;
-                let before = attempt.conditions()?;
-                target.commit(Commit { before, ..Commit::default() }).await?;
-            }
-        }
-        if let Some(stored_us) = attempt.earlier.stored.as_ref().map(|stored| stored.record.written_us)
-            && !attempt.earlier.resumed
-        {
+        if let Some((record, bytes)) = stored {
             // What replaces a batch is later than the batch, whichever machine wrote it.
-            attempt.stamp_after(stored_us).await?;
-        }
-        if let Some(stored) = &attempt.earlier.stored {
-            attempt.earlier.retired = target.dataset.retirement(target.frame, target.batch, &stored.record).await?;
+            attempt.stamp_after(record.written_us).await?;
+            attempt.earlier.retired = target.dataset.retirement(target.frame, target.batch, &record).await?;
             attempt.stamp_after(attempt.earlier.retired.retired_us).await?;
+            attempt.earlier.stored = Some(Stored { record, bytes });
+        }
+        if let Some((begun, bytes)) = begun {
+            attempt.stamp_after(begun.written_us).await?;
+            attempt.claim.found = Some(bytes);
+            attempt.earlier.cut_off = true;
+            tracing::info!(
+                target: LOG, dataset = %name, batch = target.key, "taking over a batch from a write that was cut off"
+            );
+            let before = attempt.conditions()?;
+            target.commit(Commit { before, ..Commit::default() }).await?;
         }
         let earlier = &mut attempt.earlier;
-        if earlier.resumed || earlier.stored.is_some() && !earlier.only_compared(target) {
+        if earlier.cut_off || earlier.stored.is_some() && !earlier.only_compared(target) {
             // From here on no earlier attempt can add parts.
             earlier.parts = catalog::parts(store, &target.frame.spec, target.batch).await?;
         }
-        if earlier.resumed {
-            // Rows of the stamp that is taken over would look as if they had gone with their slices.
-            let slices = earlier.parts.iter().flat_map(|part| part.refs.iter().map(|r| r.key.slice)).collect();
-            let notes = target.dataset.retired_since(target.frame, slices, attempt.claim.intent.written_us).await?;
-            attempt.stamp_after(notes.values().copied().max().unwrap_or(i64::MIN)).await?;
-        }
         Ok(attempt)
+    }
+
+    /// Ends an attempt at a batch that stays as it is stored: takes away what this one has put.
+    pub(crate) async fn leave_stored(&self) -> Result<()> {
+        let (Some(intent), Some(Stored { record, bytes })) = (&self.claim.found, &self.earlier.stored) else {
+            return Ok(());
+        };
+        let Target { dataset, frame, batch, .. } = *self.target;
+        let left = Left { dead: self.put.parts.clone(), others: !self.earlier.parts.is_empty() };
+        let cleared = dataset.clear_dead(frame, batch, intent.clone(), Some((record, bytes)), left).await;
+        cleared.map_err(|error| self.target.as_race(error))
     }
 
     /// Gives the rows a later stamp than this one.
@@ -257,8 +255,7 @@ impl<'a> Attempt<'a> {
         self.earlier.same(given).filter(|_| self.put.parts.is_empty())
     }
 
-    /// The stored batch that this attempt must not replace. Where a replacement was cut off, what was stored before may be put
-    /// back without asking; nothing else may.
+    /// The stored batch that this attempt must not replace.
     pub(crate) fn must_keep(&self, given: &Given) -> Option<&Stored> {
         self.earlier.other(given).filter(|_| !self.target.replace)
     }
@@ -287,30 +284,26 @@ impl<'a> Attempt<'a> {
         }
         self.put.report.tiles = self.put.tiles.len() as u64;
         self.end_with(last, given).await?;
+        if self.earlier.stored.is_none() {
+            // Reads of this process that begin from here on need not ask.
+            let origin = Origin { batch: self.target.batch, written_us: self.claim.intent.written_us };
+            self.target.dataset.remember_counting(std::iter::once(origin));
+        }
         Ok(self.put.report.clone())
     }
 
     /// Takes back what this attempt has put. Where this fails too, the batch stays
-    /// unfinished; where the write had ended after all, the intent is gone and nothing is taken back.
+    /// unfinished; where the write had ended after all, its record is another one and nothing is taken back.
     pub(crate) async fn take_back(self) {
+        // Errors are ignored here: the caller reports the write's own, and nobody sees the rows.
+        if self.earlier.stored.is_some() {
+            let _ = self.leave_stored().await;
+            return;
+        }
         let Some(intent) = self.claim.found else { return };
-        let (name, key) = (&self.target.frame.spec.name, Claim::key(self.target));
-        let parts = self.put.parts.iter();
-        let mut after: Vec<RecordPut> =
-            parts.map(|part| catalog::delete_part(name, self.target.batch, part.number)).collect();
-        after.push(catalog::delete_known(key.clone(), intent.clone()));
-        let commit = Commit {
-            before: vec![catalog::put(key, intent.clone(), Expect::Is(intent))],
-            remove: self.put.refs().map(|r| r.key).collect(),
-            after,
-            ..Commit::default()
-        };
-        let (dataset, batch) = (self.target.dataset, self.target.batch);
-        // Errors are ignored here: the caller reports the write's own. The batch is listed as changing because a process that moves
-        // the slice elsewhere may have read these rows.
-        let _ = dataset.list_changing(batch).await;
-        let _ = self.target.commit(commit).await;
-        dataset.unlist_changing(batch).await;
+        let Target { dataset, frame, batch, .. } = *self.target;
+        let dead = self.put.parts.into_iter().chain(self.earlier.parts).collect();
+        let _ = dataset.clear_dead(frame, batch, intent, None, Left { dead, others: false }).await;
     }
 
     /// Encodes buffered rows, noting what they become.
@@ -352,35 +345,62 @@ impl<'a> Attempt<'a> {
         if !chunks.is_empty() {
             before.push(self.list(&chunks));
         }
-        let live: HashSet<ChunkKey> = self.put.refs().map(|r| r.key).collect();
-        let old = self.earlier.parts.iter();
-        let stale = old.clone().flat_map(|part| &part.refs).filter(|r| !live.contains(&r.key));
-        let stale: Vec<ChunkRef> = stale.copied().collect();
-        // The lists of what was removed go before the record comes: a finished batch lists only what it has.
-        let mut after: Vec<RecordPut> = old.map(|part| catalog::delete_part(name, batch, part.number)).collect();
-        after.extend([self.record(given)?, self.claim.release(self.target)?]);
-        if self.earlier.stored.is_none() || stale.is_empty() {
-            let remove = stale.iter().map(|r| r.key).collect();
+        let Some(Stored { record: old, .. }) = &self.earlier.stored else {
+            // No row of earlier attempts ever counted. Their lists go before the record comes.
+            let live: HashSet<ChunkKey> = self.put.refs().map(|r| r.key).collect();
+            let dead = self.earlier.parts.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key);
+            let remove = dead.filter(|key| !live.contains(key)).collect();
+            let mut after: Vec<RecordPut> =
+                self.earlier.parts.iter().map(|part| catalog::delete_part(name, batch, part.number)).collect();
+            let record = self.record(given)?;
+            after.extend([self.put_record(&record), self.claim.release(self.target)?]);
             return self.end_plain(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;
-        }
+        };
+        let slices: BTreeSet<SliceId> =
+            self.earlier.parts.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key.slice).collect();
+        let counts = !old.removed;
         self.watch_slices().await?;
         self.put_watched(Commit { before, put: chunks, ..Commit::default() }).await?;
-        dataset.list_changing(batch).await?;
-        let of = (batch, Some(self.claim.intent.written_us));
-        let slices = stale.iter().map(|chunk| chunk.key.slice).collect();
-        let watch = dataset.watch(self.target.frame, slices).await?;
-        loop {
-            let seen = self.slices_stay().await?;
-            let mut before = self.conditions()?;
-            before.extend(dataset.fence().no_drop_since(&seen));
-            let last = Commit { before, after: after.clone(), ..Commit::default() };
-            match dataset.clear_out(of, (&stale, &HashSet::new()), last, &watch).await {
-                Err(error) if fence::has_changed(&error) => continue,
-                result => break result.map_err(|error| self.target.as_race(error))?,
-            }
+        if counts {
+            dataset.supersede(batch).await?;
         }
-        dataset.unlist_changing(batch).await;
-        Ok(())
+        // What a process is moving elsewhere must not be replaced.
+        let watch = dataset.watch(self.target.frame, slices).await?;
+        // Readers see the old rows until here, and the new ones from here on. The intent stays where old ones are left, until a
+        // consolidation finds that no reader needs them any more.
+        let record = loop {
+            let seen = self.slices_stay().await?;
+            let record = self.record(given)?;
+            let mut before = match self.earlier.parts.is_empty() {
+                true => vec![self.claim.release(self.target)?],
+                false => self.conditions()?,
+            };
+            before.push(self.put_record(&record));
+            before.extend(dataset.fence().no_drop_since(&seen));
+            match dataset.commit_telling(Commit { before, ..Commit::default() }).await {
+                Err(error) if fence::has_changed(&error) => continue,
+                result => result.map_err(|error| self.target.as_race(error))?,
+            }
+            break record;
+        };
+        if dataset.fence().needs_closing() {
+            dataset.nothing_dropped(self.target.frame, &watch).await?;
+        }
+        if dataset.kept_us() > 0 || self.earlier.parts.is_empty() {
+            return Ok(());
+        }
+        let Some(intent) = self.claim.found.clone() else { return Ok(()) };
+        let stored = Some((&record.record, &record.bytes));
+        match dataset.clear_all_dead(self.target.frame, batch, intent, stored).await {
+            Err(error) if !matches!(error, ArchiveError::SliceRetired { .. }) => {
+                tracing::warn!(
+                    target: LOG, dataset = %name, batch = self.target.key,
+                    "the new rows count, and consolidation will take away the old ones: {error}"
+                );
+                Ok(())
+            }
+            cleared => cleared,
+        }
     }
 
     /// The last commit of a batch that takes no rows out of chunks of others.
@@ -400,7 +420,7 @@ impl<'a> Attempt<'a> {
             let mut last = commit.clone();
             let seen = self.slices_stay().await?;
             last.before.extend(target.dataset.fence().no_drop_since(&seen));
-            match target.dataset.commit(last).await {
+            match target.dataset.commit_telling(last).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => return result.map_err(|error| target.as_race(error)),
             }
@@ -457,12 +477,13 @@ impl<'a> Attempt<'a> {
         Ok(puts)
     }
 
-    fn record(&self, given: &Given) -> Result<RecordPut> {
+    fn record(&self, given: &Given) -> Result<Stored> {
         let key = catalog::batch_key(&self.target.frame.spec.name, self.target.batch);
         let report = &self.put.report;
         let record = BatchRecord {
             key: self.target.key.clone(),
             written_us: self.claim.intent.written_us,
+            ended_us: self.target.dataset.clock().about_now_us().max(self.claim.intent.written_us),
             removed: false,
             rows: report.rows,
             tiles: report.tiles,
@@ -470,19 +491,30 @@ impl<'a> Attempt<'a> {
             bytes: report.bytes,
             content: given.content.to_string(),
             ticks: self.put.ticks,
+            parts: (self.first_part(), self.first_part() + self.put.parts.len() as u32),
+            previous: self.earlier.stored.as_ref().map(|stored| stored.record.as_previous()),
             copied: None,
             repeated: self.put.repeats.count(),
         };
-        let stored = self.earlier.stored.as_ref();
-        let expect = stored.map_or(Expect::Absent, |stored| Expect::Is(stored.bytes.clone()));
-        Ok(catalog::put(key.clone(), catalog::to_json(&key, &record)?, expect))
+        let bytes = catalog::to_json(&key, &record)?;
+        Ok(Stored { record, bytes })
     }
 
-    /// The list of chunks that are about to be put. Its number goes on from those of earlier attempts, whose lists are still
-    /// needed.
+    /// The put of a record in the place of the one that was found.
+    fn put_record(&self, record: &Stored) -> RecordPut {
+        let key = catalog::batch_key(&self.target.frame.spec.name, self.target.batch);
+        let expect = self.earlier.stored.as_ref().map_or(Expect::Absent, |stored| Expect::Is(stored.bytes.clone()));
+        catalog::put(key, record.bytes.clone(), expect)
+    }
+
+    /// The number of the first list of this attempt. It goes on from those of earlier attempts, whose lists are still needed.
+    fn first_part(&self) -> u32 {
+        self.earlier.parts.last().map_or(0, |part| part.number + 1)
+    }
+
+    /// The list of chunks that are about to be put.
     fn list(&mut self, chunks: &[Chunk]) -> RecordPut {
-        let first = self.earlier.parts.last().map_or(0, |part| part.number + 1);
-        let number = first + self.put.parts.len() as u32;
+        let number = self.first_part() + self.put.parts.len() as u32;
         let refs = chunks.iter().map(|chunk| ChunkRef { key: chunk.key, rows: chunk.rows }).collect();
         let part = ChunkList { number, refs };
         let record = part.put(&self.target.frame.spec.name, self.target.batch);

@@ -96,13 +96,18 @@ pub fn engines() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
     vec![(Arc::new(MemoryStore::new()), None), (store, Some(folder))]
 }
 
+/// An archive whose superseded rows go at once: nobody reads meanwhile.
+pub fn archive(store: &Arc<dyn Store>) -> Archive {
+    Archive::on("test:", store.clone()).keeping_superseded_for(std::time::Duration::ZERO)
+}
+
 pub async fn create(store: &Arc<dyn Store>, spec: DatasetSpec) -> Dataset {
-    Archive::on("test:", store.clone()).create(spec, true).await.unwrap()
+    archive(store).create(spec, true).await.unwrap()
 }
 
 /// Another handle on a dataset, as another process has it.
 pub async fn open(store: &Arc<dyn Store>, name: &str) -> Dataset {
-    Archive::on("test:", store.clone()).dataset(name).await.unwrap()
+    archive(store).dataset(name).await.unwrap()
 }
 
 pub fn named(batch: &str) -> WriteOptions {
@@ -143,10 +148,6 @@ pub async fn read(dataset: &Dataset, request: ReadRequest) -> Result<RecordBatch
 
 pub async fn read_all(dataset: &Dataset) -> RecordBatch {
     read(dataset, ReadRequest::default()).await.unwrap()
-}
-
-pub fn finished_only() -> ReadRequest {
-    ReadRequest { finished_only: true, ..ReadRequest::default() }
 }
 
 pub fn between(start: i64, end: i64) -> TimeRange {

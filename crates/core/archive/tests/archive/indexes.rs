@@ -89,8 +89,7 @@ fn requests() -> Vec<ReadRequest> {
     }
     let cells = Place::Cells(vec![0, 2, 3]);
     requests.push(ReadRequest { place: cells, predicates: vec![notes(&["failed"])], ..all.clone() });
-    requests.push(ReadRequest { history: true, predicates: vec![notes(&["lost"])], ..all.clone() });
-    requests.push(ReadRequest { finished_only: true, predicates: vec![notes(&["lost"])], ..all });
+    requests.push(ReadRequest { history: true, predicates: vec![notes(&["lost"])], ..all });
     requests
 }
 

@@ -296,7 +296,8 @@ fn stored_notes() -> Vec<String> {
 async fn foreign_rows_are_removed_and_stored_ones_stay() {
     for (store, _folder) in engines() {
         let dataset = with_foreign_rows(&store).await;
-        assert_eq!(notes(&dataset).await.len(), 60);
+        // Rows of batches that were removed or replaced do not count, wherever they come from. Of `a` nothing tells that.
+        assert_eq!(notes(&dataset).await.len(), 36);
         let found = dataset.verify(None).await.unwrap().foreign;
         // Those of `a` lie in the chunks that came back and in those that were there.
         assert_eq!(found.iter().map(|chunk| chunk.rows).sum::<u64>(), 2 * 12 + 12 + 12);

@@ -83,9 +83,9 @@ fn ask() -> impl Strategy<Value = Ask> {
         (edge(), edge()),
         prop::option::of(prop::collection::vec(0..9usize, 0..6)),
         prop::collection::vec(predicate, 0..3),
-        (any::<bool>(), any::<bool>()),
+        any::<bool>(),
     )
-        .prop_map(|(place, ids, (start, end), columns, predicates, (history, finished_only))| Ask {
+        .prop_map(|(place, ids, (start, end), columns, predicates, history)| Ask {
             place,
             ids,
             start: start.min(end.or(start)),
@@ -93,7 +93,6 @@ fn ask() -> impl Strategy<Value = Ask> {
             columns: columns.map(distinct),
             predicates,
             history,
-            finished_only,
         })
 }
 
@@ -156,8 +155,8 @@ async fn run(store: Arc<dyn Store>, shape: Shape, ops: &[Op]) {
 }
 
 fn everything(history: bool) -> Ask {
-    let (ids, start, end, columns, finished_only) = (None, None, None, None, false);
-    Ask { place: AskPlace::All, ids, start, end, columns, predicates: vec![], history, finished_only }
+    let (ids, start, end, columns) = (None, None, None, None);
+    Ask { place: AskPlace::All, ids, start, end, columns, predicates: vec![], history }
 }
 
 async fn step(dataset: &Dataset, model: &mut Model, op: &Op) {
@@ -322,7 +321,6 @@ fn request(model: &Model, ask: &Ask) -> Option<ReadRequest> {
         columns: ask.columns.as_ref().map(|c| c.iter().map(|c| schema.field(*c).name().clone()).collect()),
         predicates: ask.predicates.iter().map(predicate).collect(),
         history: ask.history,
-        finished_only: ask.finished_only,
     })
 }
 

@@ -104,7 +104,6 @@ pub struct Ask {
     pub columns: Option<Vec<usize>>,
     pub predicates: Vec<AskPredicate>,
     pub history: bool,
-    pub finished_only: bool,
 }
 
 impl Model {

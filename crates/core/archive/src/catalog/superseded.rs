@@ -1,0 +1,41 @@
+//! The list of batches that were replaced or removed: its records.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chronotile_types::{BatchId, DatasetName};
+use serde::{Deserialize, Serialize};
+
+/// For so long rows of replaced and removed batches stay where they are.
+pub(crate) const SUPERSEDED_KEPT: Duration = Duration::from_secs(600);
+/// Batches in a page of the list.
+pub(crate) const PAGE_BATCHES: usize = 2_000;
+
+/// The head of the list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SupersededHead {
+    /// Differs after every change of the list, and after every end of a replacement or removal.
+    pub token: String,
+    pub pages: u32,
+    /// Whether consolidated chunks may have rows that do not count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsettled: bool,
+}
+
+/// The list, as a process last took it in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownSuperseded {
+    pub token: String,
+    pub pages: u32,
+    pub unsettled: bool,
+    pub batches: Arc<HashSet<BatchId>>,
+}
+
+pub(crate) fn head_key(dataset: &DatasetName) -> String {
+    format!("superseded/{dataset}")
+}
+
+pub(crate) fn page_key(dataset: &DatasetName, page: u32) -> String {
+    format!("superseded/{dataset}/{page:06}")
+}

@@ -1,0 +1,136 @@
+//! Clearing away what attempts at batches left that do not count.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use chronotile_store::{Commit, Expect, RecordPut, StoreError};
+use chronotile_types::BatchId;
+
+use crate::LOG;
+use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, clock};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::maintenance::consolidate::Unwanted;
+use crate::maintenance::foreign::is_removal;
+
+/// An attempt that began so long ago is taken to be dead. One that goes on all the same fails at its next step.
+const EXPIRES_US: i64 = 24 * 3_600_000_000;
+
+/// What lies about of a batch beside what counts.
+pub(crate) struct Left {
+    /// Lists of chunks to take away.
+    pub dead: Vec<ChunkList>,
+    /// Whether there are others, which readers may need still.
+    pub others: bool,
+}
+
+impl Dataset {
+    /// Takes away chunks of a batch that do not count, and rows of attempts before the one that does where these were
+    /// consolidated. Ends the hold on the batch that lies in the catalog as `intent`, unless `left` has others: then it stays for a
+    /// consolidation to clear up. `stored` is the record of the batch and its bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::RecordConflict`] where the hold was lost or the record is another one by now, and nothing was taken away;
+    /// [`ArchiveError::SliceRetired`]; the engine.
+    pub(crate) async fn clear_dead(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        intent: Bytes,
+        stored: Option<(&BatchRecord, &Bytes)>,
+        left: Left,
+    ) -> Result<()> {
+        let name = &frame.spec.name;
+        let (intent_key, record_key) = (catalog::intent_key(name, batch), catalog::batch_key(name, batch));
+        let refs: Vec<ChunkRef> = left.dead.iter().flat_map(|part| part.refs.iter().copied()).collect();
+        let as_it_was = match stored {
+            Some((_, bytes)) => catalog::put(record_key, bytes.clone(), Expect::Is(bytes.clone())),
+            None => catalog::no_record(record_key),
+        };
+        let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone())), as_it_was];
+        let mut after: Vec<RecordPut> =
+            left.dead.iter().map(|part| catalog::delete_part(name, batch, part.number)).collect();
+        after.push(match stored.filter(|_| left.others) {
+            None => catalog::delete_known(intent_key, intent),
+            // With the stamp of the record, it says that the batch has ended and something is left.
+            Some((record, _)) => {
+                let held: Intent = catalog::from_json(&intent_key, &intent)?;
+                let ended = catalog::to_json(&intent_key, &Intent { written_us: record.written_us, ..held })?;
+                catalog::put(intent_key, ended, Expect::Is(intent))
+            }
+        });
+        let before_us = stored.filter(|_| !left.others).map_or(i64::MIN, |(record, _)| record.written_us);
+        let of = Unwanted { batch, before_us, keep_us: None };
+        self.clear_attempts(frame, of, (&refs, &HashSet::new()), Commit { before, after, ..Commit::default() }).await
+    }
+
+    /// Clears up after attempts that were cut off: such as began a day ago, and such as ended their batch and did not clear up.
+    /// Returns how many there were.
+    ///
+    /// # Errors
+    /// The engine.
+    pub(crate) async fn sweep_attempts(&self) -> Result<u64> {
+        let frame = self.frame();
+        let name = &frame.spec.name;
+        let mut cleared = 0;
+        for record in catalog::list(self.store(), &format!("intent/{name}/")).await? {
+            let batch = catalog::id_of(&record.key)?;
+            let intent: Intent = catalog::from_json(&record.key, &record.value)?;
+            let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+            let ended = stored.as_ref().filter(|(record, _)| record.written_us == intent.written_us);
+            let (since_us, wait_us) =
+                ended.map_or((intent.written_us, EXPIRES_US), |(record, _)| (record.ended_us, self.kept_us()));
+            if is_removal(&intent) || self.stamp_us().await?.saturating_sub(since_us) < wait_us {
+                continue;
+            }
+            match self.clear_expired(&frame, batch, intent, record.value, stored).await {
+                // Somebody is at the batch after all, or at its slices: the next time tells.
+                Err(ArchiveError::Store(StoreError::RecordConflict { .. }) | ArchiveError::SliceRetired { .. }) => {}
+                result => {
+                    result?;
+                    cleared += 1;
+                }
+            }
+        }
+        if cleared > 0 {
+            tracing::info!(target: LOG, dataset = %name, "cleared up after {cleared} writes that were cut off");
+        }
+        Ok(cleared)
+    }
+
+    async fn clear_expired(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        intent: Intent,
+        found: Bytes,
+        stored: Option<(BatchRecord, Bytes)>,
+    ) -> Result<()> {
+        let name = &frame.spec.name;
+        let key = catalog::intent_key(name, batch);
+        // From here on the attempt can put nothing more.
+        let attempt = clock::unique_batch(intent.written_us).to_string();
+        let taken = catalog::to_json(&key, &Intent { attempt, ..intent })?;
+        let before = vec![catalog::put(key, taken.clone(), Expect::Is(found))];
+        self.commit(Commit { before, ..Commit::default() }).await?;
+        let stored = stored.as_ref().map(|(record, bytes)| (record, bytes));
+        self.clear_all_dead(frame, batch, taken, stored).await
+    }
+
+    /// Takes away all of a batch that does not count, as [`Self::clear_dead`] does.
+    pub(crate) async fn clear_all_dead(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        intent: Bytes,
+        stored: Option<(&BatchRecord, &Bytes)>,
+    ) -> Result<()> {
+        let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
+        let dead = match stored {
+            Some((record, _)) => record.own_parts(parts).1,
+            None => parts,
+        };
+        self.clear_dead(frame, batch, intent, stored, Left { dead, others: false }).await
+    }
+}

@@ -1,0 +1,154 @@
+//! The list of batches that were ever replaced or removed, and how processes tell each other that other rows count than before.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chronotile_store::{Commit, Expect, RecordPut, StoreError};
+use chronotile_types::BatchId;
+
+use crate::catalog::superseded::{KnownSuperseded, PAGE_BATCHES, SupersededHead, head_key, page_key};
+use crate::catalog::{self, clock};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+
+impl Dataset {
+    /// The list of superseded batches as it is now.
+    pub(crate) async fn superseded(&self) -> Result<KnownSuperseded> {
+        let (head, _) = self.superseded_head().await?;
+        let known = self.known_superseded(|known| known.clone());
+        if known.token == head.token {
+            return Ok(known);
+        }
+        let name = &self.spec().name;
+        let mut batches = HashSet::clone(&known.batches);
+        // The last page that was known may have grown.
+        for page in known.pages.saturating_sub(1)..head.pages {
+            let found = catalog::get::<Vec<String>>(self.store(), &page_key(name, page)).await?;
+            batches.extend(found.into_iter().flat_map(|(ids, _)| ids).filter_map(|id| BatchId::from_hex(&id)));
+        }
+        let SupersededHead { token, pages, unsettled } = head;
+        let taken = KnownSuperseded { token, pages, unsettled, batches: Arc::new(batches) };
+        self.known_superseded(|known| *known = taken.clone());
+        Ok(taken)
+    }
+
+    async fn superseded_head(&self) -> Result<(SupersededHead, Option<Bytes>)> {
+        let found = catalog::get(self.store(), &head_key(&self.spec().name)).await?;
+        Ok(found.map_or_else(Default::default, |(head, bytes)| (head, Some(bytes))))
+    }
+
+    /// Enters a batch in the list, before another attempt at it counts or none does: from here on every read that begins asks the
+    /// record of the batch. Also tells processes that move slices elsewhere that rows are about to be taken away.
+    pub(crate) async fn supersede(&self, batch: BatchId) -> Result<()> {
+        self.supersede_all(&HashSet::from([batch])).await
+    }
+
+    /// As [`Self::supersede`], of several batches.
+    pub(crate) async fn supersede_all(&self, batches: &HashSet<BatchId>) -> Result<()> {
+        let known = self.superseded().await?;
+        let mut new: Vec<BatchId> = batches.difference(&known.batches).copied().collect();
+        let name = self.spec().name.clone();
+        let mut page = known.pages.saturating_sub(1);
+        while !new.is_empty() {
+            let key = page_key(&name, page);
+            let found = catalog::get::<Vec<String>>(self.store(), &key).await?;
+            let (mut ids, bytes) = found.map_or_else(Default::default, |(ids, bytes)| (ids, Some(bytes)));
+            if ids.len() >= PAGE_BATCHES {
+                page += 1;
+                continue;
+            }
+            let added = new.split_off(new.len().saturating_sub(PAGE_BATCHES - ids.len()));
+            ids.extend(added.iter().map(BatchId::to_string));
+            let put =
+                catalog::put(key.clone(), catalog::to_json(&key, &ids)?, bytes.map_or(Expect::Absent, Expect::Is));
+            match self.commit(Commit { before: vec![put], ..Commit::default() }).await {
+                Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => new.extend(added),
+                result => result?,
+            }
+        }
+        self.change_superseded(|head| head.pages = head.pages.max(page + 1)).await
+    }
+
+    /// All batches that were ever replaced or removed.
+    pub(crate) async fn superseded_batches(&self) -> Result<Arc<HashSet<BatchId>>> {
+        Ok(self.superseded().await?.batches)
+    }
+
+    /// Commits what changes which rows count though no tile changes, and tells processes that move slices elsewhere of it: in the same step
+    /// where commits are one step, else right after.
+    ///
+    /// # Errors
+    /// [`StoreError::RecordConflict`] with the key of what is not as expected; the engine.
+    pub(crate) async fn commit_telling(&self, commit: Commit) -> Result<()> {
+        if !self.store().capabilities().atomic_commits {
+            self.commit(commit).await?;
+            return self.change_superseded(|_| ()).await;
+        }
+        let key = head_key(&self.spec().name);
+        loop {
+            let (mut head, bytes) = self.superseded_head().await?;
+            head.token = clock::unique_batch(clock::stamp_us()).to_string();
+            let mut commit = commit.clone();
+            let expect = bytes.map_or(Expect::Absent, Expect::Is);
+            commit.before.push(catalog::put(key.clone(), catalog::to_json(&key, &head)?, expect));
+            match self.commit(commit).await {
+                Err(ArchiveError::Store(StoreError::RecordConflict { key: changed })) if changed == key => continue,
+                result => return result,
+            }
+        }
+    }
+
+    /// Tells processes that rows were taken away.
+    pub(crate) async fn superseded_rows_gone(&self) {
+        // Where it fails, [`Dataset::supersede`] told them before.
+        let _ = self.change_superseded(|_| ()).await;
+    }
+
+    /// Says whether consolidated chunks may from here on have rows of attempts that do not count.
+    pub(crate) async fn set_unsettled(&self, unsettled: bool) -> Result<()> {
+        if self.superseded_head().await?.0.unsettled == unsettled {
+            return Ok(());
+        }
+        self.change_superseded(|head| head.unsettled = unsettled).await
+    }
+
+    /// Changes the head of the list, in its token at least.
+    async fn change_superseded(&self, change: impl Fn(&mut SupersededHead)) -> Result<()> {
+        let key = head_key(&self.spec().name);
+        loop {
+            let (mut head, bytes) = self.superseded_head().await?;
+            head.token = clock::unique_batch(clock::stamp_us()).to_string();
+            change(&mut head);
+            let put =
+                catalog::put(key.clone(), catalog::to_json(&key, &head)?, bytes.map_or(Expect::Absent, Expect::Is));
+            match self.commit(Commit { before: vec![put], ..Commit::default() }).await {
+                Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => continue,
+                result => return result,
+            }
+        }
+    }
+
+    /// Differs from what it was once rows were taken away from a batch, or an attempt began or ended: what a read that ended before saw
+    /// may not be what one sees now.
+    pub(crate) async fn change_token(&self) -> Result<String> {
+        Ok(self.unchanged().await?.0)
+    }
+
+    /// The same, with the condition that it is so still, as far as [`Self::commit_telling`] tells.
+    pub(crate) async fn unchanged(&self) -> Result<(String, RecordPut)> {
+        let name = &self.spec().name;
+        let (head, bytes) = self.superseded_head().await?;
+        let key = head_key(name);
+        let condition = match bytes {
+            Some(bytes) => catalog::put(key, bytes.clone(), Expect::Is(bytes)),
+            None => catalog::no_record(key),
+        };
+        let mut token = head.token;
+        for record in catalog::list(self.store(), &format!("intent/{name}/")).await? {
+            token.push_str(&record.key);
+            token.push_str(&String::from_utf8_lossy(&record.value));
+        }
+        Ok((token, condition))
+    }
+}

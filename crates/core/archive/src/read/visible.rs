@@ -1,0 +1,336 @@
+//! Which rows count: those of the attempt that the record of their batch names.
+//!
+//! The head of a chunk tells from which attempts at which batches its rows are ([`Origin`]). A read asks the record of a batch which
+//! attempt counts, unless it knows:
+//!
+//! - What a consolidation left has rows of such attempts alone, and what this process has seen to count goes on to count, as long as the
+//!   batch was never replaced or removed. Of a copy this is not so until it has caught up: chunks come before the records of their
+//!   batches.
+//! - Whoever replaces or removes a batch enters it in the list of *superseded* batches first ([`Dataset::supersede`]). It stays there
+//!   for good, so that a chunk which comes back from a node that missed its removal is told apart too. A read takes in what was
+//!   added to the list as it begins.
+//!
+//! A batch is shown whole or not at all, also where it ends or is replaced while it is read. What ended long before the read began
+//! ([`LATE_US`]) was there before the first chunk was looked at. Of what ended later, the chunks may come to places that were looked at
+//! before: a read that meets such a batch looks at all heads first ([`Visibility::look_ahead`]), so that what ended by then is known,
+//! and whole, and what it meets for the first time after that is left out. Rows that count no more stay where they are for
+//! [`crate::catalog::superseded::SUPERSEDED_KEPT`], for reads that began before.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use chronotile_chunk::{Head, Origin};
+use chronotile_store::{Scan, Store};
+use chronotile_types::{BatchId, SliceId, Tile};
+use futures::{StreamExt, TryStreamExt, stream};
+use tokio::time::Instant;
+
+use crate::catalog::superseded::KnownSuperseded;
+use crate::catalog::{self, BatchRecord};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::read::slices::slices_in;
+
+/// Records looked up at once.
+const LOOKED_UP_AT_ONCE: usize = 64;
+/// Of more batches than these all records are listed instead: on a cluster a listing is a request to each of some hundred partitions.
+const LOOKED_UP: usize = 500;
+/// Attempts remembered as counting; about 40 bytes each.
+const REMEMBERED: usize = 1 << 20;
+
+/// What ended less than so long before a read began, in microseconds, may have ended after it began: clocks of machines differ.
+const LATE_US: i64 = 300_000_000;
+/// What one read knows of the attempts whose rows it meets.
+#[derive(Debug)]
+pub(crate) struct Visibility {
+    dataset: Dataset,
+    began: Instant,
+    /// What has a later stamp is late.
+    late_us: i64,
+    state: RwLock<State>,
+    hides: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    superseded: Arc<HashSet<BatchId>>,
+    /// Whether consolidated chunks may have rows that do not count.
+    unsettled: bool,
+    /// Of batches that were looked up, the stamp of the attempt whose rows the read returns.
+    chosen: HashMap<BatchId, Option<i64>>,
+    /// Attempts that were met for the first time after all heads were looked at: they ended after that, if at all.
+    later: HashSet<Origin>,
+    /// Batches that ended a moment ago and took long: they are not consolidated yet.
+    fresh: HashSet<BatchId>,
+    /// What was looked up when a batch was found late.
+    looked_up: HashMap<BatchId, BatchRecord>,
+    /// Whether all heads were looked at: no batch that is met now was there before.
+    complete: bool,
+}
+
+impl State {
+    fn knows(&self, origin: &Origin, settled: bool, counted: bool) -> bool {
+        let lasts = !self.superseded.contains(&origin.batch) && (settled && !self.unsettled || counted);
+        lasts || self.chosen.contains_key(&origin.batch) || self.later.contains(origin)
+    }
+}
+
+/// What a read has found out about the attempts of some chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Found {
+    /// All that it needs.
+    All,
+    /// Some ended so late that the read may have missed rows of theirs.
+    Late,
+}
+
+impl Visibility {
+    /// Finds out about the attempts in these heads. To be called before their rows are asked for.
+    ///
+    /// # Errors
+    /// A damaged record; the engine.
+    pub(crate) async fn decide(&self, heads: impl Iterator<Item = &Head> + Send) -> Result<Found> {
+        let Some(batches) = self.to_decide(heads) else { return Ok(Found::All) };
+        let records = self.dataset.records_of(batches.clone()).await?;
+        let is_late = |batch: &BatchId| records.get(batch).is_some_and(|record| record.ended_us >= self.late_us);
+        if batches.iter().any(is_late) {
+            self.state_mut().looked_up.extend(records);
+            return Ok(Found::Late);
+        }
+        self.choose_current(&batches, &records);
+        Ok(Found::All)
+    }
+
+    /// As [`Self::decide`], for callers that look at each tile for itself: what ended late counts too.
+    ///
+    /// # Errors
+    /// As [`Self::decide`].
+    pub(crate) async fn decide_now(&self, heads: impl Iterator<Item = &Head> + Send) -> Result<Found> {
+        let Some(batches) = self.to_decide(heads) else { return Ok(Found::All) };
+        let records = self.dataset.records_of(batches.clone()).await?;
+        self.choose_current(&batches, &records);
+        let late = records.values().any(|record| record.ended_us >= self.late_us);
+        Ok(if late { Found::Late } else { Found::All })
+    }
+
+    /// The batches in these heads of which nothing is known, if any.
+    fn to_decide<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> Option<HashSet<BatchId>> {
+        let unknown = self.unknown(heads);
+        let mut state = self.state_mut();
+        if state.complete {
+            self.hides.fetch_or(!unknown.is_empty(), Ordering::AcqRel);
+            state.later.extend(unknown);
+            return None;
+        }
+        (!unknown.is_empty()).then(|| unknown.iter().map(|origin| origin.batch).collect())
+    }
+
+    /// From here on, batches that the read meets for the first time are left out.
+    pub(crate) fn complete(&self) {
+        self.state_mut().complete = true;
+    }
+
+    /// Looks at the heads of all that `scan` covers, whatever slices there are by now, and decides about every batch that has ended by now. Chunks up to `taken` were
+    /// returned before; a batch that would lack rows there is left out, or shown as it was. Returns the slices to read from here on.
+    ///
+    /// # Errors
+    /// [`ArchiveError::ReadRace`] for a batch that was replaced twice meanwhile; the engine.
+    pub(crate) async fn look_ahead(
+        &self,
+        store: &dyn Store,
+        frame: &Frame,
+        scan: &Scan,
+        taken: Option<(SliceId, Tile)>,
+    ) -> Result<Vec<SliceId>> {
+        let known = self.dataset.superseded().await?;
+        let before = {
+            let mut state = self.state_mut();
+            state.unsettled = known.unsettled;
+            std::mem::replace(&mut state.superseded, known.batches)
+        };
+        let slices = slices_in(store, frame, scan.windows).await?;
+        let mut heads = store.scan(&frame.dataset, Scan { slices, ..scan.clone() }).await?;
+        while let Some(chunks) = heads.try_next().await? {
+            let heads = chunks.iter().map(|chunk| frame.head(chunk)).collect::<Result<Vec<_>>>()?;
+            let batches: HashSet<BatchId> = self.unknown(heads.iter()).iter().map(|origin| origin.batch).collect();
+            let mut records = std::mem::take(&mut self.state_mut().looked_up);
+            let unknown = batches.iter().filter(|batch| !records.contains_key(batch)).copied().collect();
+            records.extend(self.dataset.records_of(unknown).await?);
+            let Some(taken) = taken else {
+                self.choose_current(&batches, &records);
+                continue;
+            };
+            for batch in batches {
+                let shown = !before.contains(&batch);
+                let chosen = match records.get(&batch) {
+                    Some(record) => self.choice_beside(frame, batch, record, (taken, shown)).await?,
+                    None => None,
+                };
+                self.choose([(batch, chosen)].into_iter());
+            }
+        }
+        self.complete();
+        // A batch that ended meanwhile may have made one.
+        slices_in(store, frame, scan.windows).await
+    }
+
+    /// The attempt at a batch that a read shows which has returned chunks before; `shown` tells whether it may have returned some of the
+    /// attempt that counted when it began.
+    async fn choice_beside(
+        &self,
+        frame: &Frame,
+        batch: BatchId,
+        record: &BatchRecord,
+        (taken, shown): ((SliceId, Tile), bool),
+    ) -> Result<Option<i64>> {
+        let current = (!record.removed).then_some(record.written_us);
+        if record.ended_us < self.late_us {
+            return Ok(current);
+        }
+        let parts = catalog::parts(self.dataset.store(), &frame.spec, batch).await?;
+        let (own, _) = record.own_parts(parts);
+        let missed = own.iter().flat_map(|part| &part.refs).any(|chunk| (chunk.key.slice, chunk.key.tile) <= taken);
+        match &record.previous {
+            None if missed => Ok(None),
+            Some(previous) if missed || shown => {
+                if previous.ended_us >= self.late_us {
+                    return Err(ArchiveError::ReadRace { dataset: frame.spec.name.clone() });
+                }
+                Ok((!previous.removed).then_some(previous.written_us))
+            }
+            _ => Ok(current),
+        }
+    }
+
+    fn state(&self) -> std::sync::RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state_mut(&self) -> std::sync::RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unknown<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> HashSet<Origin> {
+        let state = self.state();
+        self.dataset.counting(|counting| {
+            let mut unknown = HashSet::new();
+            for head in heads {
+                let consolidated = head.origins.len() > 1;
+                let is_unknown = |origin: &&Origin| {
+                    let settled = consolidated && origin.written_us < self.late_us;
+                    // What was found out since this read began may have ended since.
+                    let counted = || counting.get(origin).is_some_and(|since| *since < self.began);
+                    !state.knows(origin, settled, !settled && counted())
+                };
+                unknown.extend(head.origins.iter().filter(is_unknown).copied());
+            }
+            unknown
+        })
+    }
+
+    fn choose_current(&self, batches: &HashSet<BatchId>, records: &HashMap<BatchId, BatchRecord>) {
+        let current = |batch: &BatchId| records.get(batch).filter(|r| !r.removed).map(|record| record.written_us);
+        let counting = batches.iter().filter_map(|batch| Some(Origin { batch: *batch, written_us: current(batch)? }));
+        {
+            let mut state = self.state_mut();
+            let superseded = state.superseded.clone();
+            self.dataset.remember_counting(counting.filter(|origin| !superseded.contains(&origin.batch)));
+            let took_long = |record: &BatchRecord| {
+                record.ended_us >= self.late_us && record.ended_us - record.written_us > LATE_US / 2
+            };
+            state.fresh.extend(records.iter().filter(|(_, record)| took_long(record)).map(|(batch, _)| *batch));
+        }
+        self.choose(batches.iter().map(|batch| (*batch, current(batch))));
+    }
+
+    fn choose(&self, chosen: impl Iterator<Item = (BatchId, Option<i64>)>) {
+        let mut state = self.state_mut();
+        state.chosen.extend(chosen);
+        self.hides.store(true, Ordering::Release);
+    }
+
+    /// Whether rows of this attempt do not count.
+    pub(crate) fn hides(&self, origin: &Origin) -> bool {
+        self.hides.load(Ordering::Acquire) && self.state().hides(origin)
+    }
+
+    /// Whether some rows of a chunk of this head do not count.
+    pub(crate) fn hides_rows_of(&self, head: &Head) -> bool {
+        if !self.hides.load(Ordering::Acquire) {
+            return false;
+        }
+        let state = self.state();
+        head.origins.iter().any(|origin| state.hides(origin))
+    }
+
+    /// Whether no row of a chunk of this head counts.
+    pub(crate) fn hides_all_of(&self, head: &Head) -> bool {
+        if !self.hides.load(Ordering::Acquire) {
+            return false;
+        }
+        let state = self.state();
+        head.origins.iter().all(|origin| state.hides(origin))
+    }
+
+    /// Whether a chunk of this head may be consolidated with others: all of its rows count, also for reads that run already.
+    pub(crate) fn settles(&self, head: &Head) -> bool {
+        let state = self.state();
+        head.origins.iter().all(|origin| !state.hides(origin) && !state.fresh.contains(&origin.batch))
+    }
+}
+
+impl State {
+    fn hides(&self, origin: &Origin) -> bool {
+        let other = self.chosen.get(&origin.batch).is_some_and(|chosen| *chosen != Some(origin.written_us));
+        other || self.later.contains(origin)
+    }
+}
+
+impl Dataset {
+    /// What a read that begins now knows of attempts.
+    pub(crate) async fn visibility(&self) -> Result<Arc<Visibility>> {
+        let (began, late_us) = (Instant::now(), self.clock().about_now_us() - LATE_US);
+        let KnownSuperseded { batches: superseded, unsettled, .. } = self.superseded().await?;
+        let (chosen, later, fresh) = (HashMap::new(), HashSet::new(), HashSet::new());
+        let state = RwLock::new(State {
+            superseded,
+            unsettled,
+            chosen,
+            later,
+            fresh,
+            looked_up: HashMap::new(),
+            complete: false,
+        });
+        Ok(Arc::new(Visibility { dataset: self.clone(), began, late_us, state, hides: AtomicBool::new(false) }))
+    }
+
+    /// The records of those of the batches that have one.
+    async fn records_of(&self, batches: HashSet<BatchId>) -> Result<HashMap<BatchId, BatchRecord>> {
+        let name = &self.spec().name;
+        if batches.len() > LOOKED_UP {
+            let mut records: HashMap<_, _> = catalog::finished(self.store(), name).await?.into_iter().collect();
+            records.retain(|batch, _| batches.contains(batch));
+            return Ok(records);
+        }
+        let look_up = async |batch: BatchId| {
+            let found = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+            Ok::<_, ArchiveError>(found.map(|(record, _)| (batch, record)))
+        };
+        let found = stream::iter(batches).map(look_up).buffer_unordered(LOOKED_UP_AT_ONCE);
+        found.try_filter_map(|found| std::future::ready(Ok(found))).try_collect().await
+    }
+
+    /// Notes attempts that count.
+    pub(crate) fn remember_counting(&self, origins: impl Iterator<Item = Origin>) {
+        let now = Instant::now();
+        self.counting(|counting| {
+            if counting.len() > REMEMBERED {
+                counting.clear();
+            }
+            origins.for_each(|origin| _ = counting.entry(origin).or_insert(now));
+        });
+    }
+}
