@@ -1,0 +1,325 @@
+//! An engine in memory whose calls take simulated time, fail, and take effect step by step, as those of a cluster do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use chronotile_memory::MemoryStore;
+use chronotile_store::{
+    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Record,
+    RecordPut, Result, Scan, Store, StoreError, TileStatistics, Visibility, record_group,
+};
+use chronotile_types::SliceId;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use tokio::time::Instant;
+
+/// Chance from a seed.
+#[derive(Debug)]
+pub struct Chance(AtomicU64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
+    }
+
+    pub fn below(&self, limit: u64) -> u64 {
+        let step = |state: u64| state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let state = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| Some(step(state))).unwrap();
+        (step(state) >> 33) % limit
+    }
+
+    /// Whether something happens that does so once in so many times; never with 0.
+    pub fn once_in(&self, times: u64) -> bool {
+        times > 0 && self.below(times) == 0
+    }
+}
+
+/// What one history may meet.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    /// Whether commits, scans and drops are one step each, as in a file.
+    pub one_step: bool,
+    /// One step in so many fails before it is done, or after; the caller is not told which.
+    pub fails: u64,
+    /// Of so many chunks that are removed, one comes back some time later.
+    pub returns: u64,
+    /// The longest that a step takes, in milliseconds.
+    pub slow_ms: u64,
+}
+
+/// The state that all processes of one history share.
+#[derive(Debug)]
+pub struct World {
+    pub memory: Arc<MemoryStore>,
+    weather: Weather,
+    began: Instant,
+    chance: Chance,
+    /// Whether steps fail still: at the end of a history they do not.
+    calm: AtomicU64,
+    pub log: Mutex<Vec<String>>,
+}
+
+impl World {
+    pub fn new(weather: Weather, seed: u64) -> Arc<Self> {
+        let memory = Arc::new(MemoryStore::new());
+        let (began, chance) = (Instant::now(), Chance::new(seed));
+        Arc::new(Self { memory, weather, began, chance, calm: AtomicU64::new(0), log: Mutex::default() })
+    }
+
+    /// Microseconds since the Unix epoch by the engine's clock.
+    pub fn now_us(&self) -> i64 {
+        1_700_000_000_000_000 + self.began.elapsed().as_micros() as i64
+    }
+
+    pub fn note(&self, who: &str, what: impl std::fmt::Display) {
+        let line = format!("{:>10} {who}: {what}", self.began.elapsed().as_millis());
+        self.log.lock().unwrap().push(line);
+    }
+
+    /// From here on no step fails and no chunk comes back.
+    pub fn calm_down(&self) {
+        self.calm.store(1, Ordering::Relaxed);
+    }
+
+    fn is_calm(&self) -> bool {
+        self.calm.load(Ordering::Relaxed) == 1
+    }
+}
+
+/// How one process reaches the engine.
+#[derive(Debug)]
+pub struct Link {
+    world: Arc<World>,
+    who: String,
+}
+
+impl Link {
+    pub fn of(world: &Arc<World>, who: &str) -> Arc<dyn Store> {
+        Arc::new(Self { world: world.clone(), who: who.to_owned() })
+    }
+
+    async fn pause(&self) {
+        let World { chance, weather, .. } = &*self.world;
+        let ms =
+            if chance.once_in(20) { chance.below(20 * weather.slow_ms + 1) } else { chance.below(weather.slow_ms + 1) };
+        tokio::time::sleep(Duration::from_micros(1_000 * ms + chance.below(1_000))).await;
+    }
+
+    /// One step: it takes time, and may fail before or after its effect.
+    async fn step<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let lost = || StoreError::Unknown { engine: "simulated", reason: "the answer was lost".into() };
+        let fails = || !self.world.is_calm() && self.world.chance.once_in(self.world.weather.fails);
+        self.pause().await;
+        if fails() {
+            return Err(lost());
+        }
+        let done = work.await?;
+        self.pause().await;
+        if fails() { Err(lost()) } else { Ok(done) }
+    }
+
+    /// Records by group, in order.
+    async fn put_records(&self, dataset: &DatasetRef, puts: Vec<RecordPut>) -> Result<()> {
+        let mut puts = puts;
+        while !puts.is_empty() {
+            let group = record_group(&puts[0].key).map(|(a, b)| (a.to_owned(), b.to_owned()));
+            let same = |put: &RecordPut| record_group(&put.key).map(|(a, b)| (a.to_owned(), b.to_owned())) == group;
+            let (before, rest): (Vec<_>, Vec<_>) = puts.into_iter().partition(same);
+            self.step(self.world.memory.commit(dataset, Commit { before, ..Commit::default() })).await?;
+            puts = rest;
+        }
+        Ok(())
+    }
+
+    /// Chunks of one tile, put and removed together.
+    async fn exchange(&self, dataset: &DatasetRef, put: Vec<Chunk>, remove: Vec<ChunkKey>, all: bool) -> Result<()> {
+        let removed = self.world.memory.fetch(dataset, remove.clone()).await?;
+        let commit = Commit { put, remove, require_removed: all, ..Commit::default() };
+        let done = self.step(self.world.memory.commit(dataset, commit)).await;
+        for chunk in removed {
+            if !self.world.is_calm() && self.world.chance.once_in(self.world.weather.returns) {
+                self.come_back(dataset, chunk);
+            }
+        }
+        done
+    }
+
+    /// A chunk that was removed comes back later.
+    fn come_back(&self, dataset: &DatasetRef, chunk: Chunk) {
+        let (world, dataset) = (self.world.clone(), dataset.clone());
+        let after = Duration::from_millis(self.world.chance.below(20_000));
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            if !world.is_calm() {
+                world.note("engine", format_args!("chunk {} comes back", chunk.key.id));
+                let _ = world.memory.commit(&dataset, Commit { put: vec![chunk], ..Commit::default() }).await;
+            }
+        });
+    }
+}
+
+#[async_trait]
+impl Store for Link {
+    fn capabilities(&self) -> Capabilities {
+        let one_step = self.world.weather.one_step;
+        Capabilities {
+            engine: "simulated",
+            atomic_commits: one_step,
+            atomic_drops: one_step,
+            clock: if one_step { ClockSource::LatestStamp } else { ClockSource::MachineTime },
+            cheap_missing_slices: one_step,
+            ..self.world.memory.capabilities()
+        }
+    }
+
+    fn with_options(&self, options: &CallOptions) -> Result<Arc<dyn Store>> {
+        self.world.memory.with_options(options)
+    }
+
+    fn with_visibility(&self, _visibility: Visibility) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
+        let tile = |chunk: &Chunk| (chunk.key.slice, chunk.key.tile);
+        let what = || {
+            let key = |put: &RecordPut| format!("{}{}", if put.value.is_none() { "-" } else { "+" }, short(&put.key));
+            let keys = |puts: &[RecordPut]| puts.iter().map(key).collect::<Vec<_>>().join(" ");
+            format!(
+                "[{}] put {} remove {} [{}]",
+                keys(&commit.before),
+                commit.put.len(),
+                commit.remove.len(),
+                keys(&commit.after)
+            )
+        };
+        self.world.note(&self.who, format_args!("commits {}", what()));
+        let memory = &self.world.memory;
+        if self.world.weather.one_step {
+            let removed = memory.fetch(dataset, commit.remove.clone()).await?;
+            let done = self.step(memory.commit(dataset, commit)).await;
+            if done.is_ok() && !self.world.is_calm() {
+                removed
+                    .into_iter()
+                    .filter(|_| self.world.chance.once_in(self.world.weather.returns))
+                    .for_each(|chunk| self.come_back(dataset, chunk));
+            }
+            return done;
+        }
+        let Commit { before, put, remove, require_removed, after, .. } = commit;
+        // What the contract demands of every engine: a missing slice and a missing chunk prevent all of it.
+        let slices = memory.slices(dataset).await?;
+        if let Some(chunk) = put.iter().find(|chunk| !slices.contains(&chunk.key.slice)) {
+            return Err(StoreError::NoSlice { dataset: dataset.name.clone(), slice: chunk.key.slice });
+        }
+        if require_removed {
+            let found = memory.fetch(dataset, remove.clone()).await?;
+            let there = |key: &ChunkKey| found.iter().chain(&put).any(|chunk| chunk.key == *key);
+            if let Some(key) = remove.iter().find(|key| !there(key)) {
+                return Err(StoreError::ChunkConflict { dataset: dataset.name.clone(), key: *key });
+            }
+        }
+        self.put_records(dataset, before).await?;
+        let mut tiles: Vec<_> = put.iter().map(tile).chain(remove.iter().map(|key| (key.slice, key.tile))).collect();
+        tiles.sort_unstable();
+        tiles.dedup();
+        for place in tiles {
+            let put: Vec<Chunk> = put.iter().filter(|chunk| tile(chunk) == place).cloned().collect();
+            let remove: Vec<ChunkKey> = remove.iter().filter(|key| (key.slice, key.tile) == place).copied().collect();
+            if require_removed {
+                self.exchange(dataset, put, remove, true).await?;
+                continue;
+            }
+            self.exchange(dataset, put, vec![], false).await.map_err(|error| match error {
+                StoreError::NoSlice { .. } => StoreError::Unknown { engine: "simulated", reason: error.to_string() },
+                error => error,
+            })?;
+            if !remove.is_empty() {
+                self.exchange(dataset, vec![], remove, false).await?;
+            }
+        }
+        self.put_records(dataset, after).await
+    }
+
+    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+        self.pause().await;
+        let found: Vec<Chunk> = self.world.memory.scan(dataset, scan.clone()).await?.try_concat().await?;
+        if self.world.weather.one_step {
+            return Ok(stream::iter([Ok(found)]).boxed());
+        }
+        // Each cell of each slice is looked at when its turn comes, and so are cells that hold nothing yet.
+        let mut places: Vec<_> = (0..4)
+            .flat_map(|cell| scan.slices.iter().map(move |slice| (*slice, chronotile_types::Cell(cell))))
+            .collect();
+        places.sort_unstable();
+        let (world, who, dataset) = (self.world.clone(), self.who.clone(), dataset.clone());
+        let wanted = move |cell| match &scan.cells {
+            Cells::All => true,
+            Cells::Ranges(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&cell)),
+        };
+        let places: Vec<_> = places.into_iter().filter(|(_, cell)| wanted(*cell)).collect();
+        let look = move |(slice, cell)| {
+            let (link, dataset) = (Link { world: world.clone(), who: who.clone() }, dataset.clone());
+            let (windows, bodies) = (scan.windows, scan.bodies);
+            async move {
+                link.pause().await;
+                let scan = Scan { slices: vec![slice], cells: Cells::Ranges([(cell, cell)].into()), windows, bodies };
+                link.world.memory.scan(&dataset, scan).await?.try_concat().await
+            }
+        };
+        Ok(stream::iter(places).then(look).boxed())
+    }
+
+    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        self.pause().await;
+        self.world.memory.fetch(dataset, keys).await
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Bytes>> {
+        self.pause().await;
+        if key == CLOCK_KEY && !self.world.weather.one_step {
+            return Ok(Some(self.world.now_us().to_string().into()));
+        }
+        self.world.memory.record(key).await
+    }
+
+    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        self.pause().await;
+        self.world.memory.records(prefix, after, limit).await
+    }
+
+    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
+        self.step(self.world.memory.create_slice(dataset, slice)).await
+    }
+
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
+        if self.world.weather.one_step {
+            return self.step(self.world.memory.drop_slice(dataset, slice, when)).await;
+        }
+        if when.holding.is_some_and(|holding| {
+            futures::executor::block_on(self.world.memory.statistics(dataset, slice)).unwrap() != holding
+        }) {
+            return Err(StoreError::SliceConflict { dataset: dataset.name.clone(), slice });
+        }
+        self.put_records(dataset, when.before).await?;
+        self.step(self.world.memory.drop_slice(dataset, slice, DropSlice::default())).await
+    }
+
+    async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
+        self.pause().await;
+        self.world.memory.slices(dataset).await
+    }
+
+    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
+        self.pause().await;
+        self.world.memory.statistics(dataset, slice).await
+    }
+}
+
+/// A key without the digits that tell nothing.
+fn short(key: &str) -> String {
+    key.split('/').map(|part| part.get(..8).unwrap_or(part)).collect::<Vec<_>>().join("/")
+}

@@ -1,0 +1,368 @@
+//! The protocol of batches under simulated time: processes that write, replace and remove the same batches, consolidate and read, on an
+//! engine that is slow, loses answers and brings removed chunks back, with clocks that are wrong and processes that die.
+//!
+//! What readers see is held against what they may see. A batch is whole or not there. The state that a reader sees of it is one
+//! that some call has asked for, and no call that was acknowledged before the read began has come after that one. In the end everything
+//! ends, nothing is left of writes that were cut off, and verification finds nothing wrong.
+//!
+//! `CHRONOTILE_HISTORIES` is the number of histories, `CHRONOTILE_SEED` the first seed.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../archive/common.rs"]
+mod common;
+mod engine;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, ReadRequest, WriteOptions};
+use chronotile_store::Outcome;
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use common::{HOUR, between, id_notes, noted, read, spec};
+use engine::{Chance, Link, Weather, World};
+
+/// Names that writers share.
+const NAMES: u64 = 2;
+/// Longer than anything takes in calm weather.
+const HANGS: Duration = Duration::from_secs(6 * 3_600);
+
+/// What a batch is after a call: these rows, all under one note, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct State {
+    note: Option<String>,
+}
+
+/// A call that changes a batch.
+#[derive(Clone, Debug)]
+struct Act {
+    began: Instant,
+    /// `None` until it has ended, and for ever where its process died: then it may have taken effect or not.
+    ended: Option<Instant>,
+    /// Whether it was acknowledged; `None` where nobody knows.
+    done: Option<bool>,
+    state: State,
+}
+
+/// All that was asked for of the batches.
+#[derive(Debug, Default)]
+struct Acts(Mutex<BTreeMap<String, Vec<Act>>>);
+
+impl Acts {
+    fn begin(&self, name: &str, note: Option<String>) -> usize {
+        let mut acts = self.0.lock().unwrap();
+        let of = acts.entry(name.to_owned()).or_default();
+        of.push(Act { began: Instant::now(), ended: None, done: None, state: State { note } });
+        of.len() - 1
+    }
+
+    fn end(&self, name: &str, at: usize, done: Option<bool>) {
+        let mut acts = self.0.lock().unwrap();
+        let act = &mut acts.get_mut(name).unwrap()[at];
+        (act.ended, act.done) = (Some(Instant::now()), done);
+    }
+
+    /// A process died: what it was at may have taken effect until now.
+    fn died(&self, name: &str, at: usize) {
+        self.end(name, at, None);
+    }
+
+    /// The states in which a reader may see the batch that began to read and ended at these times.
+    fn possible(&self, name: &str, began: Instant, ended: Instant) -> Vec<State> {
+        let acts = self.0.lock().unwrap();
+        let acts = acts.get(name).map_or(&[][..], Vec::as_slice);
+        let overtaken = |since: Instant| {
+            acts.iter()
+                .any(|act| act.done == Some(true) && act.began > since && act.ended.is_some_and(|end| end < began))
+        };
+        let mut states = Vec::new();
+        // What a batch is before anything was done with it.
+        if !acts.iter().any(|act| act.done == Some(true) && act.ended.is_some_and(|end| end < began)) {
+            states.push(State { note: None });
+        }
+        for act in acts {
+            let refused = act.done == Some(false);
+            if !refused && act.began < ended && !act.ended.is_some_and(overtaken) {
+                states.push(act.state.clone());
+            }
+        }
+        states
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.lock().unwrap().keys().cloned().collect()
+    }
+}
+
+/// What the ids of a batch begin with.
+fn number_of(name: &str) -> i64 {
+    name.bytes().fold(0, |number, byte| number * 256 + i64::from(byte))
+}
+
+/// The rows of a batch under a note, in several tiles: two or three steps of a write where they are long.
+fn rows_of(name: &str, note: &str) -> RecordBatch {
+    let number = number_of(name) * 1_000;
+    let long = note.contains("long");
+    let size = 3 + (note.len() as i64 + note.bytes().map(i64::from).sum::<i64>()) % 4;
+    let text = if long { format!("{note}{}", "x".repeat(4_000)) } else { note.to_owned() };
+    let places: Vec<_> = (0..size).map(|i| (i * 47 % 3 * HOUR, number + i, i % 3)).collect();
+    noted(&places, &text)
+}
+
+struct History {
+    world: Arc<World>,
+    acts: Acts,
+    chance: Chance,
+    reads: Mutex<u64>,
+}
+
+impl History {
+    async fn open(&self, who: &str) -> Dataset {
+        let skew_us = self.chance.below(240_000_000) as i64 - 120_000_000;
+        let (world, link) = (self.world.clone(), Link::of(&self.world, who));
+        let archive = Archive::on("simulated:", link).with_machine_time(move || world.now_us() + skew_us);
+        archive.dataset("records").await.unwrap()
+    }
+
+    /// What readers saw of each batch, by the notes of their rows.
+    async fn look(&self, dataset: &Dataset, who: &str) {
+        let began = Instant::now();
+        let part = match self.chance.below(4) {
+            0 => ReadRequest { time: between(0, 2 * HOUR), ..ReadRequest::default() },
+            _ => ReadRequest::default(),
+        };
+        let (start, end) = if part.time.end.is_some() { (0, 2 * HOUR) } else { (0, i64::MAX) };
+        let found = match read(dataset, part).await {
+            Ok(found) => found,
+            Err(error) if error.outcome() != Outcome::Refused => return,
+            Err(error) => panic!("{who} cannot read: {error}"),
+        };
+        let ended = Instant::now();
+        *self.reads.lock().unwrap() += 1;
+        let mut seen: BTreeMap<i64, Vec<(i64, String)>> = BTreeMap::new();
+        for (id, note) in id_notes(&found) {
+            seen.entry(id / 1_000).or_default().push((id, note));
+        }
+        for name in self.acts.names() {
+            let seen = seen.remove(&number_of(&name)).unwrap_or_default();
+            let possible = self.acts.possible(&name, began, ended);
+            let wanted = |state: &State| {
+                let rows = state.note.as_ref().map(|note| rows_of(&name, note));
+                let inside = |rows: &RecordBatch| {
+                    let t = rows.column(0).as_any().downcast_ref::<arrow_array::TimestampMicrosecondArray>().unwrap();
+                    let ids = common::integers(rows, "id");
+                    let wanted: BTreeSet<i64> = ids
+                        .into_iter()
+                        .zip(t.values())
+                        .filter(|(_, t)| (start..end).contains(*t))
+                        .map(|(id, _)| id)
+                        .collect();
+                    id_notes(rows).into_iter().filter(|(id, _)| wanted.contains(id)).collect::<Vec<_>>()
+                };
+                rows.map_or_else(Vec::new, |rows| inside(&rows))
+            };
+            let short = |rows: &[(i64, String)]| {
+                rows.iter().map(|(id, note)| (*id, note[..note.len().min(24)].to_owned())).collect::<Vec<_>>()
+            };
+            assert!(
+                possible.iter().any(|state| wanted(state) == seen),
+                "{who} sees {:?} of {name}, and may see {possible:?}, reading from {:?} to {:?}",
+                short(&seen),
+                began,
+                ended,
+            );
+        }
+        assert!(seen.is_empty(), "{who} sees rows of no batch: {seen:?}");
+    }
+
+    async fn act(&self, dataset: &Dataset, who: &str, number: u64) {
+        let private = self.chance.below(4) == 0;
+        let name = if private { format!("{who}{number}") } else { format!("n{}", self.chance.below(NAMES)) };
+        let kind = self.chance.below(8);
+        let note = format!("{name}-{who}{number}{}", if self.chance.below(3) == 0 { "long" } else { "" });
+        let removes = kind == 0;
+        let at = self.acts.begin(&name, (!removes).then(|| note.clone()));
+        self.world.note(who, format_args!("begins {} {name} ({note})", if removes { "to remove" } else { "to write" }));
+        // A process dies at any time.
+        let patience = if self.chance.below(5) == 0 { Duration::from_millis(self.chance.below(600)) } else { HANGS };
+        let result = {
+            let work: BoxFuture<'_, Result<(), ArchiveError>> = if removes {
+                Box::pin(async { dataset.remove_batch(&name).await.map(drop) })
+            } else {
+                let rows = rows_of(&name, &note);
+                let replace = kind != 1;
+                let options = WriteOptions { batch: Some(name.clone()), replace, buffer_bytes: 0 };
+                let mut parts: Vec<Result<RecordBatch, arrow_schema::ArrowError>> =
+                    (0..rows.num_rows()).map(|row| Ok(rows.slice(row, 1))).collect();
+                if self.chance.below(12) == 0 {
+                    parts.push(Err(arrow_schema::ArrowError::ComputeError("the input's own".into())));
+                }
+                Box::pin(async move { dataset.write(parts, options).await.map(drop) })
+            };
+            tokio::time::timeout(patience, work).await
+        };
+        match result {
+            Err(_) => {
+                assert!(patience < HANGS, "{who} never ended what it did to {name}");
+                self.world.note(who, "dies");
+                self.acts.died(&name, at);
+            }
+            Ok(Ok(())) => self.acts.end(&name, at, Some(true)),
+            Ok(Err(error)) => {
+                self.world.note(who, format_args!("fails: {error}"));
+                let done = match error.outcome() {
+                    Outcome::Unknown => None,
+                    _ => Some(false),
+                };
+                self.acts.end(&name, at, done);
+            }
+        }
+        self.world.note(who, "ends");
+    }
+
+    async fn writer(&self, who: &str, acts: u64, shared: Option<Dataset>) {
+        let mut dataset = match shared {
+            Some(shared) => shared,
+            None => self.open(who).await,
+        };
+        for number in 0..acts {
+            tokio::time::sleep(Duration::from_millis(self.chance.below(200))).await;
+            self.act(&dataset, who, number).await;
+            if self.chance.below(3) == 0 {
+                dataset = self.open(who).await;
+            }
+        }
+    }
+
+    async fn reader(&self, who: &str, reads: u64, shared: Option<Dataset>) {
+        let dataset = match shared {
+            Some(shared) => shared,
+            None => self.open(who).await,
+        };
+        for _ in 0..reads {
+            tokio::time::sleep(Duration::from_millis(self.chance.below(150))).await;
+            self.look(&dataset, who).await;
+        }
+    }
+
+    async fn consolidator(&self, rounds: u64) {
+        let dataset = self.open("k").await;
+        for _ in 0..rounds {
+            tokio::time::sleep(Duration::from_millis(self.chance.below(300))).await;
+            let work = dataset.consolidate(ConsolidateOptions::default(), None);
+            let patience =
+                if self.chance.below(4) == 0 { Duration::from_millis(self.chance.below(300)) } else { HANGS };
+            self.world.note("k", "consolidates");
+            match tokio::time::timeout(patience, work).await {
+                Ok(Err(error)) => assert!(error.outcome() != Outcome::Refused, "{error}"),
+                Ok(Ok(report)) => assert_eq!(report.failed, vec![]),
+                Err(_) => assert!(patience < HANGS, "consolidation never ends"),
+            }
+            self.world.note("k", "ends");
+        }
+    }
+}
+
+async fn run(history: &History) {
+    {
+        let world = history.world.clone();
+        let archive = Archive::on("memory:", world.memory.clone());
+        archive.create(spec(), true).await.unwrap();
+    }
+    // One writer and two readers may share a process, and what it knows.
+    let shared = history.open("p").await;
+    let own = |alone: bool| (!alone).then(|| shared.clone());
+    let alone = history.chance.below(2) == 0;
+    tokio::join!(
+        history.writer("a", 6, None),
+        history.writer("b", 6, own(alone)),
+        history.reader("r", 10, own(alone)),
+        history.reader("s", 10, own(alone)),
+        history.reader("t", 4, None),
+        history.consolidator(5),
+    );
+    history.world.calm_down();
+    // Whoever died is taken to be dead after a day.
+    tokio::time::sleep(Duration::from_secs(30 * 3_600)).await;
+    let last = history.open("z").await;
+    history.look(&last, "z").await;
+    for _ in 0..2 {
+        last.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        history.look(&last, "z").await;
+    }
+    let report = last.verify(None).await.unwrap();
+    let returns = report.foreign.len();
+    assert!(
+        report.damage.is_empty() && report.rows_missing.is_empty() && report.records.is_empty(),
+        "verification finds {report:?}"
+    );
+    assert_eq!(report.batches_unfinished, 0, "something is left of writes that were cut off");
+    if returns > 0 {
+        last.remove_foreign().await.unwrap();
+        history.look(&last, "z").await;
+        assert!(last.verify(None).await.unwrap().ok());
+    }
+}
+
+/// One history; its reads, or what went wrong with the log of it.
+fn history(seed: u64) -> Result<u64, String> {
+    let chance = Chance::new(seed ^ 0x5eed);
+    let weather = Weather {
+        one_step: chance.below(3) == 0,
+        fails: [0, 60, 200][chance.below(3) as usize],
+        returns: [0, 0, 12][chance.below(3) as usize],
+        slow_ms: [1, 8, 40][chance.below(3) as usize],
+    };
+    let log = Arc::new(Mutex::new(None::<Arc<World>>));
+    let kept = log.clone();
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async move {
+            let world = World::new(weather, seed);
+            *kept.lock().unwrap() = Some(world.clone());
+            let history = History { world, acts: Acts::default(), chance, reads: Mutex::default() };
+            run(&history).await;
+            *history.reads.lock().unwrap()
+        })
+    }));
+    ran.map_err(|panic| {
+        let text =
+            panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        let world = log.lock().unwrap().clone();
+        let lines = world.map_or_else(Vec::new, |world| world.log.lock().unwrap_or_else(|e| e.into_inner()).clone());
+        format!("seed {seed}, {weather:?}: {}\n{}", text.unwrap_or_default(), lines.join("\n"))
+    })
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn no_history_loses_mixes_or_brings_back_rows() {
+    let (histories, first) = (setting("CHRONOTILE_HISTORIES", 600), setting("CHRONOTILE_SEED", 1));
+    let next = std::sync::atomic::AtomicU64::new(first);
+    let (reads, failure) = (std::sync::atomic::AtomicU64::new(0), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(2, std::num::NonZero::get) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if seed >= first + histories || failure.lock().unwrap().is_some() {
+                        return;
+                    }
+                    match history(seed) {
+                        Ok(number) => _ = reads.fetch_add(number, std::sync::atomic::Ordering::Relaxed),
+                        Err(text) => *failure.lock().unwrap() = Some(text),
+                    }
+                }
+            });
+        }
+    });
+    let failure = failure.into_inner().unwrap();
+    assert!(failure.is_none(), "{}", failure.unwrap());
+    println!("{histories} histories with {} reads", reads.into_inner());
+}
