@@ -52,15 +52,15 @@ pub(crate) struct Looked {
 impl Looked {
     /// Looks at one slice, or at all that the query covers.
     pub(crate) async fn new(store: Arc<dyn Store>, query: &Query, slice: Option<SliceId>) -> Result<Self> {
-        let slices = slice.map_or_else(|| query.slices.clone(), |slice| vec![slice]);
-        let (looked, late) = Self::look(&store, query, slices).await?;
+        if let Some(slice) = slice {
+            // A part of a batch makes a tile another one than it will be, which readers notice.
+            return Ok(Self::look(&store, query, vec![slice]).await?.0);
+        }
+        let (looked, late) = Self::look(&store, query, query.slices.clone()).await?;
         let (true, Some(visible)) = (late, &query.visible) else { return Ok(looked) };
         // What had ended by now is found whole.
         visible.complete();
-        let slices = match slice {
-            Some(slice) => vec![slice],
-            None => slices_in(store.as_ref(), &query.frame, query.windows).await?,
-        };
+        let slices = slices_in(store.as_ref(), &query.frame, query.windows).await?;
         Ok(Self::look(&store, query, slices).await?.0)
     }
 

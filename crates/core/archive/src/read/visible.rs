@@ -42,6 +42,7 @@ const REMEMBERED: usize = 1 << 20;
 
 /// What ended less than so long before a read began, in microseconds, may have ended after it began: clocks of machines differ.
 const LATE_US: i64 = 300_000_000;
+
 /// What one read knows of the attempts whose rows it meets.
 #[derive(Debug)]
 pub(crate) struct Visibility {
@@ -93,7 +94,7 @@ impl Visibility {
     /// # Errors
     /// A damaged record; the engine.
     pub(crate) async fn decide(&self, heads: impl Iterator<Item = &Head> + Send) -> Result<Found> {
-        let Some(batches) = self.to_decide(heads) else { return Ok(Found::All) };
+        let Some((unknown, batches)) = self.to_decide(heads) else { return Ok(Found::All) };
         let records = self.dataset.records_of(batches.clone()).await?;
         let is_late = |batch: &BatchId| records.get(batch).is_some_and(|record| record.ended_us >= self.late_us);
         if batches.iter().any(is_late) {
@@ -101,6 +102,7 @@ impl Visibility {
             return Ok(Found::Late);
         }
         self.choose_current(&batches, &records);
+        self.note_hidden(&unknown);
         Ok(Found::All)
     }
 
@@ -109,23 +111,36 @@ impl Visibility {
     /// # Errors
     /// As [`Self::decide`].
     pub(crate) async fn decide_now(&self, heads: impl Iterator<Item = &Head> + Send) -> Result<Found> {
-        let Some(batches) = self.to_decide(heads) else { return Ok(Found::All) };
+        let Some((unknown, batches)) = self.to_decide(heads) else { return Ok(Found::All) };
         let records = self.dataset.records_of(batches.clone()).await?;
         self.choose_current(&batches, &records);
+        self.note_hidden(&unknown);
         let late = records.values().any(|record| record.ended_us >= self.late_us);
         Ok(if late { Found::Late } else { Found::All })
     }
 
-    /// The batches in these heads of which nothing is known, if any.
-    fn to_decide<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> Option<HashSet<BatchId>> {
+    /// The attempts in these heads of which nothing is known, with their batches, if any.
+    fn to_decide<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> Option<(HashSet<Origin>, HashSet<BatchId>)> {
         let unknown = self.unknown(heads);
+        if unknown.is_empty() {
+            return None;
+        }
         let mut state = self.state_mut();
         if state.complete {
-            self.hides.fetch_or(!unknown.is_empty(), Ordering::AcqRel);
+            self.hides.store(true, Ordering::Release);
             state.later.extend(unknown);
             return None;
         }
-        (!unknown.is_empty()).then(|| unknown.iter().map(|origin| origin.batch).collect())
+        let batches = unknown.iter().map(|origin| origin.batch).collect();
+        Some((unknown, batches))
+    }
+
+    /// Notes whether one of these attempts does not count. As long as none does not, nobody asks which.
+    fn note_hidden(&self, origins: &HashSet<Origin>) {
+        let state = self.state();
+        if origins.iter().any(|origin| state.hides(origin)) {
+            self.hides.store(true, Ordering::Release);
+        }
     }
 
     /// From here on, batches that the read meets for the first time are left out.
@@ -133,8 +148,9 @@ impl Visibility {
         self.state_mut().complete = true;
     }
 
-    /// Looks at the heads of all that `scan` covers, whatever slices there are by now, and decides about every batch that has ended by now. Chunks up to `taken` were
-    /// returned before; a batch that would lack rows there is left out, or shown as it was. Returns the slices to read from here on.
+    /// Looks at the heads of all that `scan` covers, whatever slices there are by now, and decides about every batch that has ended
+    /// by now. Chunks up to `taken` were returned before; a batch that would lack rows there is left out, or shown as it was. Returns
+    /// the slices to read from here on.
     ///
     /// # Errors
     /// [`ArchiveError::ReadRace`] for a batch that was replaced twice meanwhile; the engine.
@@ -223,7 +239,11 @@ impl Visibility {
                     let settled = consolidated && origin.written_us < self.late_us;
                     // What was found out since this read began may have ended since.
                     let counted = || counting.get(origin).is_some_and(|since| *since < self.began);
-                    !state.knows(origin, settled, !settled && counted())
+                    let known = state.knows(origin, settled, !settled && counted());
+                    if known && state.hides(origin) {
+                        self.hides.store(true, Ordering::Release);
+                    }
+                    !known
                 };
                 unknown.extend(head.origins.iter().filter(is_unknown).copied());
             }
@@ -247,9 +267,7 @@ impl Visibility {
     }
 
     fn choose(&self, chosen: impl Iterator<Item = (BatchId, Option<i64>)>) {
-        let mut state = self.state_mut();
-        state.chosen.extend(chosen);
-        self.hides.store(true, Ordering::Release);
+        self.state_mut().chosen.extend(chosen);
     }
 
     /// Whether rows of this attempt do not count.
