@@ -235,7 +235,10 @@ def test_an_error_of_the_callers_generator_comes_back_as_it_was(memory: ct.Archi
         ({"start": "yesterday"}, "ISO 8601"),
         ({"start": object()}, "ISO 8601 text"),
         ({"start": True}, "ISO 8601 text"),
-        ({"start": "2026-01-02", "end": "2026-01-01"}, "inverted"),
+        (
+            {"start": "2026-01-02", "end": "2026-01-01"},
+            "inverted: start 2026-01-02T00:00:00 is after end 2026-01-01T00:00:00",
+        ),
     ],
 )
 def test_a_request_that_makes_no_sense_says_what_to_give(

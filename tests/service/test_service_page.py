@@ -253,6 +253,18 @@ def test_nodes_are_shown_and_their_figures_plotted(tmp_path: Path, browser: Brow
         assert browser.complaints() == []
 
 
+def test_a_page_without_a_link_opens_on_a_tag_that_has_points(tmp_path: Path, browser: Browser) -> None:
+    with historian.open(tmp_path / "plant.db") as h:
+        h.define("a.unused", unit="bar")
+        h.define("b.used", unit="bar")
+        h.write({"tag": ["b.used"] * 2, "time": ["2026-01-01", "2026-01-02"], "value": [1.0, 2.0]})
+    with Service(tmp_path / "plant.db", tmp_path / "log") as service:
+        opened(browser, service.url)
+        wait(browser, "document.querySelector('#plot path.line')")
+        assert browser.run("state.chosen.map(tag => tag.name)") == ["b.used"]
+        assert browser.complaints() == []
+
+
 def test_the_page_asks_for_a_token_and_shows_what_is_wrong(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "tokens").write_text("ann read - read-0123456789abcdef\n")
     with Service(tmp_path / "plant.db", tmp_path / "log", "--tokens", str(tmp_path / "tokens")) as service:

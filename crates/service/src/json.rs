@@ -232,7 +232,7 @@ impl<'a> Elements<'a> {
     /// Of what should be a list, called `name`.
     pub fn of(name: &str, list: &'a RawValue) -> Result<Self, String> {
         let inside = list.get().trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-        inside.map(|inside| Self(inside.trim_ascii())).ok_or_else(|| format!("{name} is not a list"))
+        inside.map(|inside| Self(inside.trim_ascii())).ok_or_else(|| format!("{name} must be a list: [...]"))
     }
 }
 

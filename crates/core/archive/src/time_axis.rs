@@ -5,9 +5,11 @@ use arrow_array::types::{
     Date32Type, Float64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
     TimestampSecondType,
 };
-use arrow_array::{Array, ArrayRef};
+use arrow_array::{Array, ArrayRef, Int64Array};
+use arrow_cast::cast;
+use arrow_cast::display::array_value_to_string;
 use arrow_schema::{DataType, TimeUnit};
-use chronotile_types::{DatasetSpec, Instant, Placed, TimeError, TimeFormat, TimeRange, TimeSpec, Window};
+use chronotile_types::{DatasetSpec, Instant, Placed, TimeError, TimeFormat, TimeRange, Window};
 
 /// Values of the time column in its own unit, without nulls.
 pub(crate) enum Times<'a> {
@@ -120,7 +122,7 @@ impl Bounds {
             _ => false,
         };
         if inverted {
-            return Err(TimeError::InvertedRange { start: show(&spec.time, start), end: show(&spec.time, end) });
+            return Err(TimeError::InvertedRange { start: show(spec, start), end: show(spec, end) });
         }
         Ok(Self { start, end, tick_min, tick_max })
     }
@@ -185,10 +187,17 @@ impl Bounds {
     }
 }
 
-fn show(spec: &TimeSpec, placed: Option<Placed>) -> String {
+/// A place on the axis as people write it; the number of ticks where no calendar has it.
+fn show(spec: &DatasetSpec, placed: Option<Placed>) -> String {
     match placed {
-        Some(Placed::Ticks(tick)) => tick.to_string(),
-        Some(Placed::Days(days)) => format!("{} {days}", if spec.format == TimeFormat::Jd { "JD" } else { "MJD" }),
+        Some(Placed::Ticks(tick)) => {
+            let time = cast(&Int64Array::from(vec![tick]), spec.time_type());
+            let text = time.and_then(|time| array_value_to_string(&time, 0));
+            text.unwrap_or_else(|_| tick.to_string())
+        }
+        Some(Placed::Days(days)) => {
+            format!("{} {days}", if spec.time.format == TimeFormat::Jd { "JD" } else { "MJD" })
+        }
         None => "none".to_owned(),
     }
 }
@@ -198,11 +207,11 @@ fn show(spec: &TimeSpec, placed: Option<Placed>) -> String {
 pub(crate) mod tests {
     use super::*;
     use arrow_array::{
-        Date32Array, Float64Array, Int64Array, TimestampMicrosecondArray, TimestampMillisecondArray,
-        TimestampNanosecondArray, TimestampSecondArray,
+        Date32Array, Float64Array, TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray,
+        TimestampSecondArray,
     };
     use arrow_schema::{Field, Schema};
-    use chronotile_types::{CellRule, DatasetName, MergeRule, StorageLayout, TimeScale};
+    use chronotile_types::{CellRule, DatasetName, MergeRule, StorageLayout, TimeScale, TimeSpec};
     use proptest::prelude::*;
     use std::sync::Arc;
 
@@ -356,9 +365,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_inverted_range_is_shown_in_the_unit_of_the_column() {
+    fn an_inverted_range_is_shown_as_people_write_times() {
         let shown = |format, start, end| bounds(&spec(format), Some(start), Some(end)).unwrap_err().to_string();
-        assert!(shown(TimeFormat::Timestamp, 7.0, 5.0).contains("start 7 is after end 5"));
+        let text = shown(TimeFormat::Timestamp, 7.0, 5.0);
+        let (start, end) = ("1970-01-01T00:00:00.000007", "1970-01-01T00:00:00.000005");
+        assert!(text.contains(&format!("start {start} is after end {end}")), "{text}");
         assert!(shown(TimeFormat::Mjd, 60_000.5, 60_000.0).contains("start MJD 60000.5 is after end MJD 60000"));
         assert!(shown(TimeFormat::Jd, 2_460_000.5, 2_460_000.0).contains("start JD 2460000.5"));
     }

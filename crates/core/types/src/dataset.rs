@@ -275,7 +275,11 @@ impl DatasetSpec {
             return limit("index name", format!("{:?}", index.name), expected);
         }
         if self.indexes.iter().any(|other| other.name == index.name) {
-            return limit("index name", format!("{:?}", index.name), "it is taken: choose another, or drop that index");
+            return limit(
+                "index name",
+                format!("{:?}", index.name),
+                "an index has this name: choose another, or drop that index",
+            );
         }
         if !(1..=INDEX_COLUMNS_MAX).contains(&index.columns.len()) {
             return limit("number of index columns", index.columns.len().to_string(), "name 1 to 16 columns");

@@ -495,7 +495,7 @@ async function datasets() {
     const cells = Array.from({length: 9}, () => element("td"));
     cells[0].textContent = dataset.name;
     cells[1].textContent = dataset.window;
-    cells[2].textContent = dataset.retention || "for ever";
+    cells[2].textContent = dataset.retention || "unlimited";
     const count = element("button", {textContent: "count"});
     count.setAttribute("aria-label", `Count ${dataset.name}`);
     count.addEventListener("click", () => attempt(() => fill(dataset, cells)));
@@ -587,13 +587,19 @@ async function greet() {
   $("state").textContent = `${answer.state}, engine ${answer.engine}`;
 }
 
+async function firstToShow(tags) {
+  if (!tags.length) return undefined;
+  const answer = await ask("v1/latest", tags.slice(0, 50).map((tag) => ["tag", tag.name]));
+  return tags.find((tag) => answer.rows.some((point) => point.tag === tag.name)) || tags[0];
+}
+
 function begin() {
   return attempt(async () => {
     await greet();
     await Promise.all([find(), datasets(), nodes()]);
-    // A page without a link shows something at once: the first tag there is.
-    const first = state.found.find(numeric);
-    if (!state.chosen.length && !location.search && first) choose(first);
+    // A page without a link shows something at once: the first tag that has points, or else the first there is.
+    const first = state.chosen.length || location.search ? undefined : await firstToShow(state.found.filter(numeric));
+    if (first) choose(first);
     else await Promise.all([state.placed ? load() : fit(), latest()]);
   });
 }
