@@ -134,7 +134,7 @@ class SliceInfo:
     chunks: int
     """Chunks."""
     rows: int
-    """Stored rows; rows with equal ids count each time."""
+    """Stored rows; rows with equal ids count each time, and superseded rows as long as they keep their space."""
     bytes: int
     """Bytes of chunks."""
     cell_bytes_max: int
@@ -172,7 +172,7 @@ class DatasetInfo:
 
     @property
     def rows(self) -> int:
-        """Stored rows; rows with equal ids count each time."""
+        """Stored rows; rows with equal ids count each time, and superseded rows as long as they keep their space."""
         return sum(part.rows for part in self.slices)
 
     @property

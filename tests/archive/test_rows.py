@@ -266,7 +266,7 @@ def test_every_type_comes_back_bit_for_bit(url: str) -> None:
 
 
 def test_other_tools_read_native_columns(url: str, cql: Callable[..., pa.Table]) -> None:
-    with ct.open(url) as archive:
+    with ct.open(url, superseded_kept_s=0) as archive:
         ds = create(archive, "rows")
         rows = records(range(300), 1)
         ds.write(rows, batch="one")
