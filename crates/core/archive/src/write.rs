@@ -162,7 +162,10 @@ impl<'a> Write<'a> {
         let mut attempt = match phase {
             Phase::Comparing(attempt) | Phase::Storing(attempt) => attempt,
             Phase::Buffering => match Attempt::at_new(target, written_us).end(buffer.clone(), &given).await {
-                Err(ArchiveError::BatchRace { .. }) => Attempt::look_back(target, written_us).await?,
+                // The chunks of the attempt that failed may lie about: this one has a stamp of its own, and so other chunks.
+                Err(ArchiveError::BatchRace { .. }) => {
+                    Attempt::look_back(target, target.dataset.stamp_us().await?).await?
+                }
                 ended => return ended,
             },
         };

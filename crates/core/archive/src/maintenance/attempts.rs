@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use chronotile_store::{Commit, Expect, RecordPut, StoreError};
+use chronotile_store::{ChunkKey, Commit, Expect, RecordPut, StoreError};
 use chronotile_types::BatchId;
 
 use crate::LOG;
@@ -43,7 +43,13 @@ impl Dataset {
     ) -> Result<()> {
         let name = &frame.spec.name;
         let (intent_key, record_key) = (catalog::intent_key(name, batch), catalog::batch_key(name, batch));
-        let refs: Vec<ChunkRef> = left.dead.iter().flat_map(|part| part.refs.iter().copied()).collect();
+        let mut refs: Vec<ChunkRef> = left.dead.iter().flat_map(|part| part.refs.iter().copied()).collect();
+        if let Some((record, _)) = stored {
+            // Attempts of one moment with the same rows have the same chunks.
+            let (own, _) = record.own_parts(catalog::parts(self.store(), &frame.spec, batch).await?);
+            let own: HashSet<ChunkKey> = own.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key).collect();
+            refs.retain(|chunk| !own.contains(&chunk.key));
+        }
         let as_it_was = match stored {
             Some((_, bytes)) => catalog::put(record_key, bytes.clone(), Expect::Is(bytes.clone())),
             None => catalog::no_record(record_key),

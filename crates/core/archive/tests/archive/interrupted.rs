@@ -297,3 +297,41 @@ async fn an_unnamed_write_that_fails_leaves_nothing_behind() {
         assert_eq!(store.records("part/", None, 10).await.unwrap(), vec![]);
     }
 }
+
+/// A removal takes the batch away from a write between its chunks and its record, by a clock that is behind. The write goes on with chunks
+/// of its own: those of its first try are not among them when they are taken away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_lost_its_batch_on_the_way_goes_on_with_other_chunks() {
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    create(&memory, spec()).await;
+    let (below, done) = (memory.clone(), AtomicBool::new(false));
+    let robbed = Faulty::new(memory.clone(), move |call| {
+        let mut after = call.commit.into_iter().flat_map(|commit| &commit.after);
+        if after.any(|put| put.key.starts_with("batch/")) && !done.swap(true, Ordering::SeqCst) {
+            let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(below.clone()));
+            let calls = std::sync::atomic::AtomicI64::new(0);
+            let behind = move || {
+                let now =
+                    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
+                // Set back by ten seconds once the engine was asked for the time.
+                if calls.fetch_add(1, Ordering::SeqCst) == 0 { now } else { now - 10_000_000 }
+            };
+            let remove = async move {
+                let archive = chronotile_archive::Archive::on("test:", store).with_machine_time(behind);
+                let dataset = archive.dataset("records").await.unwrap();
+                assert_eq!(dataset.remove_batch("mine").await.unwrap(), 0);
+            };
+            // The policy is not async: the other process works on a thread of its own until it is done.
+            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(remove)).join().unwrap();
+        }
+        Decision::Pass
+    });
+    let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(robbed)));
+    let dataset = open(&store, "records").await;
+    assert!(write(&dataset, &new(), named("mine")).await.unwrap().stored);
+    for _ in 0..2 {
+        assert_eq!(id_notes(&read_all(&dataset).await), id_notes(&new()));
+        dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    }
+    assert_sound(&dataset).await;
+}
