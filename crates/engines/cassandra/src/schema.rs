@@ -158,10 +158,24 @@ async fn create_tables(session: &Session) -> Result<()> {
     session.agree_on_schema().await.map_err(refused)?;
     for (name, cql) in names::create_fixed(keyspace, with_ids) {
         if tables(session).await.map_err(refused)?.is_none_or(|known| !known.contains(name)) {
-            session.change_schema(&cql).await.map_err(refused)?;
+            create_table(session, &cql).await?;
         }
     }
     session.agree_on_schema().await.map_err(refused)
+}
+
+/// Makes a table, again where the node that is asked does not know the keyspace yet, which somebody else has just made.
+async fn create_table(session: &Session, cql: &str) -> Result<()> {
+    const TRIES: usize = 40;
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
+    for _ in 0..TRIES {
+        match session.change_schema(cql).await {
+            Err(CqlError::NoTable { .. }) => tokio::time::sleep(PAUSE).await,
+            changed => return changed.map_err(refused),
+        }
+        session.agree_on_schema().await.map_err(refused)?;
+    }
+    session.change_schema(cql).await.map_err(refused)
 }
 
 /// Whether a table's id can be given, so that tables made twice at once are one. ScyllaDB orders schema changes itself.

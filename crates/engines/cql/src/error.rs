@@ -283,10 +283,11 @@ fn level_name(level: Consistency) -> &'static str {
 }
 
 /// Cassandra 4 and later say "table t does not exist", ScyllaDB and older ones "unconfigured table t"; without the keyspace all
-/// but ScyllaDB say "keyspace k does not exist".
+/// but ScyllaDB say "keyspace k does not exist", and "Keyspace 'k' doesn't exist" where a table is made in it.
 pub(crate) fn missing_table(text: &str) -> bool {
     let text = text.to_lowercase();
-    let missing = text.contains("does not exist") && (text.contains("table") || text.contains("keyspace"));
+    let missing = text.contains("does not exist") || text.contains("doesn't exist");
+    let missing = missing && (text.contains("table") || text.contains("keyspace"));
     missing || text.contains("unconfigured table")
 }
 
