@@ -61,6 +61,7 @@ fn spec(name: &str, shape: Shape) -> Result<DatasetSpec> {
         partition_cells: 1,
         text: vec![],
         moves_deg: 0.0,
+        group: None,
     })
 }
 

@@ -74,6 +74,7 @@ fn spec(schema: Arc<Schema>) -> DatasetSpec {
         indexes: vec![],
         text: vec![],
         moves_deg: 0.0,
+        group: None,
         layout: chronotile_types::StorageLayout::Chunks,
         partition_cells: 1,
     }

@@ -240,6 +240,7 @@ pub(crate) mod tests {
             partition_cells: 1,
             text: vec![],
             moves_deg: 0.0,
+            group: None,
         }
     }
 

@@ -28,7 +28,8 @@ pub enum Placement {
 ///
 /// Every call about a dataset's chunks takes one, so a wrapper cannot lose the placement on the way to the engine. The placement of a
 /// dataset never changes but for columns added to [`Placement::Rows`]; a call with another placement than the chunks were written
-/// with may find none of them.
+/// with may find none of them. What an archive keeps under one name may be several datasets, each with slices of its own: the
+/// placement is that of the slices in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetRef {
     /// Its name.
@@ -71,6 +72,6 @@ impl From<&DatasetSpec> for DatasetRef {
                 versions: spec.schema_versions.clone(),
             })),
         };
-        Self { name: spec.name.clone(), placement }
+        Self { name: spec.stored_as().clone(), placement }
     }
 }

@@ -144,6 +144,36 @@ pub struct DatasetSpec {
     /// for versions so far around it. May change.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub moves_deg: f64,
+    /// The group that it belongs to, if any. Fixed at creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Membership>,
+}
+
+/// That a dataset belongs to a group: datasets that are written together, of which a batch is complete in all or in none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// Name of the group. Engines and the catalog keep chunks and batches of all its datasets under it.
+    pub group: DatasetName,
+    /// Number of the dataset in it. It stands in the upper bits of the dataset's slices.
+    pub number: u8,
+}
+
+/// The greatest number of datasets in a group.
+pub const GROUP_DATASETS_MAX: usize = 16;
+/// Slice 0 of dataset `n` of a group is slice `n << GROUP_SLICE_BITS` of the group.
+const GROUP_SLICE_BITS: u32 = 27;
+/// A dataset of a group has as many slices before the epoch as after it.
+const GROUP_SLICES_HALF: i32 = 1 << (GROUP_SLICE_BITS - 1);
+
+impl Membership {
+    fn first_slice(&self) -> i32 {
+        i32::from(self.number) << GROUP_SLICE_BITS
+    }
+
+    /// The number of the dataset that a slice of a group belongs to.
+    pub fn number_of(slice: SliceId) -> u8 {
+        (slice.0.saturating_add(GROUP_SLICES_HALF) >> GROUP_SLICE_BITS) as u8
+    }
 }
 
 fn one() -> u32 {
@@ -439,21 +469,41 @@ impl DatasetSpec {
         TimeSpec::ticks_of(self.time_type(), self.window).unwrap_or(1).max(1)
     }
 
-    /// The window that holds a tick; `None` beyond what a window index counts.
+    /// The window that holds a tick; `None` beyond what indexes of windows and slices count.
     pub fn window_of(&self, tick: i64) -> Option<Window> {
-        i32::try_from(tick.div_euclid(self.window_ticks())).ok().map(Window)
+        let window = i32::try_from(tick.div_euclid(self.window_ticks())).ok()?;
+        let slice = window.div_euclid(self.windows_per_slice as i32);
+        let counted = self.group.is_none() || (-GROUP_SLICES_HALF..GROUP_SLICES_HALF).contains(&slice);
+        counted.then_some(Window(window))
     }
 
     /// The slice that holds a window.
     pub fn slice_of(&self, window: Window) -> SliceId {
-        SliceId(window.0.div_euclid(self.windows_per_slice as i32))
+        let slice = window.0.div_euclid(self.windows_per_slice as i32);
+        let Some(group) = &self.group else { return SliceId(slice) };
+        SliceId(group.first_slice() + slice.clamp(-GROUP_SLICES_HALF, GROUP_SLICES_HALF - 1))
     }
 
     /// Half-open range of ticks of a slice.
     pub fn slice_ticks(&self, slice: SliceId) -> (i64, i64) {
         let width = self.window_ticks().saturating_mul(i64::from(self.windows_per_slice));
-        let start = i64::from(slice.0).saturating_mul(width);
+        let start = i64::from(self.own_slice(slice)).saturating_mul(width);
         (start, start.saturating_add(width))
+    }
+
+    /// The number of one of its slices among these alone.
+    pub fn own_slice(&self, slice: SliceId) -> i32 {
+        slice.0 - self.group.as_ref().map_or(0, Membership::first_slice)
+    }
+
+    /// Whether a slice that lies under [`DatasetSpec::stored_as`] is of this dataset.
+    pub fn has_slice(&self, slice: SliceId) -> bool {
+        self.group.as_ref().is_none_or(|group| group.number == Membership::number_of(slice))
+    }
+
+    /// The name under which engine and catalog keep its chunks and batches: that of its group, or its own.
+    pub fn stored_as(&self) -> &DatasetName {
+        self.group.as_ref().map_or(&self.name, |group| &group.group)
     }
 
     /// The version the next chunk is written with.
@@ -549,7 +599,33 @@ mod tests {
             partition_cells: 1,
             text: vec![],
             moves_deg: 0.0,
+            group: None,
         }
+    }
+
+    #[test]
+    fn slices_of_the_datasets_of_a_group_are_different_ones() {
+        let of = |number| DatasetSpec {
+            group: Some(Membership { group: DatasetName::new("survey").unwrap(), number }),
+            ..spec()
+        };
+        for number in 0..GROUP_DATASETS_MAX as u8 {
+            let spec = of(number);
+            for window in [i32::MIN, -GROUP_SLICES_HALF, -1, 0, 1, GROUP_SLICES_HALF - 1, i32::MAX] {
+                let slice = spec.slice_of(Window(window));
+                assert_eq!(Membership::number_of(slice), number, "{number} {window}");
+                let others = (0..GROUP_DATASETS_MAX as u8).filter(|other| of(*other).has_slice(slice)).count();
+                assert_eq!(others, 1);
+                let counted = (-GROUP_SLICES_HALF..GROUP_SLICES_HALF).contains(&window);
+                assert_eq!(spec.own_slice(slice) == window, counted);
+                if let Some(tick) = i64::from(window).checked_mul(spec.window_ticks()) {
+                    assert_eq!(spec.window_of(tick), counted.then_some(Window(window)));
+                    assert!(!counted || spec.slice_ticks(slice).0 == tick);
+                }
+            }
+            assert_eq!(spec.stored_as().as_str(), "survey");
+        }
+        assert_eq!(spec().stored_as(), &spec().name);
     }
 
     #[test]

@@ -13,7 +13,8 @@ mod time;
 
 pub use contain::contained;
 pub use dataset::{
-    CellRule, DatasetSpec, INDEX_COLUMNS_MAX, INDEXES_MAX, IndexSpec, MergeRule, ROWS_PREFIX, SpecError, StorageLayout,
+    CellRule, DatasetSpec, GROUP_DATASETS_MAX, INDEX_COLUMNS_MAX, INDEXES_MAX, IndexSpec, Membership, MergeRule,
+    ROWS_PREFIX, SpecError, StorageLayout,
 };
 pub use error::{Damage, DamageKind};
 pub use ids::{BatchId, Cell, ChunkId, DatasetName, NameError, SliceId, Tile, Window, ZoneKey};

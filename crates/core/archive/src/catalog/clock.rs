@@ -179,6 +179,7 @@ mod tests {
             partition_cells: 1,
             text: vec![],
             moves_deg: 0.0,
+            group: None,
         }
     }
 

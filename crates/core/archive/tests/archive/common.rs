@@ -48,6 +48,7 @@ pub fn spec() -> DatasetSpec {
         partition_cells: 1,
         text: vec![],
         moves_deg: 0.0,
+        group: None,
     }
 }
 

@@ -223,6 +223,7 @@ impl Shape {
             layout: chronotile_types::StorageLayout::Chunks,
             partition_cells: 1,
             moves_deg: 0.0,
+            group: None,
         };
         spec.checked().unwrap()
     }
