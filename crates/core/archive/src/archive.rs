@@ -9,8 +9,9 @@ use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
 use crate::catalog::superseded::SUPERSEDED_KEPT;
-use crate::dataset::Dataset;
+use crate::dataset::{Common, Dataset};
 use crate::error::{ArchiveError, Result};
+use crate::group::Group;
 use crate::memory::{Memory, MemoryLimit};
 use crate::open::{OpenOptions, open_store};
 use crate::read::cells;
@@ -69,10 +70,6 @@ impl Archive {
         *self.memory.write().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
 
-    pub(crate) fn clock(&self) -> &Arc<Clock> {
-        &self.clock
-    }
-
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -83,6 +80,8 @@ impl Archive {
     }
 
     /// Creates a dataset. With `exist_ok`, one of the same definition is opened instead; any difference is refused.
+    ///
+    /// One that names a group joins it, and begins it where there is none of the name; the number in the group is given here.
     pub async fn create(&self, spec: DatasetSpec, exist_ok: bool) -> Result<Dataset> {
         let spec = spec.checked()?;
         cells::check(&spec)?;
@@ -95,12 +94,27 @@ impl Archive {
             .into());
         }
         let key = catalog::dataset_key(spec.name.as_str());
-        let stored = catalog::to_json(&key, &spec)?;
-        let put = catalog::put(key, stored.clone(), Expect::Absent);
-        match self.store.commit(&DatasetRef::from(&spec), Commit { before: vec![put], ..Commit::default() }).await {
-            Ok(()) => self.opened(spec, stored),
-            Err(StoreError::RecordConflict { .. }) => self.existing(&spec, exist_ok).await,
-            Err(error) => Err(error.into()),
+        loop {
+            let (spec, mut before) = self.joined(spec.clone()).await?;
+            let group = spec.group.as_ref().map(|member| catalog::group_key(member.group.as_str()));
+            let is_of_group = |key: &str| group.as_deref() == Some(key);
+            let stored = catalog::to_json(&key, &spec)?;
+            before.push(catalog::put(key.clone(), stored.clone(), Expect::Absent));
+            match self.store.commit(&DatasetRef::from(&spec), Commit { before, ..Commit::default() }).await {
+                Ok(()) if spec.group.is_some() => return self.dataset(spec.name.as_str()).await,
+                Ok(()) => return self.opened(spec, stored, self.common()),
+                Err(StoreError::RecordConflict { key: changed }) if changed == key => {
+                    return self.existing(&spec, exist_ok).await;
+                }
+                // Another dataset joined the group at the same moment, or began it.
+                Err(StoreError::RecordConflict { key: changed }) if is_of_group(&changed) => continue,
+                Err(StoreError::RecordConflict { key }) => {
+                    let value = key.rsplit('/').next().unwrap_or_default().to_owned();
+                    let expected = "datasets and groups have different names: choose another";
+                    return Err(SpecError::Limit { setting: "name", value, expected }.into());
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
@@ -116,16 +130,24 @@ impl Archive {
 
     /// A dataset of this archive with a definition that is known; `stored` is its record in the catalog, empty where that is not
     /// known.
-    pub(crate) fn opened(&self, spec: DatasetSpec, stored: Bytes) -> Result<Dataset> {
+    pub(crate) fn opened(&self, spec: DatasetSpec, stored: Bytes, common: Arc<Common>) -> Result<Dataset> {
         let (store, clock, fence) = (self.store.clone(), self.clock.clone(), self.fence.clone());
-        Dataset::new(spec, stored, store, clock, fence, self.memory.clone(), self.superseded_kept)
+        Dataset::new(spec, stored, store, clock, fence, common, self.superseded_kept)
+    }
+
+    pub(crate) fn common(&self) -> Arc<Common> {
+        Common::new(self.memory.clone())
     }
 
     /// Opens a dataset.
     pub async fn dataset(&self, name: &str) -> Result<Dataset> {
         let key = catalog::dataset_key(name);
         match catalog::get::<DatasetSpec>(self.reading().as_ref(), &key).await? {
-            Some((spec, stored)) => self.opened(spec, stored),
+            Some((DatasetSpec { group: Some(member), .. }, _)) => {
+                let group = Group::open(self, member.group.as_str()).await?;
+                group.dataset(name).cloned()
+            }
+            Some((spec, stored)) => self.opened(spec, stored, self.common()),
             None => {
                 let names = self.dataset_names().await?;
                 let hint = if names.is_empty() { "; it has none yet".to_owned() } else { name_hint(name, &names) };
@@ -160,6 +182,7 @@ pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static st
         (a.layout != b.layout, "layout"),
         (a.partition_cells != b.partition_cells, "number of cells in a partition"),
         (a.text != b.text, "list of text columns"),
+        (a.group.as_ref().map(|g| &g.group) != b.group.as_ref().map(|g| &g.group), "group"),
     ];
     parts.into_iter().find_map(|(differs, part)| differs.then_some(part))
 }

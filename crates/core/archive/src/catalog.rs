@@ -10,8 +10,8 @@ pub(crate) mod superseded;
 use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
-use chronotile_store::{ChunkKey, Expect, Record, RecordPut, Store};
-use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, DatasetSpec, SliceId, Tile, Window};
+use chronotile_store::{ChunkKey, DatasetRef, Expect, Record, RecordPut, Store};
+use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, Membership, SliceId, Tile, Window};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -28,24 +28,40 @@ pub(crate) fn dataset_key(name: &str) -> String {
     format!("{DATASETS}{name}")
 }
 
-pub(crate) fn batch_key(dataset: &DatasetName, batch: BatchId) -> String {
-    format!("batch/{dataset}/{batch}")
+pub(crate) fn batch_key(dataset: &DatasetRef, batch: BatchId) -> String {
+    format!("batch/{}/{batch}", dataset.name)
 }
 
-pub(crate) fn intent_key(dataset: &DatasetName, batch: BatchId) -> String {
-    format!("intent/{dataset}/{batch}")
+pub(crate) fn intent_key(dataset: &DatasetRef, batch: BatchId) -> String {
+    format!("intent/{}/{batch}", dataset.name)
 }
 
-fn part_key(dataset: &DatasetName, batch: BatchId, part: u32) -> String {
-    format!("part/{dataset}/{batch}/{part:08}")
+fn part_key(dataset: &DatasetRef, batch: BatchId, part: u32) -> String {
+    format!("part/{}/{batch}/{part:08}", dataset.name)
 }
 
-pub(crate) fn retired_key(dataset: &DatasetName, slice: SliceId) -> String {
-    format!("retired/{dataset}/{}", slice.0)
+pub(crate) fn retired_key(dataset: &DatasetRef, slice: SliceId) -> String {
+    format!("retired/{}/{}", dataset.name, slice.0)
 }
 
-pub(crate) fn copy_key(dataset: &DatasetName) -> String {
-    format!("copy/{dataset}")
+pub(crate) fn copy_key(dataset: &DatasetRef) -> String {
+    format!("copy/{}", dataset.name)
+}
+
+pub(crate) fn group_key(name: &str) -> String {
+    format!("group/{name}")
+}
+
+/// What the keys of one kind of records begin with that are kept by the item.
+pub(crate) fn items(kind: &str, dataset: &DatasetRef) -> String {
+    format!("{kind}/{}/", dataset.name)
+}
+
+/// The datasets of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GroupRecord {
+    /// By number.
+    pub datasets: Vec<DatasetName>,
 }
 
 /// That a slice was dropped: chunks written to it before are gone on purpose.
@@ -94,6 +110,23 @@ pub(crate) struct BatchRecord {
     /// consolidated. `None` where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
+    /// What it has in each dataset of a group that it was written to, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub datasets: Vec<BatchPart>,
+}
+
+/// What a batch has in one dataset of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct BatchPart {
+    /// Number of the dataset.
+    pub dataset: u8,
+    pub rows: u64,
+    pub tiles: u64,
+    pub chunks: u64,
+    pub bytes: u64,
+    pub ticks: Option<(i64, i64)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated: Option<u64>,
 }
 
 /// What a batch was before its record was put.
@@ -108,6 +141,14 @@ impl BatchRecord {
     /// This as what was before.
     pub(crate) fn as_previous(&self) -> Previous {
         Previous { written_us: self.written_us, ended_us: self.ended_us, removed: self.removed }
+    }
+
+    /// What it says of one dataset; `None` for one of a group that it was not written to.
+    pub(crate) fn of_dataset(&self, group: Option<&Membership>) -> Option<Self> {
+        let Some(group) = group.filter(|_| !self.removed) else { return Some(self.clone()) };
+        let part = self.datasets.iter().find(|part| part.dataset == group.number)?;
+        let BatchPart { rows, tiles, chunks, bytes, ticks, repeated, .. } = *part;
+        Some(Self { rows, tiles, chunks, bytes, ticks, repeated, ..self.clone() })
     }
 
     /// Those of the lists that are of the attempt that counts, and the others.
@@ -146,13 +187,14 @@ pub(crate) struct ChunkRef {
     pub rows: u32,
 }
 
-const REF_BYTES: usize = 8 + 4 + 16 + 4;
+const REF_BYTES: usize = 4 + 8 + 4 + 16 + 4;
 
 impl ChunkList {
-    /// Per chunk: cell (i64), window (i32), id (16 bytes), rows (u32), all big-endian; then the checksum.
+    /// Per chunk: slice (i32), cell (i64), window (i32), id (16 bytes), rows (u32), all big-endian; then the checksum.
     fn to_bytes(&self, key: &str) -> Bytes {
         let mut bytes = Vec::with_capacity(self.refs.len() * REF_BYTES + 8);
         for chunk in &self.refs {
+            bytes.extend_from_slice(&chunk.key.slice.0.to_be_bytes());
             bytes.extend_from_slice(&chunk.key.tile.cell.0.to_be_bytes());
             bytes.extend_from_slice(&chunk.key.tile.window.0.to_be_bytes());
             bytes.extend_from_slice(&chunk.key.id.to_bytes());
@@ -162,33 +204,32 @@ impl ChunkList {
         bytes.into()
     }
 
-    fn parse(spec: &DatasetSpec, record: &Record) -> Result<Self> {
+    fn parse(record: &Record) -> Result<Self> {
         let damaged = |reason: &str| damaged(&record.key, reason.to_owned());
         let number = record.key.rsplit('/').next().and_then(|n| n.parse().ok());
         let number = number.ok_or_else(|| damaged("its key does not end with a number"))?;
-        let bytes = match record.value.len() % REF_BYTES {
-            // As earlier releases wrote it.
-            0 => &record.value[..],
-            8 => checksum::open_bytes(&record.key, &record.value).map_err(damaged)?,
-            _ => return Err(damaged("its length is not a whole number of chunk references")),
-        };
-        let refs = bytes.chunks_exact(REF_BYTES).map(|bytes| parse_ref(spec, bytes)).collect::<Option<_>>();
+        if record.value.len() % REF_BYTES != 8 {
+            return Err(damaged("its length is not a whole number of chunk references"));
+        }
+        let bytes = checksum::open_bytes(&record.key, &record.value).map_err(damaged)?;
+        let refs = bytes.chunks_exact(REF_BYTES).map(parse_ref).collect::<Option<_>>();
         Ok(Self { number, refs: refs.ok_or_else(|| damaged("a chunk reference is malformed"))? })
     }
 
-    pub(crate) fn put(&self, dataset: &DatasetName, batch: BatchId) -> RecordPut {
+    pub(crate) fn put(&self, dataset: &DatasetRef, batch: BatchId) -> RecordPut {
         let key = part_key(dataset, batch, self.number);
         let bytes = self.to_bytes(&key);
         put(key, bytes, Expect::Any)
     }
 }
 
-fn parse_ref(spec: &DatasetSpec, bytes: &[u8]) -> Option<ChunkRef> {
-    let window = Window(i32::from_be_bytes(bytes[8..12].try_into().ok()?));
-    let tile = Tile { cell: Cell(i64::from_be_bytes(bytes[..8].try_into().ok()?)), window };
-    let id = ChunkId::from_bytes(&bytes[12..28])?;
-    let rows = u32::from_be_bytes(bytes[28..].try_into().ok()?);
-    Some(ChunkRef { key: ChunkKey { slice: spec.slice_of(window), tile, id }, rows })
+fn parse_ref(bytes: &[u8]) -> Option<ChunkRef> {
+    let slice = SliceId(i32::from_be_bytes(bytes[..4].try_into().ok()?));
+    let cell = Cell(i64::from_be_bytes(bytes[4..12].try_into().ok()?));
+    let window = Window(i32::from_be_bytes(bytes[12..16].try_into().ok()?));
+    let id = ChunkId::from_bytes(&bytes[16..32])?;
+    let rows = u32::from_be_bytes(bytes[32..].try_into().ok()?);
+    Some(ChunkRef { key: ChunkKey { slice, tile: Tile { cell, window }, id }, rows })
 }
 
 pub(crate) fn put(key: String, value: Bytes, expect: Expect) -> RecordPut {
@@ -209,7 +250,7 @@ pub(crate) fn delete_known(key: String, value: Bytes) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Is(value) }
 }
 
-pub(crate) fn delete_part(dataset: &DatasetName, batch: BatchId, part: u32) -> RecordPut {
+pub(crate) fn delete_part(dataset: &DatasetRef, batch: BatchId, part: u32) -> RecordPut {
     delete(part_key(dataset, batch, part))
 }
 
@@ -252,15 +293,15 @@ pub(crate) async fn list(store: &dyn Store, prefix: &str) -> Result<Vec<Record>>
 }
 
 /// The part records of a batch, those of unfinished attempts included, by number.
-pub(crate) async fn parts(store: &dyn Store, spec: &DatasetSpec, batch: BatchId) -> Result<Vec<ChunkList>> {
-    let records = list(store, &format!("part/{}/{batch}/", spec.name)).await?;
-    records.iter().map(|record| ChunkList::parse(spec, record)).collect()
+pub(crate) async fn parts(store: &dyn Store, dataset: &DatasetRef, batch: BatchId) -> Result<Vec<ChunkList>> {
+    let records = list(store, &format!("part/{}/{batch}/", dataset.name)).await?;
+    records.iter().map(ChunkList::parse).collect()
 }
 
 /// The batches whose writing has begun and not ended.
-pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, Intent)>> {
+pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetRef) -> Result<Vec<(BatchId, Intent)>> {
     let mut begun = Vec::new();
-    for record in list(store, &format!("intent/{dataset}/")).await? {
+    for record in list(store, &items("intent", dataset)).await? {
         let batch = id_of(&record.key)?;
         let intent: Intent = from_json(&record.key, &record.value)?;
         let stored = get::<BatchRecord>(store, &batch_key(dataset, batch)).await?;
@@ -273,16 +314,16 @@ pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetName) -> Resu
 }
 
 /// The batches whose writing has ended, removed ones included.
-pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<(BatchId, BatchRecord)>> {
-    let records = list(store, &format!("batch/{dataset}/")).await?;
+pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetRef) -> Result<Vec<(BatchId, BatchRecord)>> {
+    let records = list(store, &items("batch", dataset)).await?;
     records.iter().map(|record| Ok((id_of(&record.key)?, from_json(&record.key, &record.value)?))).collect()
 }
 
 /// The names that writers gave to batches that are stored or begun, in order. Takes in a page of records at a time, so that very many
 /// batches take no memory but for their names.
-pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<String>> {
+pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetRef) -> Result<Vec<String>> {
     let (mut names, mut removed) = (BTreeSet::new(), HashSet::new());
-    for prefix in [format!("batch/{dataset}/"), format!("intent/{dataset}/")] {
+    for prefix in [items("batch", dataset), items("intent", dataset)] {
         let mut after: Option<String> = None;
         loop {
             let page = store.records(&prefix, after.as_deref(), PAGE).await?;

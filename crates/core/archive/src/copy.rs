@@ -28,7 +28,6 @@ use chronotile_types::{BatchId, ChunkId, DatasetName, SliceId, Tile};
 use crate::archive::Archive;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::frame::Frame;
 use crate::report::{CopyReport, DatasetCopyReport};
 use ledger::Ledger;
 use pass::Pass;
@@ -99,9 +98,19 @@ impl Archive {
             None => self.dataset_names().await?,
         };
         // A name that is wrong stops the copy before anything is done.
-        let mut datasets = Vec::with_capacity(names.len());
-        for name in names.iter().collect::<BTreeSet<_>>() {
-            datasets.push(self.dataset(name).await?);
+        let names: BTreeSet<&String> = names.iter().collect();
+        let mut datasets: Vec<Dataset> = Vec::with_capacity(names.len());
+        for name in &names {
+            let dataset = self.dataset(name).await?;
+            if let Some(missing) = dataset.frames().iter().find(|frame| !names.contains(&frame.spec.name.to_string())) {
+                let reason = format!("batches are stored over all of its group: also name dataset {}", missing.spec.name);
+                return Err(ArchiveError::Request { dataset: dataset.spec().name.clone(), reason });
+            }
+            // A group is copied as one.
+            let home = dataset.frame().dataset.name;
+            if datasets.iter().all(|other| other.frame().dataset.name != home) {
+                datasets.push(dataset);
+            }
         }
         let mut report = CopyReport::default();
         for dataset in datasets {
@@ -116,28 +125,28 @@ impl Archive {
     }
 }
 
-/// One dataset on its way, as all parts of the work share it.
+/// One dataset on its way, or the datasets of a group, as all parts of the work share it.
 struct Shared {
     from: Dataset,
     source: Arc<dyn Store>,
     target: Arc<dyn Store>,
     /// The dataset on the target, whose slices it makes as they are needed.
     into: Dataset,
-    /// The definition on the target.
-    frame: Frame,
+    /// Where both catalogs keep its batches.
+    home: DatasetRef,
     claim: claim::Claim,
     workers: usize,
 }
 
 impl Shared {
-    /// The dataset on the source: another layout than on the target, and more columns once some were added.
-    fn on_source(&self) -> DatasetRef {
-        self.from.frame().dataset
+    /// The dataset of a slice on the source: another layout than on the target, and more columns once some were added.
+    fn on_source(&self, slice: SliceId) -> Result<DatasetRef> {
+        Ok(self.from.frame_of(slice)?.dataset)
     }
 
-    /// The dataset on the target.
-    fn on_target(&self) -> &DatasetRef {
-        &self.frame.dataset
+    /// The dataset of a slice on the target.
+    fn on_target(&self, slice: SliceId) -> Result<DatasetRef> {
+        Ok(self.into.frame_of(slice)?.dataset)
     }
 }
 
@@ -147,7 +156,7 @@ struct Copy {
 
 impl Copy {
     fn name(&self) -> &DatasetName {
-        &self.shared.frame.spec.name
+        &self.shared.home.name
     }
 
     async fn run(&self, options: &CopyOptions, reporter: Option<CopyReporter<'_>>) -> Result<DatasetCopyReport> {
@@ -219,17 +228,16 @@ impl Copy {
             return Ok(slices.values().map(|tiles| tiles.len() as u64).sum());
         }
         let mut tiles = 0;
-        let dataset = self.shared.on_source();
-        for slice in self.shared.source.slices(&dataset).await? {
-            tiles += self.shared.source.statistics(&dataset, slice).await?.len() as u64;
+        for slice in self.shared.source.slices(&self.shared.home).await? {
+            tiles += self.shared.source.statistics(&self.shared.on_source(slice)?, slice).await?.len() as u64;
         }
         Ok(tiles)
     }
 
     /// What of the source's batches is on the target in the end.
     async fn last_look(&self, options: &CopyOptions, report: &mut DatasetCopyReport) -> Result<()> {
-        let there = Ledger::read(self.shared.target.as_ref(), self.name()).await?;
-        let now = Ledger::read(self.shared.source.as_ref(), self.name()).await?;
+        let there = Ledger::read(self.shared.target.as_ref(), &self.shared.home).await?;
+        let now = Ledger::read(self.shared.source.as_ref(), &self.shared.home).await?;
         report.batches =
             there.finished.iter().filter(|(id, known)| !known.removed && there.is_whole(**id)).count() as u64;
         let lacking = |id: &BatchId| now.is_whole(*id) && !there.is_as_in(*id, &now);
@@ -302,14 +310,14 @@ async fn slices(shared: &Shared, scope: &Scope) -> Result<Vec<SliceId>> {
     if let Scope::Tiles(slices) = scope {
         return Ok(slices.keys().copied().collect());
     }
-    let mut slices: BTreeSet<_> = shared.target.slices(shared.on_target()).await?.into_iter().collect();
-    slices.extend(shared.source.slices(&shared.on_source()).await?);
+    let mut slices: BTreeSet<_> = shared.target.slices(&shared.home).await?.into_iter().collect();
+    slices.extend(shared.source.slices(&shared.home).await?);
     Ok(slices.into_iter().collect())
 }
 
 /// What another copy into the same dataset, or a direct write to it, makes of this one.
 fn lost_race(shared: &Shared) -> ArchiveError {
-    ArchiveError::CopyRace { dataset: shared.frame.spec.name.clone() }
+    ArchiveError::CopyRace { dataset: shared.home.name.clone() }
 }
 
 type TilesBySlice = BTreeMap<SliceId, BTreeSet<Tile>>;

@@ -1,4 +1,4 @@
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use arrow_array::{Array, ArrayRef};
@@ -6,8 +6,9 @@ use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
 use chronotile_chunk::Origin;
-use chronotile_store::{CallOptions, Commit, Expect, Store, StoreError, Visibility};
-use chronotile_types::{DatasetSpec, Duration, SliceId, normalize_schema};
+use chronotile_store::{CallOptions, Chunk, ChunkKey, Commit, DatasetRef, Expect, Store, StoreError, Visibility};
+use chronotile_types::{DatasetSpec, Duration, Membership, SliceId, normalize_schema};
+use futures::future::try_join_all;
 use tokio::time::Instant;
 
 use crate::LOG;
@@ -39,12 +40,34 @@ pub struct Dataset {
 #[derive(Debug)]
 struct Shared {
     known: RwLock<Known>,
+    common: Arc<Common>,
+}
+
+/// What the datasets of a group have in common; a dataset by itself has its own.
+#[derive(Debug)]
+pub(crate) struct Common {
+    /// The datasets of the group by number; none where there is no group.
+    frames: RwLock<BTreeMap<u8, Frame>>,
     /// Slices known to exist. One may have been retired since: the engine then says so.
     slices: RwLock<HashSet<SliceId>>,
     /// Attempts that were seen to count, and since when that is known.
     counting: RwLock<HashMap<Origin, Instant>>,
     superseded: RwLock<KnownSuperseded>,
     memory: MemoryLimit,
+}
+
+impl Common {
+    pub(crate) fn new(memory: MemoryLimit) -> Arc<Self> {
+        let (frames, slices) = Default::default();
+        Arc::new(Self { frames, slices, counting: RwLock::default(), superseded: RwLock::default(), memory })
+    }
+
+    fn put_frame(&self, frame: &Frame) {
+        if let Some(group) = &frame.spec.group {
+            let mut frames = self.frames.write().unwrap_or_else(PoisonError::into_inner);
+            frames.insert(group.number, frame.clone());
+        }
+    }
 }
 
 /// The definition as this process last saw it.
@@ -76,17 +99,12 @@ impl Dataset {
         store: Arc<dyn Store>,
         clock: Arc<Clock>,
         fence: Fence,
-        memory: MemoryLimit,
+        common: Arc<Common>,
         superseded_kept: std::time::Duration,
     ) -> Result<Self> {
         let known = Known { frame: Frame::new(spec, clock)?, stored, revision: 0, looked: Instant::now() };
-        let shared = Shared {
-            known: RwLock::new(known),
-            slices: RwLock::default(),
-            counting: RwLock::default(),
-            superseded: RwLock::default(),
-            memory,
-        };
+        common.put_frame(&known.frame);
+        let shared = Shared { known: RwLock::new(known), common };
         Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence, superseded_kept })
     }
 
@@ -147,9 +165,63 @@ impl Dataset {
         self.known().frame.clone()
     }
 
+    /// The definition of the dataset that a slice belongs to: its own, or that of another one of its group.
+    ///
+    /// # Errors
+    /// A slice of a dataset that this process does not know.
+    pub(crate) fn frame_of(&self, slice: SliceId) -> Result<Frame> {
+        let own = self.frame();
+        if own.spec.has_slice(slice) {
+            return Ok(own);
+        }
+        let number = Membership::number_of(slice);
+        let frames = self.shared.common.frames.read().unwrap_or_else(PoisonError::into_inner);
+        let unknown = || own.refuse(format!("its group has no dataset number {number}: open the archive again"));
+        frames.get(&number).cloned().ok_or_else(unknown)
+    }
+
+    /// The definitions of all datasets of its group, or its own.
+    pub(crate) fn frames(&self) -> Vec<Frame> {
+        let own = self.frame();
+        if own.spec.group.is_none() {
+            return vec![own];
+        }
+        self.shared.common.frames.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The number of the dataset in its group that a slice belongs to; 0 where there is no group.
+    pub(crate) fn number_of(&self, slice: SliceId) -> u8 {
+        if self.frame().spec.group.is_some() { Membership::number_of(slice) } else { 0 }
+    }
+
+    /// Its slices that exist, ascending.
+    pub(crate) async fn slices(&self) -> Result<Vec<SliceId>> {
+        let frame = self.frame();
+        let mut slices = self.store().slices(&frame.dataset).await?;
+        slices.retain(|slice| frame.spec.has_slice(*slice));
+        Ok(slices)
+    }
+
+    /// The chunks of these keys with their bodies, whichever datasets of the group they are of; those that do not exist are left out.
+    pub(crate) async fn fetch(&self, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
+        let mut found = Vec::new();
+        for keys in self.by_dataset(keys, |key| key.slice) {
+            let dataset = self.frame_of(keys[0].slice)?.dataset;
+            found.extend(self.store().fetch(&dataset, keys).await?);
+        }
+        Ok(found)
+    }
+
+    /// Things by the dataset of the group that they are of.
+    fn by_dataset<T>(&self, things: Vec<T>, slice: impl Fn(&T) -> SliceId) -> Vec<Vec<T>> {
+        let mut parts: BTreeMap<u8, Vec<T>> = BTreeMap::new();
+        things.into_iter().for_each(|thing| parts.entry(self.number_of(slice(&thing))).or_default().push(thing));
+        parts.into_values().collect()
+    }
+
     /// What reads are charged to.
     pub(crate) fn memory(&self) -> Option<Memory> {
-        self.shared.memory.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.common.memory.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn clock(&self) -> Arc<Clock> {
@@ -166,6 +238,7 @@ impl Dataset {
         // A dataset that was dropped and created again has none of the slices that were there.
         self.known_slices(HashSet::clear);
         self.known_superseded(|known| *known = KnownSuperseded::default());
+        self.shared.common.put_frame(&frame);
         *known = Known { frame, stored, revision: known.revision + 1, looked: Instant::now() };
     }
 
@@ -186,6 +259,24 @@ impl Dataset {
             self.set_frame(frame, stored);
         } else {
             self.shared.known.write().unwrap_or_else(PoisonError::into_inner).looked = looked;
+        }
+        Ok(())
+    }
+
+    /// The same for all datasets of its group.
+    ///
+    /// # Errors
+    /// As [`Self::refresh`].
+    pub(crate) async fn refresh_group(&self) -> Result<()> {
+        self.refresh().await?;
+        let own = self.spec().name.clone();
+        for frame in self.frames().into_iter().filter(|frame| frame.spec.name != own) {
+            let key = catalog::dataset_key(frame.spec.name.as_str());
+            if let Some((spec, _)) = catalog::get::<DatasetSpec>(self.reading.as_ref(), &key).await?
+                && spec != *frame.spec
+            {
+                self.shared.common.put_frame(&Frame::new(spec, self.clock())?);
+            }
         }
         Ok(())
     }
@@ -265,7 +356,39 @@ impl Dataset {
         if !commit.put.is_empty() {
             commit.stamp_us = self.clock().last_us();
         }
-        let dataset = self.frame().dataset;
+        if self.store.capabilities().atomic_commits {
+            return self.commit_to(self.frame().dataset, commit).await;
+        }
+        let Commit { before, put, remove, require_removed, after, stamp_us } = commit;
+        let mut parts: BTreeMap<u8, (Vec<Chunk>, Vec<ChunkKey>)> = BTreeMap::new();
+        put.into_iter().for_each(|chunk| parts.entry(self.number_of(chunk.key.slice)).or_default().0.push(chunk));
+        remove.into_iter().for_each(|key| parts.entry(self.number_of(key.slice)).or_default().1.push(key));
+        let of_part = |put: &[Chunk], remove: &[ChunkKey]| {
+            let slice = put.first().map(|chunk| chunk.key.slice).or(remove.first().map(|key| key.slice));
+            slice.map_or_else(|| Ok(self.frame().dataset), |slice| Ok::<_, ArchiveError>(self.frame_of(slice)?.dataset))
+        };
+        if parts.len() < 2 {
+            let (put, remove) = parts.into_values().next().unwrap_or_default();
+            let dataset = of_part(&put, &remove)?;
+            return self.commit_to(dataset, Commit { before, put, remove, require_removed, after, stamp_us }).await;
+        }
+        // Each step is durable before the next, as within one commit; what one dataset of a group gets is independent of the others.
+        let own = self.frame().dataset;
+        if !before.is_empty() {
+            self.commit_to(own.clone(), Commit { before, ..Commit::default() }).await?;
+        }
+        let commits = parts.into_values().map(|(put, remove)| async {
+            let dataset = of_part(&put, &remove)?;
+            self.commit_to(dataset, Commit { put, remove, require_removed, stamp_us, ..Commit::default() }).await
+        });
+        try_join_all(commits).await?;
+        if after.is_empty() {
+            return Ok(());
+        }
+        self.commit_to(own, Commit { after, ..Commit::default() }).await
+    }
+
+    async fn commit_to(&self, dataset: DatasetRef, commit: Commit) -> Result<()> {
         let slices: HashSet<SliceId> = commit.put.iter().map(|chunk| chunk.key.slice).collect();
         let mut tries = 0;
         loop {
@@ -292,22 +415,22 @@ impl Dataset {
         let missing: Vec<SliceId> =
             self.known_slices(|known| slices.iter().filter(|slice| !known.contains(slice)).copied().collect());
         for slice in missing {
-            self.store.create_slice(&self.frame().dataset, slice).await?;
+            self.store.create_slice(&self.frame_of(slice)?.dataset, slice).await?;
             self.known_slices(|known| known.insert(slice));
         }
         Ok(())
     }
 
     pub(crate) fn counting<T>(&self, use_it: impl FnOnce(&mut HashMap<Origin, Instant>) -> T) -> T {
-        use_it(&mut self.shared.counting.write().unwrap_or_else(PoisonError::into_inner))
+        use_it(&mut self.shared.common.counting.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn known_superseded<T>(&self, use_it: impl FnOnce(&mut KnownSuperseded) -> T) -> T {
-        use_it(&mut self.shared.superseded.write().unwrap_or_else(PoisonError::into_inner))
+        use_it(&mut self.shared.common.superseded.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn known_slices<T>(&self, use_it: impl FnOnce(&mut HashSet<SliceId>) -> T) -> T {
-        use_it(&mut self.shared.slices.write().unwrap_or_else(PoisonError::into_inner))
+        use_it(&mut self.shared.common.slices.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -44,6 +44,14 @@ pub enum ArchiveError {
         /// The nearest names and those there are; begins with a semicolon.
         hint: String,
     },
+    /// No group has this name.
+    #[error("no group {name:?} in the archive{hint}")]
+    GroupNotFound {
+        /// The name asked for.
+        name: String,
+        /// The nearest names and those there are; begins with a semicolon.
+        hint: String,
+    },
     /// A dataset of this name exists with another definition.
     #[error("dataset {name} exists already{difference}: open it, or take another name")]
     DatasetExists {
@@ -270,7 +278,7 @@ impl ArchiveError {
             Self::Immutable { .. } => ErrorKind::Immutable,
             Self::Input { .. } | Self::Row { .. } | Self::Encode { .. } => ErrorKind::InvalidRows,
             Self::Source(_) => ErrorKind::InvalidSource,
-            Self::DatasetNotFound { .. } => ErrorKind::DatasetNotFound,
+            Self::DatasetNotFound { .. } | Self::GroupNotFound { .. } => ErrorKind::DatasetNotFound,
             Self::DatasetExists { .. } => ErrorKind::DatasetExists,
             Self::NotACopy { .. } => ErrorKind::NotACopy,
             Self::SameArchive { .. } => ErrorKind::SameArchive,

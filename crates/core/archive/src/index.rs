@@ -100,7 +100,7 @@ impl Dataset {
     /// Removes what was built of an index for the windows that `gone` names.
     async fn remove_built(&self, id: &str, gone: &(dyn Fn(Window) -> bool + Sync)) -> Result<u64> {
         let dataset = &self.frame().dataset;
-        let name = &dataset.name;
+        let name = &self.spec().name;
         let built: BTreeSet<Window> = record::list(self.store(), name, id).await?.into_keys().collect();
         // A builder that was cut off may have left postings where there is no record yet.
         let begun = record::leased(self.store(), name, id).await?;
@@ -121,7 +121,7 @@ impl Dataset {
     /// Clears away what is left of indexes that were dropped, and of windows whose slices were.
     async fn sweep_indexes(&self, frame: &Frame) -> Result<()> {
         let name = &frame.spec.name;
-        let slices = self.store().slices(&frame.dataset).await?;
+        let slices = self.slices().await?;
         let mut ids: Vec<String> = record::ids(self.store(), name).await?;
         ids.dedup();
         for id in ids {

@@ -13,6 +13,7 @@
 mod attempt;
 pub(crate) mod content;
 mod encode;
+mod group;
 pub(crate) mod input;
 pub(crate) mod pack;
 pub(crate) mod sort;
@@ -24,6 +25,7 @@ use chronotile_types::BatchId;
 use crate::catalog::clock;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
 use crate::report::WriteReport;
 use crate::request::WriteOptions;
 use crate::write::attempt::{Attempt, Given, Target};
@@ -52,24 +54,35 @@ impl Dataset {
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
     {
         self.refresh_to_write().await?;
-        let frame = self.frame();
-        let buffer_bytes = options.buffer_bytes.clamp(BUFFER_BYTES_MIN, 4 << 30);
-        let written_us = self.stamp_us().await?;
-        let target = Target {
-            dataset: self,
-            frame: &frame,
-            batch: options.batch.as_deref().map_or_else(|| clock::unique_batch(written_us), BatchId::of_key),
-            key: options.batch,
-            replace: options.replace,
-            attempt: clock::unique_batch(written_us).to_string(),
-        };
-        let mut write = Write::begin(&target, written_us).await?;
-        match write.take_in(batches, buffer_bytes).await {
-            Ok(buffer) => write.finish(buffer).await,
-            Err(error) => {
-                write.give_up().await;
-                Err(error)
-            }
+        let mut reports = write(self, vec![(self.frame(), batches)], options).await?;
+        Ok(reports.swap_remove(0))
+    }
+}
+
+/// Writes the rows of each input into its dataset, all as one batch, and returns a report for each. The inputs, at least one, are of
+/// datasets of one group, in which `dataset` is.
+async fn write<I>(dataset: &Dataset, inputs: Vec<(Frame, I)>, options: WriteOptions) -> Result<Vec<WriteReport>>
+where
+    I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
+{
+    let (frames, inputs): (Vec<Frame>, Vec<I>) = inputs.into_iter().unzip();
+    let buffer_bytes = options.buffer_bytes.clamp(BUFFER_BYTES_MIN, 4 << 30);
+    let written_us = dataset.stamp_us().await?;
+    let target = Target {
+        dataset,
+        home: dataset.frame().dataset,
+        frames: &frames,
+        batch: options.batch.as_deref().map_or_else(|| clock::unique_batch(written_us), BatchId::of_key),
+        key: options.batch,
+        replace: options.replace,
+        attempt: clock::unique_batch(written_us).to_string(),
+    };
+    let mut write = Write::begin(&target, written_us).await?;
+    match write.take_in(inputs, buffer_bytes).await {
+        Ok(buffer) => write.finish(buffer).await,
+        Err(error) => {
+            write.give_up().await;
+            Err(error)
         }
     }
 }
@@ -93,7 +106,8 @@ struct Write<'a> {
 
 impl<'a> Write<'a> {
     async fn begin(target: &'a Target<'a>, written_us: i64) -> Result<Self> {
-        let mut write = Self { target, written_us, given: Given::default(), phase: Phase::Buffering };
+        let given = Given::new(target.frames.len());
+        let mut write = Self { target, written_us, given, phase: Phase::Buffering };
         if target.key.is_none() {
             // Nobody else has its id.
             write.phase = Phase::Storing(Attempt::at_new(target, written_us));
@@ -113,35 +127,38 @@ impl<'a> Write<'a> {
         Ok(())
     }
 
-    /// Takes the rows of the whole input, and returns those that are left to put.
-    async fn take_in<I>(&mut self, batches: I, buffer_bytes: usize) -> Result<Vec<Filed>>
+    /// Takes the rows of all inputs, and returns those that are left to put.
+    async fn take_in<I>(&mut self, inputs: Vec<I>, buffer_bytes: usize) -> Result<Vec<Filed>>
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
     {
         let mut buffer = Vec::new();
         let mut buffered = 0;
-        for batch in input::in_parts(batches) {
-            let rows = input::conform(&self.target.frame.spec, &batch.map_err(ArchiveError::Source)?)?;
-            let bytes = bytes_of(&rows);
-            if buffered + bytes > JOINED_BYTES_MAX && !buffer.is_empty() {
-                self.flush(std::mem::take(&mut buffer)).await?;
-                buffered = 0;
-            }
-            buffered += bytes;
-            if let Some(filed) = self.file(rows)? {
-                buffer.push(filed);
-            }
-            if buffered >= buffer_bytes && !buffer.is_empty() {
-                self.flush(std::mem::take(&mut buffer)).await?;
-                buffered = 0;
+        for (input, batches) in inputs.into_iter().enumerate() {
+            for batch in input::in_parts(batches) {
+                let spec = &self.target.frames[input].spec;
+                let rows = input::conform(spec, &batch.map_err(ArchiveError::Source)?)?;
+                let bytes = bytes_of(&rows);
+                if buffered + bytes > JOINED_BYTES_MAX && !buffer.is_empty() {
+                    self.flush(std::mem::take(&mut buffer)).await?;
+                    buffered = 0;
+                }
+                buffered += bytes;
+                if let Some(filed) = self.file(input, rows)? {
+                    buffer.push(filed);
+                }
+                if buffered >= buffer_bytes && !buffer.is_empty() {
+                    self.flush(std::mem::take(&mut buffer)).await?;
+                    buffered = 0;
+                }
             }
         }
         Ok(buffer)
     }
 
     /// Checks and files rows; `None` where they are only compared.
-    fn file(&mut self, rows: RecordBatch) -> Result<Option<Filed>> {
-        let filed = Filed::new(self.target.frame, rows, self.given.rows)?;
+    fn file(&mut self, input: usize, rows: RecordBatch) -> Result<Option<Filed>> {
+        let filed = Filed::new(&self.target.frames[input], input, rows, self.given.rows[input])?;
         self.given.add(&filed);
         Ok((!matches!(self.phase, Phase::Comparing(_)) && filed.rows.num_rows() > 0).then_some(filed))
     }
@@ -157,7 +174,7 @@ impl<'a> Write<'a> {
 
     /// Puts what is left and ends the batch. One that fits in a single commit is taken to be new, which most are: where it is not,
     /// the commit says so and has done nothing.
-    async fn finish(self, buffer: Vec<Filed>) -> Result<WriteReport> {
+    async fn finish(self, buffer: Vec<Filed>) -> Result<Vec<WriteReport>> {
         let Self { target, written_us, given, phase } = self;
         let mut attempt = match phase {
             Phase::Comparing(attempt) | Phase::Storing(attempt) => attempt,
@@ -170,9 +187,9 @@ impl<'a> Write<'a> {
             },
         };
         if let Some(stored) = attempt.finds_stored(&given) {
-            let report = stored.report(target, &given);
+            let reports = stored.reports(target, &given);
             attempt.leave_stored().await?;
-            return Ok(report);
+            return Ok(reports);
         }
         if let Some(stored) = attempt.must_keep(&given) {
             let error = stored.differs(target, &given);

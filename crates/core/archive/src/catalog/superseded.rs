@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chronotile_types::{BatchId, DatasetName};
+use chronotile_store::DatasetRef;
+use chronotile_types::BatchId;
 use serde::{Deserialize, Serialize};
 
 /// For so long rows of replaced and removed batches stay where they are.
@@ -32,10 +33,10 @@ pub(crate) struct KnownSuperseded {
     pub batches: Arc<HashSet<BatchId>>,
 }
 
-pub(crate) fn head_key(dataset: &DatasetName) -> String {
-    format!("superseded/{dataset}")
+pub(crate) fn head_key(dataset: &DatasetRef) -> String {
+    format!("superseded/{}", dataset.name)
 }
 
-pub(crate) fn page_key(dataset: &DatasetName, page: u32) -> String {
-    format!("superseded/{dataset}/{page:06}")
+pub(crate) fn page_key(dataset: &DatasetRef, page: u32) -> String {
+    format!("superseded/{}/{page:06}", dataset.name)
 }

@@ -1,20 +1,20 @@
 //! To whom a dataset on the target belongs: the definition it must have, and the record that makes it a copy.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chronotile_store::{Commit, DatasetRef, Expect, Store, StoreError};
+use chronotile_store::{Commit, DatasetRef, Expect, RecordPut, Store, StoreError};
 use chronotile_types::{DatasetSpec, StorageLayout};
 
 use super::ledger::Ledger;
 use super::{Copy, CopyOptions, Shared, lost_race};
 use crate::archive::{Archive, difference};
 use crate::catalog::clock;
-use crate::catalog::{self, CopyRecord};
+use crate::catalog::{self, CopyRecord, GroupRecord};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::frame::Frame;
 
 /// What this run put, or for a comparison would have put, as the dataset's copy record.
 pub(super) struct Claim {
@@ -55,10 +55,9 @@ pub(super) async fn begin(
     target: &Archive,
     options: &CopyOptions,
 ) -> Result<Copy> {
-    let spec = on_target(&dataset.spec(), target);
-    let (dataset_key, copy_key) = (catalog::dataset_key(spec.name.as_str()), catalog::copy_key(&spec.name));
+    let home = dataset.frame().dataset;
+    let copy_key = catalog::copy_key(&home);
     let store = target.store().as_ref();
-    let found = catalog::get::<DatasetSpec>(store, &dataset_key).await?;
     let claimed = catalog::get::<CopyRecord>(store, &copy_key).await?;
     let now = clock::stamp_us();
     let attempt = clock::unique_batch(now).to_string();
@@ -73,16 +72,22 @@ pub(super) async fn begin(
         Some((record, _)) => CopyRecord { source: fresh.source.clone(), attempt, ..record.clone() },
         None => fresh,
     };
-    let mut before = Vec::new();
-    match &found {
-        None => before.push(catalog::put(dataset_key.clone(), catalog::to_json(&dataset_key, &spec)?, Expect::Absent)),
-        Some((theirs, stored)) => {
-            check_definition(theirs, &spec)?;
-            match &claimed {
-                Some((claimed, _)) => check_lineage(source, target, &spec, claimed, &record).await?,
-                None => check_empty(target.opened(theirs.clone(), stored.clone())?.store(), &spec).await?,
+    let mut before = group_records(source, dataset, target).await?;
+    let mut exists = false;
+    for spec in specs_on_target(dataset, target) {
+        let key = catalog::dataset_key(spec.name.as_str());
+        match catalog::get::<DatasetSpec>(store, &key).await? {
+            None => before.push(catalog::put(key.clone(), catalog::to_json(&key, &spec)?, Expect::Absent)),
+            Some((theirs, _)) => {
+                check_definition(&theirs, &spec)?;
+                exists = true;
             }
         }
+    }
+    match &claimed {
+        Some((claimed, _)) if exists => check_lineage(source, target, &home, claimed, &record).await?,
+        None if exists => check_empty(store, &home).await?,
+        _ => {}
     }
     let first = claimed.is_none();
     let expect = claimed.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
@@ -93,11 +98,37 @@ pub(super) async fn begin(
     Ok(Copy { shared })
 }
 
+/// The definitions of the datasets that are copied as one, as they are on the target.
+fn specs_on_target(dataset: &Dataset, target: &Archive) -> Vec<DatasetSpec> {
+    dataset.frames().iter().map(|frame| on_target(&frame.spec, target)).collect()
+}
+
+/// What makes the group of the datasets on the target, or makes it as large as on the source.
+async fn group_records(source: &Archive, dataset: &Dataset, target: &Archive) -> Result<Vec<RecordPut>> {
+    let Some(group) = dataset.spec().group.as_ref().map(|member| member.group.clone()) else { return Ok(vec![]) };
+    let key = catalog::group_key(group.as_str());
+    let ours = catalog::get::<GroupRecord>(source.store().as_ref(), &key).await?;
+    let theirs = catalog::get::<GroupRecord>(target.store().as_ref(), &key).await?;
+    let Some((ours, bytes)) = ours else { return Ok(vec![]) };
+    match theirs {
+        None => Ok(vec![catalog::put(key, bytes, Expect::Absent)]),
+        Some((theirs, _)) if theirs == ours => Ok(vec![]),
+        Some((theirs, stored)) if ours.datasets.starts_with(&theirs.datasets) => {
+            Ok(vec![catalog::put(key, bytes, Expect::Is(stored))])
+        }
+        Some(_) => {
+            let difference = " on the target with another list of datasets".to_owned();
+            Err(ArchiveError::DatasetExists { name: group, difference })
+        }
+    }
+}
+
 /// Finds the dataset on the target for a comparison, which changes nothing.
 pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyOptions) -> Result<Copy> {
-    let spec = on_target(&dataset.spec(), target);
-    let theirs = target.dataset(spec.name.as_str()).await?;
-    check_definition(&theirs.spec(), &spec)?;
+    for spec in specs_on_target(dataset, target) {
+        let theirs = target.dataset(spec.name.as_str()).await?;
+        check_definition(&theirs.spec(), &spec)?;
+    }
     let none = String::new();
     let record =
         CopyRecord { source: none.clone(), copy: none.clone(), attempt: none, begun_us: 0, caught_up_us: None };
@@ -105,14 +136,17 @@ pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyO
 }
 
 fn shared(dataset: &Dataset, target: &Archive, claim: Claim, options: &CopyOptions) -> Result<Arc<Shared>> {
-    let spec = on_target(&dataset.spec(), target);
-    let into = target.opened(spec.clone(), Bytes::new())?;
+    let common = target.common();
+    for spec in specs_on_target(dataset, target) {
+        target.opened(spec, Bytes::new(), common.clone())?;
+    }
+    let into = target.opened(on_target(&dataset.spec(), target), Bytes::new(), common)?;
     Ok(Arc::new(Shared {
         from: dataset.clone(),
         source: dataset.store_arc(),
         target: into.store_arc(),
+        home: dataset.frame().dataset,
         into,
-        frame: Frame::new(spec, target.clock().clone())?,
         claim,
         workers: options.workers.clamp(1, 64),
     }))
@@ -124,8 +158,8 @@ fn on_target(spec: &DatasetSpec, target: &Archive) -> DatasetSpec {
     DatasetSpec { layout, ..spec.clone() }
 }
 
-async fn put(shared: &Shared, before: Vec<chronotile_store::RecordPut>) -> Result<()> {
-    match shared.target.commit(shared.on_target(), Commit { before, ..Commit::default() }).await {
+async fn put(shared: &Shared, before: Vec<RecordPut>) -> Result<()> {
+    match shared.target.commit(&shared.home, Commit { before, ..Commit::default() }).await {
         Err(StoreError::RecordConflict { .. }) => Err(lost_race(shared)),
         result => Ok(result?),
     }
@@ -161,15 +195,15 @@ fn widened(theirs: &DatasetSpec, ours: &DatasetSpec) -> DatasetSpec {
 async fn check_lineage(
     source: &Archive,
     target: &Archive,
-    spec: &DatasetSpec,
+    home: &DatasetRef,
     claimed: &CopyRecord,
     ours: &CopyRecord,
 ) -> Result<()> {
     if claimed.source == ours.source {
         return Ok(());
     }
-    let there = Ledger::read(target.store().as_ref(), &spec.name).await?;
-    let here = Ledger::read(source.store().as_ref(), &spec.name).await?;
+    let there = Ledger::read(target.store().as_ref(), home).await?;
+    let here = Ledger::read(source.store().as_ref(), home).await?;
     let common = |(batch, known): (&chronotile_types::BatchId, &super::ledger::Known)| {
         here.finished.get(batch).is_some_and(|ours| ours.fingerprint == known.fingerprint)
     };
@@ -177,24 +211,23 @@ async fn check_lineage(
         return Ok(());
     }
     let reason = format!("it was copied from {}, and no batch of it is in {} as it is", claimed.source, ours.source);
-    Err(ArchiveError::NotACopy { dataset: spec.name.clone(), reason })
+    Err(ArchiveError::NotACopy { dataset: home.name.clone(), reason })
 }
 
 /// A dataset that no copy made may become one while it is empty.
-async fn check_empty(store: &dyn Store, spec: &DatasetSpec) -> Result<()> {
+async fn check_empty(store: &dyn Store, home: &DatasetRef) -> Result<()> {
     let refuse = |reason: &str| {
         Err(ArchiveError::NotACopy {
-            dataset: spec.name.clone(),
+            dataset: home.name.clone(),
             reason: format!("it was not made by a copy and {reason}"),
         })
     };
-    let ledger = Ledger::read(store, &spec.name).await?;
+    let ledger = Ledger::read(store, home).await?;
     if !ledger.begun.is_empty() || !ledger.finished.is_empty() {
         return refuse("has batches");
     }
-    let dataset = DatasetRef::from(spec);
-    for slice in store.slices(&dataset).await? {
-        if !store.statistics(&dataset, slice).await?.is_empty() {
+    for slice in store.slices(home).await? {
+        if !store.statistics(home, slice).await?.is_empty() {
             return refuse("has chunks");
         }
     }
@@ -204,7 +237,7 @@ async fn check_empty(store: &dyn Store, spec: &DatasetSpec) -> Result<()> {
 /// Two URLs may name one archive: then the source has the record that was put on the target.
 /// A record that was not there before is taken back.
 async fn check_same(shared: &Shared, source: &Archive, first: bool) -> Result<()> {
-    let key = catalog::copy_key(&shared.frame.spec.name);
+    let key = catalog::copy_key(&shared.home);
     match catalog::get::<CopyRecord>(source.store().as_ref(), &key).await? {
         Some((record, bytes)) if record.attempt == shared.claim.record.attempt => {
             if first {
@@ -219,7 +252,7 @@ async fn check_same(shared: &Shared, source: &Archive, first: bool) -> Result<()
 impl Claim {
     /// Refuses to go on where another run has taken the copy over.
     pub(super) async fn check(&self, shared: &Shared) -> Result<()> {
-        let key = catalog::copy_key(&shared.frame.spec.name);
+        let key = catalog::copy_key(&shared.home);
         match catalog::get::<CopyRecord>(shared.target.as_ref(), &key).await? {
             Some((found, _)) if found.attempt == self.record.attempt => Ok(()),
             _ => Err(lost_race(shared)),
@@ -234,32 +267,38 @@ impl Claim {
             shared.into.supersede_all(&superseded).await?;
         }
         shared.into.set_unsettled(false).await?;
-        let key = catalog::copy_key(&shared.frame.spec.name);
+        let key = catalog::copy_key(&shared.home);
         let old = catalog::to_json(&key, &self.record)?;
         let record = CopyRecord { caught_up_us: Some(clock::stamp_us()), ..self.record.clone() };
         put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &record)?, Expect::Is(old))]).await
     }
 
-    /// Adds the columns on the target that were added on the source, and returns how many schema versions there are.
-    pub(super) async fn adopt_columns(&self, shared: &Shared) -> Result<usize> {
+    /// Adds the columns on the target that were added on the source, and returns how many schema versions there are, by the number
+    /// of the dataset in its group.
+    pub(super) async fn adopt_columns(&self, shared: &Shared) -> Result<HashMap<u8, usize>> {
         // A store that keeps rows must know the columns before it moves chunks that have them.
-        shared.from.refresh().await?;
-        let key = catalog::dataset_key(shared.frame.spec.name.as_str());
-        let gone = || ArchiveError::DatasetNotFound {
-            name: shared.frame.spec.name.to_string(),
-            hint: "; it was dropped".into(),
-        };
-        let (mut ours, _): (DatasetSpec, Bytes) = catalog::get(shared.source.as_ref(), &key).await?.ok_or_else(gone)?;
-        let (theirs, bytes): (DatasetSpec, Bytes) =
-            catalog::get(shared.target.as_ref(), &key).await?.ok_or_else(gone)?;
-        ours.layout = shared.frame.spec.layout;
-        check_definition(&theirs, &ours)?;
-        let widened = widened(&theirs, &ours);
-        if widened != theirs {
-            put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &widened)?, Expect::Is(bytes))]).await?;
-            shared.into.refresh().await?;
+        shared.from.refresh_group().await?;
+        let mut versions = HashMap::new();
+        for frame in shared.into.frames() {
+            let name = &frame.spec.name;
+            let key = catalog::dataset_key(name.as_str());
+            let gone =
+                || ArchiveError::DatasetNotFound { name: name.to_string(), hint: "; it was dropped".into() };
+            let (mut ours, _): (DatasetSpec, Bytes) =
+                catalog::get(shared.source.as_ref(), &key).await?.ok_or_else(gone)?;
+            let (theirs, bytes): (DatasetSpec, Bytes) =
+                catalog::get(shared.target.as_ref(), &key).await?.ok_or_else(gone)?;
+            ours.layout = frame.spec.layout;
+            check_definition(&theirs, &ours)?;
+            let widened = widened(&theirs, &ours);
+            if widened != theirs {
+                let put_wide = catalog::put(key.clone(), catalog::to_json(&key, &widened)?, Expect::Is(bytes));
+                put(shared, vec![put_wide]).await?;
+                shared.into.refresh_group().await?;
+            }
+            versions.insert(ours.group.as_ref().map_or(0, |group| group.number), ours.schema_versions.len());
         }
-        Ok(ours.schema_versions.len())
+        Ok(versions)
     }
 }
 

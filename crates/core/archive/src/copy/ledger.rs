@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use chronotile_store::Store;
-use chronotile_types::{BatchId, DatasetName};
+use chronotile_store::{DatasetRef, Store};
+use chronotile_types::BatchId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::catalog::{self, BatchRecord, Intent};
@@ -42,15 +42,15 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Intents are read before records. So a change that had begun before is found by its intent, or has ended and is
     /// found by its record.
-    pub(super) async fn read(store: &dyn Store, name: &DatasetName) -> Result<Self> {
+    pub(super) async fn read(store: &dyn Store, dataset: &DatasetRef) -> Result<Self> {
         let mut ledger = Self::default();
-        for record in catalog::list(store, &format!("intent/{name}/")).await? {
+        for record in catalog::list(store, &catalog::items("intent", dataset)).await? {
             let intent: Intent = catalog::from_json(&record.key, &record.value)?;
             ledger.begun.insert(catalog::id_of(&record.key)?, Begun { intent, bytes: record.value });
         }
         let mut after: Option<String> = None;
         loop {
-            let page = store.records(&format!("batch/{name}/"), after.as_deref(), PAGE).await?;
+            let page = store.records(&catalog::items("batch", dataset), after.as_deref(), PAGE).await?;
             for record in &page {
                 let parsed = catalog::from_json(&record.key, &record.value)?;
                 ledger.finished.insert(catalog::id_of(&record.key)?, known(parsed)?);

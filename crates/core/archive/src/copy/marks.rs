@@ -17,7 +17,7 @@ const ONE_STEP_BYTES: usize = 64 << 10;
 
 async fn put(shared: &Shared, before: Vec<RecordPut>, after: Vec<RecordPut>) -> Result<()> {
     let commit = Commit { before, after, ..Commit::default() };
-    match shared.target.commit(shared.on_target(), commit).await {
+    match shared.target.commit(&shared.home, commit).await {
         Err(StoreError::RecordConflict { .. }) => Err(lost_race(shared)),
         result => Ok(result?),
     }
@@ -40,12 +40,12 @@ pub(super) async fn unmark(shared: &Shared, there: &mut Ledger, now: &Ledger) ->
 }
 
 async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun, BatchRecord)> {
-    let name = &shared.frame.spec.name;
-    let record_key = catalog::batch_key(name, batch);
+    let home = &shared.home;
+    let record_key = catalog::batch_key(home, batch);
     let Some((record, bytes)) = catalog::get::<BatchRecord>(shared.target.as_ref(), &record_key).await? else {
         return Err(lost_race(shared));
     };
-    let key = catalog::intent_key(name, batch);
+    let key = catalog::intent_key(home, batch);
     // A stamp of its own: with the record's it would count as a write that ended.
     let attempt = copy_attempt(&shared.claim.record.attempt);
     let intent = Intent { key: record.key.clone(), written_us: clock::stamp_us(), attempt };
@@ -76,11 +76,11 @@ pub(super) async fn mark(shared: &Shared, batches: Vec<BatchId>, there: &Ledger,
 }
 
 async fn mark_one(shared: &Shared, batch: BatchId, there: &Ledger, now: &Ledger) -> Result<Option<BatchRecord>> {
-    let (spec, source, target) = (&shared.frame.spec, shared.source.as_ref(), shared.target.as_ref());
-    let parts = catalog::parts(source, spec, batch).await?;
+    let (home, source, target) = (&shared.home, shared.source.as_ref(), shared.target.as_ref());
+    let parts = catalog::parts(source, home, batch).await?;
     // Read after the parts: where they are unchanged the parts are those of the record.
-    let begun = catalog::get::<Intent>(source, &catalog::intent_key(&spec.name, batch)).await?;
-    let key = catalog::batch_key(&spec.name, batch);
+    let begun = catalog::get::<Intent>(source, &catalog::intent_key(home, batch)).await?;
+    let key = catalog::batch_key(home, batch);
     let Some((record, _)) = catalog::get::<BatchRecord>(source, &key).await? else { return Ok(None) };
     let wanted = now.finished.get(&batch).map(|known| known.fingerprint);
     if begun.is_some_and(|(intent, _)| intent.written_us != record.written_us)
@@ -92,17 +92,17 @@ async fn mark_one(shared: &Shared, batch: BatchId, there: &Ledger, now: &Ledger)
     // Whoever reads the target while it comes must not take it for one that was there before.
     let ended_us = shared.into.stamp_us().await?;
     let marked = BatchRecord { ended_us, copied: Some(shared.claim.record.copy.clone()), ..record };
-    let mut lists: Vec<RecordPut> = parts.iter().map(|part| part.put(&spec.name, batch)).collect();
-    let stale = catalog::parts(target, spec, batch).await?;
+    let mut lists: Vec<RecordPut> = parts.iter().map(|part| part.put(home, batch)).collect();
+    let stale = catalog::parts(target, home, batch).await?;
     let stale = stale.iter().filter(|old| parts.iter().all(|part| part.number != old.number));
-    let mut last: Vec<RecordPut> = stale.map(|part| catalog::delete_part(&spec.name, batch, part.number)).collect();
+    let mut last: Vec<RecordPut> = stale.map(|part| catalog::delete_part(home, batch, part.number)).collect();
     let expect = match (there.finished.get(&batch), catalog::get::<BatchRecord>(target, &key).await?) {
         (None, None) => Expect::Absent,
         (Some(known), Some((found, bytes))) if fingerprint(found.clone())? == known.fingerprint => Expect::Is(bytes),
         _ => return Err(lost_race(shared)),
     };
     last.push(catalog::put(key.clone(), catalog::to_json(&key, &marked)?, expect));
-    let intent_key = catalog::intent_key(&spec.name, batch);
+    let intent_key = catalog::intent_key(home, batch);
     let expect = there.begun.get(&batch).map_or(Expect::Absent, |begun| Expect::Is(begun.bytes.clone()));
     last.push(RecordPut { key: intent_key, value: None, expect });
     let bytes: usize = lists.iter().filter_map(|put| put.value.as_ref()).map(bytes::Bytes::len).sum();
@@ -116,8 +116,7 @@ async fn mark_one(shared: &Shared, batch: BatchId, there: &Ledger, now: &Ledger)
 
 /// Makes the records of retired slices the same as on the source.
 pub(super) async fn copy_retired(shared: &Shared) -> Result<()> {
-    let name = &shared.frame.spec.name;
-    let prefix = format!("retired/{name}/");
+    let prefix = catalog::items("retired", &shared.home);
     let there = catalog::list(shared.target.as_ref(), &prefix).await?;
     let here = catalog::list(shared.source.as_ref(), &prefix).await?;
     let differing = here.iter().filter(|record| !there.contains(record));
@@ -133,6 +132,6 @@ pub(super) async fn copy_retired(shared: &Shared) -> Result<()> {
 
 /// Whether a slice that the source does not have was retired there.
 pub(super) async fn is_retired(shared: &Shared, slice: chronotile_types::SliceId) -> Result<bool> {
-    let key = catalog::retired_key(&shared.frame.spec.name, slice);
+    let key = catalog::retired_key(&shared.home, slice);
     Ok(catalog::get::<Retired>(shared.source.as_ref(), &key).await?.is_some())
 }

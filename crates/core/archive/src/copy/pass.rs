@@ -65,7 +65,7 @@ pub(super) struct Pass<'a, 'm> {
     /// The source as the pass began.
     plan: Ledger,
     /// Schema versions that the target knows.
-    versions: usize,
+    versions: HashMap<u8, usize>,
     load: Vec<ObservedChunk>,
     load_bytes: usize,
     changed: Vec<Changed>,
@@ -131,8 +131,7 @@ impl<'a, 'm> Pass<'a, 'm> {
 
     /// Whether the slice was retired on the source; it is then dropped on the target.
     async fn drop_retired(&mut self, slice: SliceId) -> Result<bool> {
-        let on_source = self.shared.on_source();
-        if self.shared.source.slices(&on_source).await?.contains(&slice)
+        if self.shared.source.slices(&self.shared.home).await?.contains(&slice)
             || !marks::is_retired(self.shared, slice).await?
         {
             return Ok(false);
@@ -140,7 +139,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         // Nobody else writes to the target, and the record comes before the drop as it does on the source.
         look(self.shared).await?;
         marks::copy_retired(self.shared).await?;
-        self.shared.target.drop_slice(self.shared.on_target(), slice, DropSlice::default()).await?;
+        self.shared.target.drop_slice(&self.shared.on_target(slice)?, slice, DropSlice::default()).await?;
         self.shared.into.known_slices(|known| known.remove(&slice));
         self.report.slices_dropped += 1;
         Ok(true)
@@ -149,7 +148,7 @@ impl<'a, 'm> Pass<'a, 'm> {
     async fn slice(&mut self, slice: SliceId) -> Result<()> {
         match self.compare(slice).await {
             // A scan of a slice that is dropped meanwhile may fail; the next pass finds it retired.
-            Err(error) if !self.shared.source.slices(&self.shared.on_source()).await?.contains(&slice) => {
+            Err(error) if !self.shared.source.slices(&self.shared.home).await?.contains(&slice) => {
                 self.skipped = true;
                 // A slice that neither archive has does not fail a scan.
                 if marks::is_retired(self.shared, slice).await? { Ok(()) } else { Err(error) }
@@ -180,7 +179,9 @@ impl<'a, 'm> Pass<'a, 'm> {
             pair.target.into_iter().filter(|seen| !ours.contains(&seen.chunk.key)).collect();
         self.check_sizes(&missing)?;
         let newest = missing.iter().filter_map(|seen| seen.head.as_ref().ok()).map(|head| head.schema_version).max();
-        if newest.is_some_and(|newest| newest as usize >= self.versions) {
+        let number = missing.first().map_or(0, |seen| self.shared.into.number_of(seen.chunk.key.slice));
+        let unknown = |newest: u32| self.versions.get(&number).is_none_or(|known| newest as usize >= *known);
+        if newest.is_some_and(unknown) {
             self.versions = self.shared.claim.adopt_columns(self.shared).await?;
         }
         // A consolidated chunk may hold rows that are newer than the plan: those batches are looked at again first.
@@ -208,7 +209,7 @@ impl<'a, 'm> Pass<'a, 'm> {
     fn check_sizes(&self, missing: &[ObservedChunk]) -> Result<()> {
         let target = self.shared.target.capabilities();
         let Some(seen) = missing.iter().find(|seen| seen.bytes > target.chunk_bytes_max) else { return Ok(()) };
-        let (key, dataset) = (seen.chunk.key, &self.shared.frame.spec.name);
+        let (key, dataset) = (seen.chunk.key, &self.shared.home.name);
         let what = format!("chunk {} of dataset {dataset}, {}", key.id, key.tile);
         let (bytes, bytes_max, engine) = (seen.bytes, target.chunk_bytes_max, target.engine);
         Err(StoreError::TooLarge { what, bytes, bytes_max, engine }.into())
@@ -263,11 +264,10 @@ impl<'a, 'm> Pass<'a, 'm> {
 /// # Errors
 /// Batches on the target that did not come from the source; another copy at work.
 async fn look(shared: &Shared) -> Result<(Ledger, Ledger)> {
-    let name = &shared.frame.spec.name;
-    let there = Ledger::read(shared.target.as_ref(), name).await?;
-    let now = Ledger::read(shared.source.as_ref(), name).await?;
+    let there = Ledger::read(shared.target.as_ref(), &shared.home).await?;
+    let now = Ledger::read(shared.source.as_ref(), &shared.home).await?;
     if let Some(reason) = there.foreign(&shared.claim.record.copy, &now) {
-        return Err(ArchiveError::NotACopy { dataset: name.clone(), reason });
+        return Err(ArchiveError::NotACopy { dataset: shared.home.name.clone(), reason });
     }
     shared.claim.check(shared).await?;
     Ok((there, now))
@@ -308,7 +308,7 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: 
     let count = loads.len();
     for (number, load) in loads.into_iter().enumerate() {
         let keys: Vec<ChunkKey> = load.iter().map(|seen| seen.chunk.key).collect();
-        let put = shared.source.fetch(&shared.on_source(), keys).await?;
+        let put = shared.from.fetch(keys).await?;
         if put.len() < load.len() {
             let found: HashSet<ChunkKey> = put.iter().map(|chunk| chunk.key).collect();
             let gone = load.iter().filter(|seen| !found.contains(&seen.chunk.key));
@@ -319,7 +319,8 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: 
             }
         }
         // What is written to the target later is later than what is copied to it, whatever clock that had.
-        load.iter().filter_map(|seen| seen.head.as_ref().ok()).for_each(|head| shared.frame.clock.saw_head(head));
+        let clock = shared.into.clock();
+        load.iter().filter_map(|seen| seen.head.as_ref().ok()).for_each(|head| clock.saw_head(head));
         let (chunks, rows, bytes) = totals(&put);
         let (put, damage) = check(put).await?;
         moved.damage.extend(damage);

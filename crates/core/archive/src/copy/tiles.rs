@@ -135,8 +135,8 @@ pub(super) struct Pairs<'a> {
 impl<'a> Pairs<'a> {
     /// Scans heads; with `bodies` those of the target too.
     pub(super) async fn open(shared: &Shared, scope: &'a Scope, slice: SliceId, bodies: bool) -> Result<Self> {
-        let mut target = Tiles::open(&shared.target, shared.on_target(), scope.scan(slice, bodies)).await?;
-        let mut source = Tiles::open(&shared.source, &shared.on_source(), scope.scan(slice, false)).await?;
+        let mut target = Tiles::open(&shared.target, &shared.on_target(slice)?, scope.scan(slice, bodies)).await?;
+        let mut source = Tiles::open(&shared.source, &shared.on_source(slice)?, scope.scan(slice, false)).await?;
         let ahead = (source.next().await?, target.next().await?);
         Ok(Self { scope, slice, source, target, ahead })
     }

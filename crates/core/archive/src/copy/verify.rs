@@ -39,7 +39,7 @@ pub(super) async fn verify(
     meter: &mut Meter<'_>,
 ) -> Result<Verification> {
     // Read before the chunks: what is finished on the target has all of them there from now on.
-    let there = Ledger::read(shared.target.as_ref(), &shared.frame.spec.name).await?;
+    let there = Ledger::read(shared.target.as_ref(), &shared.home).await?;
     let mut found = Verification::default();
     for slice in slices(shared, scope).await? {
         let mut pairs = Pairs::open(shared, scope, slice, true).await?;

@@ -212,11 +212,12 @@ impl<'a> Builder<'a> {
 
     async fn window(&self, work: Work) -> Result<Outcome> {
         let (store, dataset) = (self.dataset.store(), &self.query.frame.dataset);
-        let place = (self.index.id.as_str(), work.window);
+        let name = &self.query.frame.spec.name;
+        let place = (name, self.index.id.as_str(), work.window);
         let Some(mut lease) = Lease::take(store, dataset, place, &self.holder, self.lease).await? else {
             return Ok(Outcome::Busy(work));
         };
-        let before = record::built(store, &dataset.name, &self.index.id, (work.window, work.window)).await?;
+        let before = record::built(store, name, &self.index.id, (work.window, work.window)).await?;
         let before = before.get(&work.window);
         if !self.options.rebuild && before.is_some_and(|built| built.print == work.print) {
             let before = vec![lease.release()];
@@ -342,7 +343,7 @@ impl<'a> Builder<'a> {
     /// Stores a window; `false` where the lease was lost meanwhile.
     async fn put(&self, window: Window, built: Built, segments: Vec<Vec<u8>>, mut lease: Lease) -> Result<bool> {
         let (store, dataset) = (self.dataset.store(), &self.query.frame.dataset);
-        let name = &dataset.name;
+        let name = &self.query.frame.spec.name;
         let prefix = record::posting_prefix(name, &self.index.id, window);
         let stored = catalog::list(store, &prefix).await?;
         let is_known = |key: &str| stored.iter().any(|record| record.key == key);

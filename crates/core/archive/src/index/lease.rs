@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use chronotile_store::{Commit, DatasetRef, Expect, RecordPut, Store, StoreError};
-use chronotile_types::Window;
+use chronotile_types::{DatasetName, Window};
 use serde::{Deserialize, Serialize};
 
 use super::record;
@@ -36,11 +36,11 @@ impl Lease {
     pub(crate) async fn take(
         store: &dyn Store,
         dataset: &DatasetRef,
-        (id, window): (&str, Window),
+        (name, id, window): (&DatasetName, &str, Window),
         holder: &str,
         lasts: Duration,
     ) -> Result<Option<Self>> {
-        let key = record::lease_key(&dataset.name, id, window);
+        let key = record::lease_key(name, id, window);
         let expect = match catalog::get::<LeaseRecord>(store, &key).await? {
             None => Expect::Absent,
             Some((lease, _)) if lease.until_us > clock::stamp_us() => return Ok(None),

@@ -10,7 +10,6 @@ use crate::LOG;
 use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, clock};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::frame::Frame;
 use crate::maintenance::consolidate::Unwanted;
 use crate::maintenance::foreign::is_removal;
 
@@ -35,18 +34,17 @@ impl Dataset {
     /// [`ArchiveError::SliceRetired`]; the engine.
     pub(crate) async fn clear_dead(
         &self,
-        frame: &Frame,
         batch: BatchId,
         intent: Bytes,
         stored: Option<(&BatchRecord, &Bytes)>,
         left: Left,
     ) -> Result<()> {
-        let name = &frame.spec.name;
-        let (intent_key, record_key) = (catalog::intent_key(name, batch), catalog::batch_key(name, batch));
+        let home = &self.frame().dataset;
+        let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
         let mut refs: Vec<ChunkRef> = left.dead.iter().flat_map(|part| part.refs.iter().copied()).collect();
         if let Some((record, _)) = stored {
             // Attempts of one moment with the same rows have the same chunks.
-            let (own, _) = record.own_parts(catalog::parts(self.store(), &frame.spec, batch).await?);
+            let (own, _) = record.own_parts(catalog::parts(self.store(), home, batch).await?);
             let own: HashSet<ChunkKey> = own.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key).collect();
             refs.retain(|chunk| !own.contains(&chunk.key));
         }
@@ -56,7 +54,7 @@ impl Dataset {
         };
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone())), as_it_was];
         let mut after: Vec<RecordPut> =
-            left.dead.iter().map(|part| catalog::delete_part(name, batch, part.number)).collect();
+            left.dead.iter().map(|part| catalog::delete_part(home, batch, part.number)).collect();
         after.push(match stored.filter(|_| left.others) {
             None => catalog::delete_known(intent_key, intent),
             // With the stamp of the record, it says that the batch has ended and something is left.
@@ -68,7 +66,7 @@ impl Dataset {
         });
         let before_us = stored.filter(|_| !left.others).map_or(i64::MIN, |(record, _)| record.written_us);
         let of = Unwanted { batch, before_us, keep_us: None };
-        self.clear_attempts(frame, of, (&refs, &HashSet::new()), Commit { before, after, ..Commit::default() }).await
+        self.clear_attempts(of, (&refs, &HashSet::new()), Commit { before, after, ..Commit::default() }).await
     }
 
     /// Clears up after attempts that were cut off: such as began a day ago, and such as ended their batch and did not clear up.
@@ -77,20 +75,19 @@ impl Dataset {
     /// # Errors
     /// The engine.
     pub(crate) async fn sweep_attempts(&self) -> Result<u64> {
-        let frame = self.frame();
-        let name = &frame.spec.name;
+        let home = &self.frame().dataset;
         let mut cleared = 0;
-        for record in catalog::list(self.store(), &format!("intent/{name}/")).await? {
+        for record in catalog::list(self.store(), &catalog::items("intent", home)).await? {
             let batch = catalog::id_of(&record.key)?;
             let intent: Intent = catalog::from_json(&record.key, &record.value)?;
-            let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+            let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
             let ended = stored.as_ref().filter(|(record, _)| record.written_us == intent.written_us);
             let (since_us, wait_us) =
                 ended.map_or((intent.written_us, EXPIRES_US), |(record, _)| (record.ended_us, self.kept_us()));
             if is_removal(&intent) || self.stamp_us().await?.saturating_sub(since_us) < wait_us {
                 continue;
             }
-            match self.clear_expired(&frame, batch, intent, record.value, stored).await {
+            match self.clear_expired(batch, intent, record.value, stored).await {
                 // Somebody is at the batch after all, or at its slices: the next time tells.
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. }) | ArchiveError::SliceRetired { .. }) => {}
                 result => {
@@ -100,43 +97,40 @@ impl Dataset {
             }
         }
         if cleared > 0 {
-            tracing::info!(target: LOG, dataset = %name, "cleared up after {cleared} writes that were cut off");
+            tracing::info!(target: LOG, dataset = %home.name, "cleared up after {cleared} writes that were cut off");
         }
         Ok(cleared)
     }
 
     async fn clear_expired(
         &self,
-        frame: &Frame,
         batch: BatchId,
         intent: Intent,
         found: Bytes,
         stored: Option<(BatchRecord, Bytes)>,
     ) -> Result<()> {
-        let name = &frame.spec.name;
-        let key = catalog::intent_key(name, batch);
+        let key = catalog::intent_key(&self.frame().dataset, batch);
         // From here on the attempt can put nothing more.
         let attempt = clock::unique_batch(intent.written_us).to_string();
         let taken = catalog::to_json(&key, &Intent { attempt, ..intent })?;
         let before = vec![catalog::put(key, taken.clone(), Expect::Is(found))];
         self.commit(Commit { before, ..Commit::default() }).await?;
         let stored = stored.as_ref().map(|(record, bytes)| (record, bytes));
-        self.clear_all_dead(frame, batch, taken, stored).await
+        self.clear_all_dead(batch, taken, stored).await
     }
 
     /// Takes away all of a batch that does not count, as [`Self::clear_dead`] does.
     pub(crate) async fn clear_all_dead(
         &self,
-        frame: &Frame,
         batch: BatchId,
         intent: Bytes,
         stored: Option<(&BatchRecord, &Bytes)>,
     ) -> Result<()> {
-        let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
+        let parts = catalog::parts(self.store(), &self.frame().dataset, batch).await?;
         let dead = match stored {
             Some((record, _)) => record.own_parts(parts).1,
             None => parts,
         };
-        self.clear_dead(frame, batch, intent, stored, Left { dead, others: false }).await
+        self.clear_dead(batch, intent, stored, Left { dead, others: false }).await
     }
 }

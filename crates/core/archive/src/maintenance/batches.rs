@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chronotile_store::{Cells, ChunkKey, Commit, Expect, Scan, StoreError};
-use chronotile_types::{BatchId, SliceId, Tile, Window, name_hint};
+use chronotile_types::{BatchId, DatasetSpec, SliceId, Tile, Window, name_hint};
 use futures::TryStreamExt;
 
 use crate::catalog::clock;
@@ -11,7 +11,6 @@ use crate::catalog::fence;
 use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Previous, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::frame::Frame;
 use crate::maintenance::consolidate::Unwanted;
 use crate::report::BatchInfo;
 
@@ -23,21 +22,21 @@ impl Dataset {
     pub async fn batches(&self) -> Result<Vec<BatchInfo>> {
         let this = &self.reader();
         let frame = this.frame();
-        let name = frame.spec.name.clone();
-        let begun = catalog::unfinished(this.store(), &name).await?;
-        let stored = catalog::finished(this.store(), &name).await?;
-        let mut ended = stored;
+        let home = &frame.dataset;
+        let begun = catalog::unfinished(this.store(), home).await?;
+        let mut ended = catalog::finished(this.store(), home).await?;
         ended.retain(|(_, record)| !record.removed);
         // What is stored counts until what replaces it is.
         let ended_ids: HashSet<BatchId> = ended.iter().map(|(batch, _)| *batch).collect();
         let begun = begun.into_iter().filter(|(batch, _)| !ended_ids.contains(batch));
-        let retired = this.retired_slices(&frame).await?;
+        let retired = this.retired_slices().await?;
         let mut batches = Vec::new();
         for (batch, record) in ended {
-            let touched = slices_of(&frame, &record)
+            let Some(own) = record.of_dataset(frame.spec.group.as_ref()) else { continue };
+            let touched = slices_of(&frame.spec, own.ticks)
                 .is_some_and(|(first, last)| retired.range(first..=last).any(|(_, us)| *us >= record.written_us));
-            let retired = if touched { this.retirement(&frame, batch, &record).await? } else { Retirement::default() };
-            batches.push(info(batch, record, &retired));
+            let gone = if touched { this.retirement(batch, &record, Some(&frame.spec)).await? } else { Retirement::default() };
+            batches.push(info(batch, own, &gone));
         }
         batches.extend(begun.map(|(batch, intent)| unfinished_info(batch, intent)));
         batches.sort_by_key(|batch| (batch.written_us, batch.batch));
@@ -48,13 +47,14 @@ impl Dataset {
     pub async fn batch(&self, key: &str) -> Result<Option<BatchInfo>> {
         let this = &self.reader();
         let (frame, batch) = (this.frame(), BatchId::of_key(key));
-        let name = frame.spec.name.clone();
-        let begun = catalog::get::<Intent>(this.store(), &catalog::intent_key(&name, batch)).await?;
-        let stored = catalog::get::<BatchRecord>(this.store(), &catalog::batch_key(&name, batch)).await?;
+        let home = &frame.dataset;
+        let begun = catalog::get::<Intent>(this.store(), &catalog::intent_key(home, batch)).await?;
+        let stored = catalog::get::<BatchRecord>(this.store(), &catalog::batch_key(home, batch)).await?;
         Ok(match (stored, begun) {
             (Some((record, _)), _) if !record.removed => {
-                let retired = this.retirement(&frame, batch, &record).await?;
-                Some(info(batch, record, &retired))
+                let Some(own) = record.of_dataset(frame.spec.group.as_ref()) else { return Ok(None) };
+                let retired = this.retirement(batch, &record, Some(&frame.spec)).await?;
+                Some(info(batch, own, &retired))
             }
             (Some((record, _)), Some((intent, _))) if record.written_us != intent.written_us => {
                 Some(unfinished_info(batch, intent))
@@ -64,26 +64,41 @@ impl Dataset {
         })
     }
 
-    /// What of a batch went with slices that were retired.
-    pub(crate) async fn retirement(&self, frame: &Frame, batch: BatchId, record: &BatchRecord) -> Result<Retirement> {
-        let Some((first, last)) = slices_of(frame, record).filter(|_| !record.removed) else {
+    /// What of a batch went with slices that were retired: of all its datasets, or of this one.
+    pub(crate) async fn retirement(
+        &self,
+        batch: BatchId,
+        record: &BatchRecord,
+        only: Option<&DatasetSpec>,
+    ) -> Result<Retirement> {
+        let own = |spec: &DatasetSpec| only.is_none_or(|only| only.name == spec.name);
+        let mut ranges = Vec::new();
+        for frame in self.frames().iter().filter(|frame| own(&frame.spec)) {
+            let ticks = record.of_dataset(frame.spec.group.as_ref()).and_then(|record| record.ticks);
+            ranges.extend(slices_of(&frame.spec, ticks));
+        }
+        if record.removed || ranges.is_empty() {
             return Ok(Retirement::default());
-        };
-        let between = (i64::from(last.0) - i64::from(first.0)) as usize;
-        let notes = if between < LOOKED_UP {
-            self.retired_since(frame, (first.0..=last.0).map(SliceId).collect(), record.written_us).await?
+        }
+        let between = |(first, last): &(SliceId, SliceId)| (i64::from(last.0) - i64::from(first.0)) as usize + 1;
+        let notes = if ranges.iter().map(between).sum::<usize>() <= LOOKED_UP {
+            let slices = ranges.iter().flat_map(|(first, last)| (first.0..=last.0).map(SliceId)).collect();
+            self.retired_since(slices, record.written_us).await?
         } else {
-            let mut notes = self.retired_slices(frame).await?;
-            notes.retain(|slice, retired_us| (first..=last).contains(slice) && *retired_us >= record.written_us);
+            let mut notes = self.retired_slices().await?;
+            notes.retain(|slice, retired_us| {
+                ranges.iter().any(|(first, last)| (first..=last).contains(&slice)) && *retired_us >= record.written_us
+            });
             notes
         };
         let Some(retired_us) = notes.values().copied().max() else { return Ok(Retirement::default()) };
-        let (parts, _) = record.own_parts(catalog::parts(self.store(), &frame.spec, batch).await?);
-        let refs: Vec<ChunkRef> = parts.into_iter().flat_map(|part| part.refs).collect();
+        let (parts, _) = record.own_parts(catalog::parts(self.store(), &self.frame().dataset, batch).await?);
+        let mut refs: Vec<ChunkRef> = parts.into_iter().flat_map(|part| part.refs).collect();
+        refs.retain(|chunk| only.is_none_or(|spec| spec.has_slice(chunk.key.slice)));
         let (noted, others): (Vec<ChunkRef>, Vec<ChunkRef>) =
             refs.into_iter().partition(|chunk| notes.contains_key(&chunk.key.slice));
         // A writer whose clock is slow may have come after the drop.
-        let there: HashSet<ChunkKey> = self.existing(frame, &noted).await?.into_iter().collect();
+        let there: HashSet<ChunkKey> = self.existing(&noted).await?.into_iter().collect();
         let gone = || noted.iter().filter(|chunk| !there.contains(&chunk.key));
         let rows = gone().map(|chunk| u64::from(chunk.rows)).sum();
         Ok(Retirement { rows, whole: rows > 0 && others.is_empty() && there.is_empty(), retired_us })
@@ -92,13 +107,12 @@ impl Dataset {
     /// Those of the slices that were retired at this stamp or later, each with the last time.
     pub(crate) async fn retired_since(
         &self,
-        frame: &Frame,
         slices: BTreeSet<SliceId>,
         written_us: i64,
     ) -> Result<BTreeMap<SliceId, i64>> {
-        let mut retired = BTreeMap::new();
+        let (home, mut retired) = (self.frame().dataset, BTreeMap::new());
         for slice in slices {
-            let found = catalog::get::<Retired>(self.store(), &catalog::retired_key(&frame.spec.name, slice)).await?;
+            let found = catalog::get::<Retired>(self.store(), &catalog::retired_key(&home, slice)).await?;
             if let Some((note, _)) = found.filter(|(note, _)| note.retired_us >= written_us) {
                 retired.insert(slice, note.retired_us);
             }
@@ -107,8 +121,8 @@ impl Dataset {
     }
 
     /// All slices that were ever retired, each with the last time.
-    async fn retired_slices(&self, frame: &Frame) -> Result<BTreeMap<SliceId, i64>> {
-        let records = catalog::list(self.store(), &format!("retired/{}/", frame.spec.name)).await?;
+    async fn retired_slices(&self) -> Result<BTreeMap<SliceId, i64>> {
+        let records = catalog::list(self.store(), &catalog::items("retired", &self.frame().dataset)).await?;
         let note = |record: &chronotile_store::Record| {
             let note: Retired = catalog::from_json(&record.key, &record.value)?;
             let slice = record.key.rsplit('/').next().and_then(|slice| slice.parse().ok());
@@ -125,12 +139,23 @@ impl Dataset {
     /// again afterwards.
     ///
     /// # Errors
-    /// No batch of this key and no rows of one; a batch that somebody else is writing or removing at the same time; the engine.
+    /// No batch of this key and no rows of one; a batch that somebody else is writing or removing at the same time; a dataset of a
+    /// group, whose batches are taken out with [`crate::Group::remove_batch`]; the engine.
     pub async fn remove_batch(&self, key: &str) -> Result<u64> {
-        self.refresh().await?;
-        let (frame, batch) = (self.frame(), BatchId::of_key(key));
-        let name = &frame.spec.name;
-        let (intent_key, record_key) = (catalog::intent_key(name, batch), catalog::batch_key(name, batch));
+        match &self.spec().group {
+            None => self.remove_from_all(key).await,
+            Some(member) => Err(self.frame().refuse(format!(
+                "its batches are stored over all of group {0}: remove the batch from the group",
+                member.group
+            ))),
+        }
+    }
+
+    /// Takes a batch out of all datasets that it was written to.
+    pub(crate) async fn remove_from_all(&self, key: &str) -> Result<u64> {
+        self.refresh_group().await?;
+        let (home, batch) = (&self.frame().dataset, BatchId::of_key(key));
+        let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
         let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
         let stored = catalog::get::<BatchRecord>(self.store(), &record_key).await?;
         let gone = stored.as_ref().is_none_or(|(record, _)| record.removed);
@@ -138,19 +163,19 @@ impl Dataset {
         let left = stored.as_ref().zip(begun.as_ref());
         let left = left.is_some_and(|((record, _), (intent, _))| record.written_us == intent.written_us);
         let gone = gone && (begun.is_none() || left);
-        let returned = if gone && !left { self.tiles_with(&frame, batch).await? } else { HashSet::new() };
+        let returned = if gone && !left { self.tiles_with(batch).await? } else { HashSet::new() };
         if gone && returned.is_empty() {
             // That there is no such batch is the answer, also where the others cannot be listed.
-            let known = catalog::batch_names(self.store(), name).await.unwrap_or_default();
+            let known = catalog::batch_names(self.store(), home).await.unwrap_or_default();
             let hint = match known.is_empty() {
                 true => "; it has no batch with a name".to_owned(),
                 false => name_hint(key, &known),
             };
-            return Err(ArchiveError::BatchNotFound { dataset: name.clone(), key: key.to_owned(), hint });
+            return Err(ArchiveError::BatchNotFound { dataset: home.name.clone(), key: key.to_owned(), hint });
         }
         let race = |error: ArchiveError| match error {
             ArchiveError::Store(StoreError::RecordConflict { .. }) => {
-                ArchiveError::BatchRace { dataset: name.clone(), key: key.to_owned() }
+                ArchiveError::BatchRace { dataset: home.name.clone(), key: key.to_owned() }
             }
             other => other,
         };
@@ -167,7 +192,7 @@ impl Dataset {
         self.commit(Commit { before, ..Commit::default() }).await.map_err(race)?;
         self.supersede(batch).await?;
 
-        let parts = catalog::parts(self.store(), &frame.spec, batch).await?;
+        let parts = catalog::parts(self.store(), home, batch).await?;
         let refs: Vec<ChunkRef> = parts.iter().flat_map(|part| part.refs.iter().copied()).collect();
         let slices: BTreeSet<SliceId> =
             refs.iter().map(|chunk| chunk.key.slice).chain(returned.iter().map(|(slice, _)| *slice)).collect();
@@ -176,11 +201,11 @@ impl Dataset {
         let previous = stored.as_ref().map(|(record, _)| record.as_previous());
         // Readers see the rows until here, and none from here on. What is left of them goes with a consolidation that finds that no
         // reader needs them any more.
-        let watch = self.watch(&frame, slices).await?;
+        let watch = self.watch(slices).await?;
         let ended = loop {
             let seen = self.fence().look().await?;
             let rows = match &stored {
-                Some((record, _)) => record.rows.saturating_sub(self.retirement(&frame, batch, record).await?.rows),
+                Some((record, _)) => record.rows.saturating_sub(self.retirement(batch, record, None).await?.rows),
                 None => 0,
             };
             let ended_us = self.clock().about_now_us().max(stamp);
@@ -196,15 +221,15 @@ impl Dataset {
         };
         let (rows, record, bytes) = ended;
         if self.fence().needs_closing() {
-            self.nothing_dropped(&frame, &watch).await?;
+            self.nothing_dropped(&watch).await?;
         }
         if !returned.is_empty() {
             let of = Unwanted { batch, before_us: stamp, keep_us: None };
             let last = Commit { before: vec![ours], ..Commit::default() };
-            self.clear_attempts(&frame, of, (&refs, &returned), last).await.map_err(race)?;
+            self.clear_attempts(of, (&refs, &returned), last).await.map_err(race)?;
         }
         if self.kept_us() == 0 || !returned.is_empty() {
-            match self.clear_all_dead(&frame, batch, intent, Some((&record, &bytes))).await {
+            match self.clear_all_dead(batch, intent, Some((&record, &bytes))).await {
                 // Somebody else clears up after it already.
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => {}
                 cleared => cleared?,
@@ -214,18 +239,21 @@ impl Dataset {
     }
 
     /// The tiles that hold rows of a batch, whatever the catalog says of it. Looks at the heads of all chunks.
-    async fn tiles_with(&self, frame: &Frame, batch: BatchId) -> Result<HashSet<(SliceId, Tile)>> {
-        let slices = self.store().slices(&frame.dataset).await?;
+    async fn tiles_with(&self, batch: BatchId) -> Result<HashSet<(SliceId, Tile)>> {
         let windows = (Window(i32::MIN), Window(i32::MAX));
-        let scan = Scan { slices, cells: Cells::All, windows, bodies: false };
-        let mut heads = self.store().scan(&frame.dataset, scan).await?;
         let mut tiles = HashSet::new();
-        while let Some(chunks) = heads.try_next().await? {
-            for chunk in chunks {
-                // A damaged head names no batch; verify tells of it.
-                let head = frame.head(&chunk).ok();
-                if head.is_some_and(|head| head.origins.iter().any(|origin| origin.batch == batch)) {
-                    tiles.insert((chunk.key.slice, chunk.key.tile));
+        for frame in self.frames() {
+            let mut slices = self.store().slices(&frame.dataset).await?;
+            slices.retain(|slice| frame.spec.has_slice(*slice));
+            let scan = Scan { slices, cells: Cells::All, windows, bodies: false };
+            let mut heads = self.store().scan(&frame.dataset, scan).await?;
+            while let Some(chunks) = heads.try_next().await? {
+                for chunk in chunks {
+                    // A damaged head names no batch; verify tells of it.
+                    let head = frame.head(&chunk).ok();
+                    if head.is_some_and(|head| head.origins.iter().any(|origin| origin.batch == batch)) {
+                        tiles.insert((chunk.key.slice, chunk.key.tile));
+                    }
                 }
             }
         }
@@ -250,6 +278,7 @@ fn removed(key: &str, (written_us, ended_us): (i64, i64), previous: Option<Previ
         previous,
         copied: None,
         repeated: None,
+        datasets: vec![],
     }
 }
 
@@ -264,14 +293,14 @@ pub(crate) struct Retirement {
     pub retired_us: i64,
 }
 
-/// The first and last slice that a batch may have rows in.
-fn slices_of(frame: &Frame, record: &BatchRecord) -> Option<(SliceId, SliceId)> {
-    let (first, last) = record.ticks?;
-    let slice = |tick| frame.spec.window_of(tick).map(|window| frame.spec.slice_of(window));
+/// The first and last slice of a dataset that rows of these ticks lie in.
+fn slices_of(spec: &DatasetSpec, ticks: Option<(i64, i64)>) -> Option<(SliceId, SliceId)> {
+    let (first, last) = ticks?;
+    let slice = |tick| spec.window_of(tick).map(|window| spec.slice_of(window));
     Some((slice(first)?, slice(last)?))
 }
 
-fn info(batch: BatchId, record: BatchRecord, retired: &Retirement) -> BatchInfo {
+pub(crate) fn info(batch: BatchId, record: BatchRecord, retired: &Retirement) -> BatchInfo {
     BatchInfo {
         key: record.key,
         batch,
@@ -286,7 +315,7 @@ fn info(batch: BatchId, record: BatchRecord, retired: &Retirement) -> BatchInfo 
     }
 }
 
-fn unfinished_info(batch: BatchId, intent: Intent) -> BatchInfo {
+pub(crate) fn unfinished_info(batch: BatchId, intent: Intent) -> BatchInfo {
     BatchInfo {
         key: intent.key,
         batch,

@@ -20,7 +20,7 @@ impl Dataset {
         let mut tiles = Vec::new();
         let mut slices = Vec::new();
         let changes = this.change_token().await?;
-        for slice in this.store().slices(&frame.dataset).await? {
+        for slice in this.slices().await? {
             let found = this.store().statistics(&frame.dataset, slice).await?;
             slices.push(this.slice_info(&frame, slice, &found, &changes));
             tiles.extend(found);

@@ -142,7 +142,7 @@ impl Dataset {
         let ended = |tile: &Tile| limit.ends_after(end(tile));
         let row_bytes = fixed_row_bytes(frame);
         let mut work = Vec::new();
-        for slice in self.store().slices(&frame.dataset).await? {
+        for slice in self.slices().await? {
             let mut tiles = self.store().statistics(&frame.dataset, slice).await?;
             tiles.retain(|tile| tile.chunks >= chunks_min && ended(&tile.tile) && !well_filled(tile, row_bytes));
             if !tiles.is_empty() {
@@ -366,15 +366,15 @@ impl Dataset {
         watch: &Watch,
     ) -> Result<()> {
         // Others may have added columns, which rewritten chunks must keep.
-        self.refresh().await?;
-        let (frame, this) = (self.frame(), self.seeing_every_write());
+        self.refresh_group().await?;
+        let this = self.seeing_every_write();
         if !self.fence().needs_closing() {
-            return this.take_away(&frame, of, what, last).await;
+            return this.take_away(of, what, last).await;
         }
         // Until the rows are gone, a process that moves the slice elsewhere may still copy them. The removal is acknowledged only
         // after a check that no such process has dropped the slice.
-        this.take_away(&frame, of, what, Commit { before: last.before.clone(), ..Commit::default() }).await?;
-        self.nothing_dropped(&frame, watch).await?;
+        this.take_away(of, what, Commit { before: last.before.clone(), ..Commit::default() }).await?;
+        self.nothing_dropped(watch).await?;
         self.commit(last).await
     }
 
@@ -384,7 +384,6 @@ impl Dataset {
     /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped, or was meanwhile; the engine.
     pub(crate) async fn clear_attempts(
         &self,
-        frame: &Frame,
         of: Unwanted,
         what: (&[ChunkRef], &HashSet<(SliceId, Tile)>),
         last: Commit,
@@ -392,7 +391,7 @@ impl Dataset {
         let slices: BTreeSet<SliceId> = what.0.iter().map(|chunk| chunk.key.slice).collect();
         let slices = slices.into_iter().chain(what.1.iter().map(|(slice, _)| *slice)).collect::<BTreeSet<_>>();
         loop {
-            let watch = self.watch(frame, slices.clone()).await?;
+            let watch = self.watch(slices.clone()).await?;
             let mut last = last.clone();
             last.before.extend(self.fence().no_drop_since(&watch.seen));
             match self.clear_out(of, what, last, &watch).await {
@@ -407,14 +406,13 @@ impl Dataset {
     /// Takes away the rows of a batch; `last` goes with the last of them.
     async fn take_away(
         &self,
-        frame: &Frame,
         of: Unwanted,
         (refs, tiles): (&[ChunkRef], &HashSet<(SliceId, Tile)>),
         last: Commit,
     ) -> Result<()> {
         loop {
-            let remove = self.existing(frame, refs).await?;
-            self.take_out(frame, of, refs, tiles).await?;
+            let remove = self.existing(refs).await?;
+            self.take_out(of, refs, tiles).await?;
             let commit = Commit { remove, require_removed: true, ..last.clone() };
             match self.commit(commit).await {
                 Err(ArchiveError::Store(StoreError::ChunkConflict { .. })) => continue,
@@ -424,11 +422,11 @@ impl Dataset {
     }
 
     /// The chunks in `refs` that exist.
-    pub(crate) async fn existing(&self, frame: &Frame, refs: &[ChunkRef]) -> Result<Vec<ChunkKey>> {
+    pub(crate) async fn existing(&self, refs: &[ChunkRef]) -> Result<Vec<ChunkKey>> {
         let mut existing = Vec::new();
         for refs in refs.chunks(FETCH_CHUNKS) {
             let keys = refs.iter().map(|chunk| chunk.key).collect();
-            let found = self.store().fetch(&frame.dataset, keys).await?;
+            let found = self.fetch(keys).await?;
             existing.extend(found.into_iter().map(|chunk| chunk.key));
         }
         existing.sort_unstable();
@@ -440,7 +438,6 @@ impl Dataset {
     /// batch was written as; those that still exist are not touched.
     async fn take_out(
         &self,
-        frame: &Frame,
         of: Unwanted,
         refs: &[ChunkRef],
         others: &HashSet<(SliceId, Tile)>,
@@ -452,7 +449,7 @@ impl Dataset {
         }
         let written: HashSet<ChunkKey> = refs.iter().map(|chunk| chunk.key).collect();
         for (slice, tiles) in tiles {
-            while !self.take_out_once(frame, slice, &tiles, &written, of).await? {}
+            while !self.take_out_once(slice, &tiles, &written, of).await? {}
         }
         Ok(())
     }
@@ -460,12 +457,12 @@ impl Dataset {
     /// One try; `false` where somebody changed one of the tiles meanwhile.
     async fn take_out_once(
         &self,
-        frame: &Frame,
         slice: SliceId,
         tiles: &HashSet<Tile>,
         written: &HashSet<ChunkKey>,
         of: Unwanted,
     ) -> Result<bool> {
+        let frame = &self.frame_of(slice)?;
         let unwanted = move |origin: &Origin| of.has(origin);
         let mut mixed: Vec<ParsedChunk> = Vec::new();
         for chunk in self.chunks_of(frame, slice, tiles, false).await? {

@@ -41,17 +41,16 @@ impl Dataset {
 
     /// Removes the rows of a batch from tiles, except those of the content that is stored now.
     async fn remove_foreign_rows(&self, batch: BatchId, tiles: &HashSet<(SliceId, Tile)>) -> Result<()> {
-        let frame = self.frame();
-        let name = &frame.spec.name;
-        let intent_key = catalog::intent_key(name, batch);
+        let home = &self.frame().dataset;
+        let intent_key = catalog::intent_key(home, batch);
         let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
-        let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+        let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
         let record = stored.map(|(record, _)| record);
         let key = record.as_ref().and_then(|record| record.key.clone());
         let race = |error: ArchiveError| match error {
             ArchiveError::Store(StoreError::RecordConflict { .. }) => {
                 let key = key.clone().unwrap_or_else(|| batch.to_string());
-                ArchiveError::BatchRace { dataset: name.clone(), key }
+                ArchiveError::BatchRace { dataset: home.name.clone(), key }
             }
             other => other,
         };
@@ -74,7 +73,7 @@ impl Dataset {
         let of = Unwanted { batch, before_us: stamp, keep_us };
         self.supersede(batch).await?;
         let last = Commit { before, after, ..Commit::default() };
-        self.clear_attempts(&frame, of, (&[], tiles), last).await.map_err(race)?;
+        self.clear_attempts(of, (&[], tiles), last).await.map_err(race)?;
         self.superseded_rows_gone().await;
         Ok(())
     }

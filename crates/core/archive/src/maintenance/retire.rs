@@ -54,7 +54,7 @@ impl Dataset {
         let frame = self.frame();
         let limit = TimeRange { start: None, end: Some(limit_of(&frame, limit)?) };
         let limit = Bounds::new(&frame.spec, &limit)?;
-        let mut slices = self.store().slices(&frame.dataset).await?;
+        let mut slices = self.slices().await?;
         slices.retain(|slice| limit.ends_after(frame.spec.slice_ticks(*slice).1));
         if !dry_run {
             let all = slices.into_iter().map(|slice| (slice, None)).collect();
@@ -152,10 +152,10 @@ impl Dataset {
     ///
     /// # Errors
     /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped.
-    pub(crate) async fn watch(&self, frame: &Frame, slices: BTreeSet<SliceId>) -> Result<Watch> {
-        let name = &frame.spec.name;
+    pub(crate) async fn watch(&self, slices: BTreeSet<SliceId>) -> Result<Watch> {
+        let name = &self.frame().dataset.name;
         // A drop that begins after the notes were read is seen, or noted later.
-        let retired = self.retired_since(frame, slices.clone(), i64::MIN).await?;
+        let retired = self.retired_since(slices.clone(), i64::MIN).await?;
         let seen = self.fence().look().await?;
         match slices.iter().find(|slice| seen.is_dropping(name, **slice)) {
             Some(slice) => Err(ArchiveError::SliceRetired { dataset: name.clone(), slice: *slice }),
@@ -168,21 +168,21 @@ impl Dataset {
     ///
     /// # Errors
     /// [`ArchiveError::SliceRetired`] where somebody did, or may do so still.
-    pub(crate) async fn nothing_dropped(&self, frame: &Frame, watch: &Watch) -> Result<()> {
-        let name = &frame.spec.name;
-        if self.fence().pass(&frame.dataset, &watch.slices).await?.token() == watch.seen.token() {
+    pub(crate) async fn nothing_dropped(&self, watch: &Watch) -> Result<()> {
+        let home = &self.frame().dataset;
+        if self.fence().pass(home, &watch.slices).await?.token() == watch.seen.token() {
             return Ok(());
         }
-        let retired = self.retired_since(frame, watch.slices.clone(), i64::MIN).await?;
+        let retired = self.retired_since(watch.slices.clone(), i64::MIN).await?;
         match retired.iter().find(|(slice, retired_us)| watch.retired.get(slice) != Some(retired_us)) {
-            Some((slice, _)) => Err(ArchiveError::SliceRetired { dataset: name.clone(), slice: *slice }),
+            Some((slice, _)) => Err(ArchiveError::SliceRetired { dataset: home.name.clone(), slice: *slice }),
             None => Ok(()),
         }
     }
 
     /// Records that a slice is dropped, should later rows make it begin anew.
     async fn note_retired(&self, frame: &Frame, slice: SliceId) -> Result<RecordPut> {
-        let key = catalog::retired_key(&frame.spec.name, slice);
+        let key = catalog::retired_key(&frame.dataset, slice);
         let value = catalog::to_json(&key, &Retired { retired_us: self.stamp_us().await? })?;
         Ok(catalog::put(key, value, Expect::Any))
     }
@@ -193,7 +193,10 @@ impl Dataset {
         if !self.fence().needs_closing() {
             return Ok(());
         }
-        for slice in self.fence().look().await?.dropping(name) {
+        for slice in self.fence().look().await?.dropping(&frame.dataset.name) {
+            if !frame.spec.has_slice(slice) {
+                continue;
+            }
             let Some((closed, record)) = self.fence().take_over(&frame.dataset, slice).await? else { continue };
             tracing::info!(target: LOG, dataset = %name, slice = slice.0, "finishing the drop of a slice that was cut off");
             let when = DropSlice { holding: None, before: vec![record, self.note_retired(frame, slice).await?] };

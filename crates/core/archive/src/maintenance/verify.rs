@@ -13,7 +13,7 @@ use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile, Window};
 use futures::TryStreamExt;
 use rayon::prelude::*;
 
-use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Retired, superseded};
+use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, Retired, superseded};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{Frame, binding};
@@ -47,7 +47,7 @@ impl Dataset {
         let ledger = self.ledger(&mut report).await?;
         report.batches_unfinished = ledger.changing.len() as u64;
         let mut found = Found::default();
-        let slices = self.store().slices(&frame.dataset).await?;
+        let slices = self.slices().await?;
         for (done, slice) in slices.iter().enumerate() {
             self.verify_slice(&frame, *slice, &ledger, &mut report, &mut found).await?;
             if let Some(progress) = progress {
@@ -56,9 +56,10 @@ impl Dataset {
         }
         let retired = self.retired(&mut report).await?;
         for (batch, record) in ledger.live() {
+            let Some(record) = record.of_dataset(frame.spec.group.as_ref()) else { continue };
             report.batches += 1;
             let is_retired = |slice: &SliceId| retired.get(slice).is_some_and(|us| *us >= record.written_us);
-            self.look_for(&frame, *batch, record, &is_retired, &found, &mut report).await?;
+            self.look_for(&frame, *batch, &record, &is_retired, &found, &mut report).await?;
         }
         self.foreign(&frame, &ledger, found.strangers, &mut report).await?;
         report.damage.sort_by_key(|damage| (damage.tile, damage.chunk));
@@ -71,10 +72,10 @@ impl Dataset {
 
     /// Reads the records of batches, and tests all other records of the dataset.
     async fn ledger(&self, report: &mut VerifyReport) -> Result<Ledger> {
-        let name = self.spec().name.clone();
+        let (name, home) = (self.spec().name.clone(), self.frame().dataset);
         let mut ledger = Ledger::default();
         // Intents first: a write that ends in between is then found by its record.
-        for record in catalog::list(self.store(), &format!("intent/{name}/")).await? {
+        for record in catalog::list(self.store(), &catalog::items("intent", &home)).await? {
             let parsed = parsed::<Intent>(&record.key, &record.value, report);
             if let (Ok(batch), intent) = (catalog::id_of(&record.key), parsed) {
                 match intent {
@@ -83,7 +84,7 @@ impl Dataset {
                 }
             }
         }
-        for record in catalog::list(self.store(), &format!("batch/{name}/")).await? {
+        for record in catalog::list(self.store(), &catalog::items("batch", &home)).await? {
             let parsed = parsed::<BatchRecord>(&record.key, &record.value, report);
             if let (Ok(batch), stored) = (catalog::id_of(&record.key), parsed) {
                 match stored {
@@ -92,14 +93,15 @@ impl Dataset {
                 }
             }
         }
-        for key in [superseded::head_key(&name), catalog::copy_key(&name)] {
+        for key in [superseded::head_key(&home), catalog::copy_key(&home)] {
             if let Some(value) = self.store().record(&key).await? {
-                ledger.is_copy |= key == catalog::copy_key(&name);
+                ledger.is_copy |= key == catalog::copy_key(&home);
                 parsed::<serde_json::Value>(&key, &value, report);
             }
         }
-        for kind in ["index", "lease", "superseded"] {
-            for record in catalog::list(self.store(), &format!("{kind}/{name}/")).await? {
+        let of_index = |kind| format!("{kind}/{name}/");
+        for prefix in [of_index("index"), of_index("lease"), catalog::items("superseded", &home)] {
+            for record in catalog::list(self.store(), &prefix).await? {
                 parsed::<serde_json::Value>(&record.key, &record.value, report);
             }
         }
@@ -146,7 +148,7 @@ impl Dataset {
     /// When slices were dropped, if ever.
     async fn retired(&self, report: &mut VerifyReport) -> Result<HashMap<SliceId, i64>> {
         let mut retired = HashMap::new();
-        for record in catalog::list(self.store(), &format!("retired/{}/", self.spec().name)).await? {
+        for record in catalog::list(self.store(), &catalog::items("retired", &self.frame().dataset)).await? {
             let slice = record.key.rsplit('/').next().and_then(|slice| slice.parse().ok());
             if let (Some(slice), Some(parsed)) = (slice, parsed::<Retired>(&record.key, &record.value, report)) {
                 retired.insert(SliceId(slice), parsed.retired_us);
@@ -220,18 +222,23 @@ impl Dataset {
         record: &BatchRecord,
         report: &mut VerifyReport,
     ) -> Result<Option<Lists>> {
-        let parts = match catalog::parts(self.store(), &frame.spec, batch).await {
+        let parts = match catalog::parts(self.store(), &frame.dataset, batch).await {
             Err(ArchiveError::Catalog { key, reason }) => {
                 report.records.push(RecordDamage { key, reason });
                 return Ok(None);
             }
             parts => record.own_parts(parts?).0,
         };
+        let of_dataset = |mut part: ChunkList| {
+            part.refs.retain(|chunk| frame.spec.has_slice(chunk.key.slice));
+            part
+        };
+        let parts: Vec<ChunkList> = parts.into_iter().map(of_dataset).filter(|part| !part.refs.is_empty()).collect();
         let refs = parts.iter().flat_map(|part| &part.refs);
         let (chunks, rows) = refs.fold((0, 0), |(chunks, rows), chunk| (chunks + 1, rows + u64::from(chunk.rows)));
         let lists = Lists::new(parts);
         if (chunks, rows) != (record.chunks, record.rows) && self.is_unchanged(batch, record).await? {
-            let key = catalog::batch_key(&frame.spec.name, batch);
+            let key = catalog::batch_key(&frame.dataset, batch);
             let reason = format!(
                 "it says {} chunks with {} rows, the lists of the batch (part records) {chunks} with {rows}: write the batch \
                  again with replace",
@@ -245,9 +252,9 @@ impl Dataset {
 
     /// Whether a batch is as it was when the verification began.
     async fn is_unchanged(&self, batch: BatchId, record: &BatchRecord) -> Result<bool> {
-        let name = &self.spec().name;
-        let begun = catalog::get::<Intent>(self.store(), &catalog::intent_key(name, batch)).await?;
-        let now = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+        let home = &self.frame().dataset;
+        let begun = catalog::get::<Intent>(self.store(), &catalog::intent_key(home, batch)).await?;
+        let now = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
         let same = now.is_some_and(|(now, _)| (now.written_us, now.removed) == (record.written_us, record.removed));
         Ok(same && begun.is_none_or(|(intent, _)| intent.written_us == record.written_us))
     }
@@ -307,15 +314,15 @@ impl Dataset {
         strangers: Vec<(ChunkKey, Origin, u64)>,
         report: &mut VerifyReport,
     ) -> Result<()> {
-        let name = &frame.spec.name;
+        let home = &frame.dataset;
         let mut known: HashMap<BatchId, (Option<Intent>, Option<BatchRecord>)> = HashMap::new();
         for (key, origin, rows) in strangers {
             let batch = origin.batch;
             let (begun, stored) = match known.entry(batch) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(unknown) => {
-                    let begun = catalog::get::<Intent>(self.store(), &catalog::intent_key(name, batch)).await?;
-                    let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+                    let begun = catalog::get::<Intent>(self.store(), &catalog::intent_key(home, batch)).await?;
+                    let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
                     unknown.insert((begun.map(|found| found.0), stored.map(|found| found.0)))
                 }
             };
@@ -438,7 +445,7 @@ struct Lists {
 
 impl Lists {
     /// A chunk that is listed twice counts once.
-    fn new(parts: Vec<catalog::ChunkList>) -> Self {
+    fn new(parts: Vec<ChunkList>) -> Self {
         let mut seen = HashSet::new();
         let (steps, mut rows_listed_again) = (parts.len(), 0);
         let mut first = |chunk: &ChunkRef| {

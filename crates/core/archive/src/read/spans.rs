@@ -52,7 +52,7 @@ impl Dataset {
         let frame = this.frame();
         let spec = &frame.spec;
         let last = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
-        let slices = this.store().slices(&frame.dataset).await?;
+        let slices = this.slices().await?;
         for slice in slices.into_iter().rev().filter(|slice| *slice <= spec.slice_of(last)) {
             let spans = this.spans_in(vec![slice], &[cell], (Window(i32::MIN), last)).await?;
             if let Some(found) = spans.into_iter().rev().find(|span| span.tick_min < tick) {
@@ -71,7 +71,7 @@ impl Dataset {
         let frame = this.frame();
         let spec = &frame.spec;
         let first = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
-        let slices = this.store().slices(&frame.dataset).await?;
+        let slices = this.slices().await?;
         for slice in slices.into_iter().filter(|slice| *slice >= spec.slice_of(first)) {
             let spans = this.spans_in(vec![slice], &[cell], (first, Window(i32::MAX))).await?;
             if let Some(found) = spans.into_iter().find(|span| span.tick_max >= tick) {

@@ -20,11 +20,11 @@ impl Dataset {
         if known.token == head.token {
             return Ok(known);
         }
-        let name = &self.spec().name;
+        let home = &self.frame().dataset;
         let mut batches = HashSet::clone(&known.batches);
         // The last page that was known may have grown.
         for page in known.pages.saturating_sub(1)..head.pages {
-            let found = catalog::get::<Vec<String>>(self.store(), &page_key(name, page)).await?;
+            let found = catalog::get::<Vec<String>>(self.store(), &page_key(home, page)).await?;
             batches.extend(found.into_iter().flat_map(|(ids, _)| ids).filter_map(|id| BatchId::from_hex(&id)));
         }
         let SupersededHead { token, pages, unsettled } = head;
@@ -34,7 +34,7 @@ impl Dataset {
     }
 
     async fn superseded_head(&self) -> Result<(SupersededHead, Option<Bytes>)> {
-        let found = catalog::get(self.store(), &head_key(&self.spec().name)).await?;
+        let found = catalog::get(self.store(), &head_key(&self.frame().dataset)).await?;
         Ok(found.map_or_else(Default::default, |(head, bytes)| (head, Some(bytes))))
     }
 
@@ -48,10 +48,10 @@ impl Dataset {
     pub(crate) async fn supersede_all(&self, batches: &HashSet<BatchId>) -> Result<()> {
         let known = self.superseded().await?;
         let mut new: Vec<BatchId> = batches.difference(&known.batches).copied().collect();
-        let name = self.spec().name.clone();
+        let home = self.frame().dataset;
         let mut page = known.pages.saturating_sub(1);
         while !new.is_empty() {
-            let key = page_key(&name, page);
+            let key = page_key(&home, page);
             let found = catalog::get::<Vec<String>>(self.store(), &key).await?;
             let (mut ids, bytes) = found.map_or_else(Default::default, |(ids, bytes)| (ids, Some(bytes)));
             if ids.len() >= PAGE_BATCHES {
@@ -85,7 +85,7 @@ impl Dataset {
             self.commit(commit).await?;
             return self.change_superseded(|_| ()).await;
         }
-        let key = head_key(&self.spec().name);
+        let key = head_key(&self.frame().dataset);
         loop {
             let (mut head, bytes) = self.superseded_head().await?;
             head.token = clock::unique_batch(clock::stamp_us()).to_string();
@@ -115,7 +115,7 @@ impl Dataset {
 
     /// Changes the head of the list, in its token at least.
     async fn change_superseded(&self, change: impl Fn(&mut SupersededHead)) -> Result<()> {
-        let key = head_key(&self.spec().name);
+        let key = head_key(&self.frame().dataset);
         loop {
             let (mut head, bytes) = self.superseded_head().await?;
             head.token = clock::unique_batch(clock::stamp_us()).to_string();
@@ -137,15 +137,15 @@ impl Dataset {
 
     /// The same, with the condition that it is so still, as far as [`Self::commit_telling`] tells.
     pub(crate) async fn unchanged(&self) -> Result<(String, RecordPut)> {
-        let name = &self.spec().name;
+        let home = &self.frame().dataset;
         let (head, bytes) = self.superseded_head().await?;
-        let key = head_key(name);
+        let key = head_key(home);
         let condition = match bytes {
             Some(bytes) => catalog::put(key, bytes.clone(), Expect::Is(bytes)),
             None => catalog::no_record(key),
         };
         let mut token = head.token;
-        for record in catalog::list(self.store(), &format!("intent/{name}/")).await? {
+        for record in catalog::list(self.store(), &catalog::items("intent", home)).await? {
             token.push_str(&record.key);
             token.push_str(&String::from_utf8_lossy(&record.value));
         }

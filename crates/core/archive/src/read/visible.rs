@@ -206,9 +206,10 @@ impl Visibility {
         if record.ended_us < self.late_us {
             return Ok(current);
         }
-        let parts = catalog::parts(self.dataset.store(), &frame.spec, batch).await?;
+        let parts = catalog::parts(self.dataset.store(), &frame.dataset, batch).await?;
         let (own, _) = record.own_parts(parts);
-        let missed = own.iter().flat_map(|part| &part.refs).any(|chunk| (chunk.key.slice, chunk.key.tile) <= taken);
+        let here = own.iter().flat_map(|part| &part.refs).filter(|chunk| frame.spec.has_slice(chunk.key.slice));
+        let missed = here.into_iter().any(|chunk| (chunk.key.slice, chunk.key.tile) <= taken);
         match &record.previous {
             None if missed => Ok(None),
             Some(previous) if missed || shown => {
@@ -327,14 +328,14 @@ impl Dataset {
 
     /// The records of those of the batches that have one.
     async fn records_of(&self, batches: HashSet<BatchId>) -> Result<HashMap<BatchId, BatchRecord>> {
-        let name = &self.spec().name;
+        let home = &self.frame().dataset;
         if batches.len() > LOOKED_UP {
-            let mut records: HashMap<_, _> = catalog::finished(self.store(), name).await?.into_iter().collect();
+            let mut records: HashMap<_, _> = catalog::finished(self.store(), home).await?.into_iter().collect();
             records.retain(|batch, _| batches.contains(batch));
             return Ok(records);
         }
         let look_up = async |batch: BatchId| {
-            let found = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(name, batch)).await?;
+            let found = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
             Ok::<_, ArchiveError>(found.map(|(record, _)| (batch, record)))
         };
         let found = stream::iter(batches).map(look_up).buffer_unordered(LOOKED_UP_AT_ONCE);

@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
 use chronotile_chunk::Origin;
-use chronotile_store::{Chunk, ChunkKey, Commit, Expect, RecordPut, StoreError};
+use chronotile_store::{Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, StoreError};
 use chronotile_types::{BatchId, SliceId, Tile};
 
 use crate::LOG;
 use crate::catalog::fence::{self, Observed};
-use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, REFS_PER_PART_MAX};
+use crate::catalog::{self, BatchPart, BatchRecord, ChunkList, ChunkRef, Intent, REFS_PER_PART_MAX};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
@@ -23,7 +23,10 @@ use crate::write::sort::Filed;
 /// Which batch of which dataset is written, and how. It stays the same through all phases of a write.
 pub(crate) struct Target<'a> {
     pub dataset: &'a Dataset,
-    pub frame: &'a Frame,
+    /// Where the catalog keeps the batch.
+    pub home: DatasetRef,
+    /// The datasets that rows are given of.
+    pub frames: &'a [Frame],
     pub batch: BatchId,
     /// The name that the caller gave the batch.
     pub key: Option<String>,
@@ -45,7 +48,7 @@ impl Target<'_> {
     fn as_race(&self, error: ArchiveError) -> ArchiveError {
         match error {
             ArchiveError::Store(StoreError::RecordConflict { .. }) => ArchiveError::BatchRace {
-                dataset: self.frame.spec.name.clone(),
+                dataset: self.home.name.clone(),
                 key: self.key.clone().unwrap_or_else(|| self.batch.to_string()),
             },
             error => error,
@@ -54,15 +57,19 @@ impl Target<'_> {
 }
 
 /// What the input has given so far.
-#[derive(Default)]
 pub(crate) struct Given {
-    pub rows: i64,
+    /// Of each input.
+    pub rows: Vec<i64>,
     pub content: Content,
 }
 
 impl Given {
+    pub(crate) fn new(inputs: usize) -> Self {
+        Self { rows: vec![0; inputs], content: Content::default() }
+    }
+
     pub(crate) fn add(&mut self, filed: &Filed) {
-        self.rows += filed.rows.num_rows() as i64;
+        self.rows[filed.input] += filed.rows.num_rows() as i64;
         filed.hashes.iter().for_each(|hash| self.content.add(*hash));
     }
 }
@@ -78,19 +85,23 @@ impl Stored {
         !self.record.removed && self.record.content == given.content.to_string()
     }
 
-    /// The report of a write that found its batch stored.
-    pub(crate) fn report(&self, target: &Target<'_>, given: &Given) -> WriteReport {
-        let BatchRecord { rows, tiles, chunks, bytes, .. } = self.record;
-        let duplicates = given.rows as u64 - rows.min(given.rows as u64);
-        WriteReport { batch: target.batch, stored: false, rows, duplicates, tiles, chunks, bytes }
+    /// The reports of a write that found its batch stored.
+    pub(crate) fn reports(&self, target: &Target<'_>, given: &Given) -> Vec<WriteReport> {
+        let report = |(frame, given): (&Frame, &i64)| {
+            let own = self.record.of_dataset(frame.spec.group.as_ref());
+            let (rows, tiles, chunks, bytes) = own.map_or((0, 0, 0, 0), |own| (own.rows, own.tiles, own.chunks, own.bytes));
+            let duplicates = (*given as u64).saturating_sub(rows);
+            WriteReport { batch: target.batch, stored: false, rows, duplicates, tiles, chunks, bytes }
+        };
+        target.frames.iter().zip(&given.rows).map(report).collect()
     }
 
     pub(crate) fn differs(&self, target: &Target<'_>, given: &Given) -> ArchiveError {
         ArchiveError::BatchDiffers {
-            dataset: target.frame.spec.name.clone(),
+            dataset: target.home.name.clone(),
             key: target.key.clone().unwrap_or_default(),
             stored_rows: self.record.rows,
-            given_rows: given.rows as u64,
+            given_rows: given.rows.iter().sum::<i64>() as u64,
         }
     }
 }
@@ -104,7 +115,7 @@ struct Claim {
 
 impl Claim {
     fn key(target: &Target<'_>) -> String {
-        catalog::intent_key(&target.frame.spec.name, target.batch)
+        catalog::intent_key(&target.home, target.batch)
     }
 
     /// The put of the intent under the condition that nobody else put one, and whether it is the first of its stamp.
@@ -158,20 +169,57 @@ impl Earlier {
 /// What an attempt has put, or may have.
 struct Put {
     parts: Vec<ChunkList>,
+    /// Of each input.
+    inputs: Vec<PutOfInput>,
+}
+
+/// What an attempt has put of one input.
+struct PutOfInput {
     report: WriteReport,
     ticks: Option<(i64, i64)>,
     tiles: HashSet<Tile>,
     repeats: Repeats,
 }
 
-impl Put {
+impl PutOfInput {
     fn nothing(batch: BatchId) -> Self {
         let report = WriteReport { batch, stored: true, rows: 0, duplicates: 0, tiles: 0, chunks: 0, bytes: 0 };
-        Self { parts: Vec::new(), report, ticks: None, tiles: HashSet::new(), repeats: Repeats::default() }
+        Self { report, ticks: None, tiles: HashSet::new(), repeats: Repeats::default() }
+    }
+
+    fn enter(&mut self, filed: &Filed, given: usize, chunks: &[Chunk]) {
+        for tick in &filed.ticks {
+            let (first, last) = self.ticks.unwrap_or((*tick, *tick));
+            self.ticks = Some((first.min(*tick), last.max(*tick)));
+        }
+        self.tiles.extend(chunks.iter().map(|chunk| chunk.key.tile));
+        let report = &mut self.report;
+        report.duplicates += (given - filed.rows.num_rows()) as u64;
+        report.rows += filed.rows.num_rows() as u64;
+        report.tiles = self.tiles.len() as u64;
+        report.chunks += chunks.len() as u64;
+        report.bytes += chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
+    }
+
+    /// What the record of the batch says of it in dataset `dataset` of a group.
+    fn part(&self, dataset: u8) -> BatchPart {
+        let WriteReport { rows, tiles, chunks, bytes, .. } = self.report;
+        BatchPart { dataset, rows, tiles, chunks, bytes, ticks: self.ticks, repeated: self.repeats.count() }
+    }
+}
+
+impl Put {
+    fn nothing(target: &Target<'_>) -> Self {
+        let inputs = target.frames.iter().map(|_| PutOfInput::nothing(target.batch)).collect();
+        Self { parts: Vec::new(), inputs }
     }
 
     fn refs(&self) -> impl Iterator<Item = &ChunkRef> {
         self.parts.iter().flat_map(|part| &part.refs)
+    }
+
+    fn sum(&self, of: impl Fn(&WriteReport) -> u64) -> u64 {
+        self.inputs.iter().map(|input| of(&input.report)).sum()
     }
 }
 
@@ -193,7 +241,7 @@ impl<'a> Attempt<'a> {
             target,
             earlier: Earlier::default(),
             claim: Claim { intent: target.intent(written_us), found: None },
-            put: Put::nothing(target.batch),
+            put: Put::nothing(target),
             fence: None,
         }
     }
@@ -201,14 +249,14 @@ impl<'a> Attempt<'a> {
     /// Reads what earlier writes of the batch left, and takes over from one that was cut off.
     pub(crate) async fn look_back(target: &'a Target<'a>, written_us: i64) -> Result<Self> {
         let mut attempt = Self::at_new(target, written_us);
-        let (store, name) = (target.dataset.store(), &target.frame.spec.name);
+        let (store, home) = (target.dataset.store(), &target.home);
         // The intent is read first: a write that ends in between is then found by its record.
         let begun = catalog::get::<Intent>(store, &Claim::key(target)).await?;
-        let stored = catalog::get::<BatchRecord>(store, &catalog::batch_key(name, target.batch)).await?;
+        let stored = catalog::get::<BatchRecord>(store, &catalog::batch_key(home, target.batch)).await?;
         if let Some((record, bytes)) = stored {
             // What replaces a batch is later than the batch, whichever machine wrote it.
             attempt.stamp_after(record.written_us).await?;
-            attempt.earlier.retired = target.dataset.retirement(target.frame, target.batch, &record).await?;
+            attempt.earlier.retired = target.dataset.retirement(target.batch, &record, None).await?;
             attempt.stamp_after(attempt.earlier.retired.retired_us).await?;
             attempt.earlier.stored = Some(Stored { record, bytes });
         }
@@ -217,7 +265,7 @@ impl<'a> Attempt<'a> {
             attempt.claim.found = Some(bytes);
             attempt.earlier.cut_off = true;
             tracing::info!(
-                target: LOG, dataset = %name, batch = target.key, "taking over a batch from a write that was cut off"
+                target: LOG, dataset = %home.name, batch = target.key, "taking over a batch from a write that was cut off"
             );
             let before = attempt.conditions()?;
             target.commit(Commit { before, ..Commit::default() }).await?;
@@ -225,7 +273,7 @@ impl<'a> Attempt<'a> {
         let earlier = &mut attempt.earlier;
         if earlier.cut_off || earlier.stored.is_some() && !earlier.only_compared(target) {
             // From here on no earlier attempt can add parts.
-            earlier.parts = catalog::parts(store, &target.frame.spec, target.batch).await?;
+            earlier.parts = catalog::parts(store, home, target.batch).await?;
         }
         Ok(attempt)
     }
@@ -235,16 +283,16 @@ impl<'a> Attempt<'a> {
         let (Some(intent), Some(Stored { record, bytes })) = (&self.claim.found, &self.earlier.stored) else {
             return Ok(());
         };
-        let Target { dataset, frame, batch, .. } = *self.target;
+        let Target { dataset, batch, .. } = *self.target;
         let left = Left { dead: self.put.parts.clone(), others: !self.earlier.parts.is_empty() };
-        let cleared = dataset.clear_dead(frame, batch, intent.clone(), Some((record, bytes)), left).await;
+        let cleared = dataset.clear_dead(batch, intent.clone(), Some((record, bytes)), left).await;
         cleared.map_err(|error| self.target.as_race(error))
     }
 
     /// Gives the rows a later stamp than this one.
     async fn stamp_after(&mut self, earlier_us: i64) -> Result<()> {
         if self.claim.intent.written_us <= earlier_us {
-            self.target.frame.clock.saw(earlier_us);
+            self.target.dataset.clock().saw(earlier_us);
             self.claim.intent.written_us = self.target.dataset.stamp_us().await?;
         }
         Ok(())
@@ -262,7 +310,7 @@ impl<'a> Attempt<'a> {
 
     /// Puts buffered rows before the batch ends.
     pub(crate) async fn flush(&mut self, buffer: Vec<Filed>) -> Result<()> {
-        self.put.repeats.several = true;
+        self.put.inputs.iter_mut().for_each(|input| input.repeats.several = true);
         let chunks = self.encode(buffer)?;
         self.watch_slices().await?;
         for chunks in split(chunks) {
@@ -272,7 +320,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Puts what is left and ends the batch.
-    pub(crate) async fn end(&mut self, buffer: Vec<Filed>, given: &Given) -> Result<WriteReport> {
+    pub(crate) async fn end(&mut self, buffer: Vec<Filed>, given: &Given) -> Result<Vec<WriteReport>> {
         let chunks = self.encode(buffer)?;
         let mut steps = split(chunks);
         let last = steps.pop().unwrap_or_default();
@@ -282,14 +330,13 @@ impl<'a> Attempt<'a> {
         for chunks in steps {
             self.put_step(chunks).await?;
         }
-        self.put.report.tiles = self.put.tiles.len() as u64;
         self.end_with(last, given).await?;
         if self.earlier.stored.is_none() {
             // Reads of this process that begin from here on need not ask.
             let origin = Origin { batch: self.target.batch, written_us: self.claim.intent.written_us };
             self.target.dataset.remember_counting(std::iter::once(origin));
         }
-        Ok(self.put.report.clone())
+        Ok(self.put.inputs.iter().map(|input| input.report.clone()).collect())
     }
 
     /// Takes back what this attempt has put. Where this fails too, the batch stays
@@ -301,34 +348,29 @@ impl<'a> Attempt<'a> {
             return;
         }
         let Some(intent) = self.claim.found else { return };
-        let Target { dataset, frame, batch, .. } = *self.target;
+        let Target { dataset, batch, .. } = *self.target;
         let dead = self.put.parts.into_iter().chain(self.earlier.parts).collect();
-        let _ = dataset.clear_dead(frame, batch, intent, None, Left { dead, others: false }).await;
+        let _ = dataset.clear_dead(batch, intent, None, Left { dead, others: false }).await;
     }
 
     /// Encodes buffered rows, noting what they become.
     fn encode(&mut self, buffer: Vec<Filed>) -> Result<Vec<Chunk>> {
-        if buffer.is_empty() {
-            return Ok(vec![]);
-        }
-        let frame = self.target.frame;
-        let filed = Filed::concat(frame, buffer)?;
-        let given = filed.rows.num_rows();
-        let filed = filed.sorted(frame)?;
-        let put = &mut self.put;
-        put.repeats.enter(frame, &filed)?;
-        put.report.duplicates += (given - filed.rows.num_rows()) as u64;
-        put.report.rows += filed.rows.num_rows() as u64;
+        let mut by_input: Vec<Vec<Filed>> = self.target.frames.iter().map(|_| Vec::new()).collect();
+        buffer.into_iter().for_each(|filed| by_input[filed.input].push(filed));
         let origin = Origin { batch: self.target.batch, written_us: self.claim.intent.written_us };
-        let chunks = encode_tiles(frame, &filed, origin)?;
-        for tick in &filed.ticks {
-            let (first, last) = put.ticks.unwrap_or((*tick, *tick));
-            put.ticks = Some((first.min(*tick), last.max(*tick)));
+        let mut all = Vec::new();
+        for (input, buffer) in by_input.into_iter().enumerate().filter(|(_, buffer)| !buffer.is_empty()) {
+            let frame = &self.target.frames[input];
+            let filed = Filed::concat(frame, buffer)?;
+            let given = filed.rows.num_rows();
+            let filed = filed.sorted(frame)?;
+            let put = &mut self.put.inputs[input];
+            put.repeats.enter(frame, &filed)?;
+            let chunks = encode_tiles(frame, &filed, origin)?;
+            put.enter(&filed, given, &chunks);
+            all.extend(chunks);
         }
-        put.tiles.extend(chunks.iter().map(|chunk| chunk.key.tile));
-        put.report.chunks += chunks.len() as u64;
-        put.report.bytes += chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
-        Ok(chunks)
+        Ok(all)
     }
 
     /// Puts chunks with their list.
@@ -340,7 +382,7 @@ impl<'a> Attempt<'a> {
 
     /// The last commit: remaining chunks, removal of what no longer belongs, the record.
     async fn end_with(&mut self, chunks: Vec<Chunk>, given: &Given) -> Result<()> {
-        let (dataset, batch, name) = (self.target.dataset, self.target.batch, &self.target.frame.spec.name);
+        let (dataset, batch, home) = (self.target.dataset, self.target.batch, &self.target.home);
         let mut before = self.conditions()?;
         if !chunks.is_empty() {
             before.push(self.list(&chunks));
@@ -351,7 +393,7 @@ impl<'a> Attempt<'a> {
             let dead = self.earlier.parts.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key);
             let remove = dead.filter(|key| !live.contains(key)).collect();
             let mut after: Vec<RecordPut> =
-                self.earlier.parts.iter().map(|part| catalog::delete_part(name, batch, part.number)).collect();
+                self.earlier.parts.iter().map(|part| catalog::delete_part(home, batch, part.number)).collect();
             let record = self.record(given)?;
             after.extend([self.put_record(&record), self.claim.release(self.target)?]);
             return self.end_plain(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;
@@ -365,7 +407,7 @@ impl<'a> Attempt<'a> {
             dataset.supersede(batch).await?;
         }
         // What a process is moving elsewhere must not be replaced.
-        let watch = dataset.watch(self.target.frame, slices).await?;
+        let watch = dataset.watch(slices).await?;
         // Readers see the old rows until here, and the new ones from here on. The intent stays where old ones are left, until a
         // consolidation finds that no reader needs them any more.
         let record = loop {
@@ -384,17 +426,17 @@ impl<'a> Attempt<'a> {
             break record;
         };
         if dataset.fence().needs_closing() {
-            dataset.nothing_dropped(self.target.frame, &watch).await?;
+            dataset.nothing_dropped(&watch).await?;
         }
         if dataset.kept_us() > 0 || self.earlier.parts.is_empty() {
             return Ok(());
         }
         let Some(intent) = self.claim.found.clone() else { return Ok(()) };
         let stored = Some((&record.record, &record.bytes));
-        match dataset.clear_all_dead(self.target.frame, batch, intent, stored).await {
+        match dataset.clear_all_dead(batch, intent, stored).await {
             Err(error) if !matches!(error, ArchiveError::SliceRetired { .. }) => {
                 tracing::warn!(
-                    target: LOG, dataset = %name, batch = self.target.key,
+                    target: LOG, dataset = %home.name, batch = self.target.key,
                     "the new rows count, and consolidation will take away the old ones: {error}"
                 );
                 Ok(())
@@ -443,18 +485,18 @@ impl<'a> Attempt<'a> {
 
     /// Whether the chunks of this write, which are durable by now, have not gone with their slices, and will not go unseen.
     async fn slices_stay(&mut self) -> Result<Observed> {
-        let Target { dataset, frame, .. } = self.target;
+        let Target { dataset, home, .. } = self.target;
         let refs: Vec<ChunkRef> = self.put.refs().copied().collect();
         let seen = if dataset.fence().needs_closing() {
             let slices: BTreeSet<SliceId> = refs.iter().map(|chunk| chunk.key.slice).collect();
-            dataset.fence().pass(&frame.dataset, &slices).await?
+            dataset.fence().pass(home, &slices).await?
         } else {
             dataset.fence().look().await?
         };
         if self.fence.as_deref() != Some(seen.token()) {
-            let there: HashSet<ChunkKey> = dataset.existing(frame, &refs).await?.into_iter().collect();
+            let there: HashSet<ChunkKey> = dataset.existing(&refs).await?.into_iter().collect();
             if let Some(gone) = refs.iter().find(|chunk| !there.contains(&chunk.key)) {
-                return Err(ArchiveError::SliceRetired { dataset: frame.spec.name.clone(), slice: gone.key.slice });
+                return Err(ArchiveError::SliceRetired { dataset: home.name.clone(), slice: gone.key.slice });
             }
             self.fence = Some(seen.token().to_owned());
         }
@@ -466,7 +508,7 @@ impl<'a> Attempt<'a> {
         let (intent, first) = self.claim.put(self.target)?;
         let mut puts = vec![intent];
         if first {
-            let key = catalog::batch_key(&self.target.frame.spec.name, self.target.batch);
+            let key = catalog::batch_key(&self.target.home, self.target.batch);
             match &self.earlier.stored {
                 Some(Stored { bytes, .. }) => puts.push(catalog::put(key, bytes.clone(), Expect::Is(bytes.clone()))),
                 // Somebody else may have begun and ended the batch since it was looked for.
@@ -478,23 +520,30 @@ impl<'a> Attempt<'a> {
     }
 
     fn record(&self, given: &Given) -> Result<Stored> {
-        let key = catalog::batch_key(&self.target.frame.spec.name, self.target.batch);
-        let report = &self.put.report;
+        let key = catalog::batch_key(&self.target.home, self.target.batch);
+        let put = &self.put;
+        let number = |frame: &Frame| frame.spec.group.as_ref().map(|group| group.number);
+        let parts = self.target.frames.iter().zip(&put.inputs);
+        let datasets: Vec<BatchPart> =
+            parts.filter_map(|(frame, input)| Some(input.part(number(frame)?))).collect();
+        // Ticks of different datasets may be of different lengths.
+        let only = put.inputs.first().filter(|_| datasets.is_empty());
         let record = BatchRecord {
             key: self.target.key.clone(),
             written_us: self.claim.intent.written_us,
             ended_us: self.target.dataset.clock().about_now_us().max(self.claim.intent.written_us),
             removed: false,
-            rows: report.rows,
-            tiles: report.tiles,
-            chunks: report.chunks,
-            bytes: report.bytes,
+            rows: put.sum(|report| report.rows),
+            tiles: put.sum(|report| report.tiles),
+            chunks: put.sum(|report| report.chunks),
+            bytes: put.sum(|report| report.bytes),
             content: given.content.to_string(),
-            ticks: self.put.ticks,
+            ticks: only.and_then(|input| input.ticks),
             parts: (self.first_part(), self.first_part() + self.put.parts.len() as u32),
             previous: self.earlier.stored.as_ref().map(|stored| stored.record.as_previous()),
             copied: None,
-            repeated: self.put.repeats.count(),
+            repeated: only.and_then(|input| input.repeats.count()),
+            datasets,
         };
         let bytes = catalog::to_json(&key, &record)?;
         Ok(Stored { record, bytes })
@@ -502,7 +551,7 @@ impl<'a> Attempt<'a> {
 
     /// The put of a record in the place of the one that was found.
     fn put_record(&self, record: &Stored) -> RecordPut {
-        let key = catalog::batch_key(&self.target.frame.spec.name, self.target.batch);
+        let key = catalog::batch_key(&self.target.home, self.target.batch);
         let expect = self.earlier.stored.as_ref().map_or(Expect::Absent, |stored| Expect::Is(stored.bytes.clone()));
         catalog::put(key, record.bytes.clone(), expect)
     }
@@ -517,7 +566,7 @@ impl<'a> Attempt<'a> {
         let number = self.first_part() + self.put.parts.len() as u32;
         let refs = chunks.iter().map(|chunk| ChunkRef { key: chunk.key, rows: chunk.rows }).collect();
         let part = ChunkList { number, refs };
-        let record = part.put(&self.target.frame.spec.name, self.target.batch);
+        let record = part.put(&self.target.home, self.target.batch);
         self.put.parts.push(part);
         record
     }

@@ -56,7 +56,9 @@ fn mix(hash: u64, value: u64) -> u64 {
 /// again after the column was added, are still the same content.
 pub(crate) fn row_hashes(spec: &DatasetSpec, rows: &RecordBatch) -> std::result::Result<Vec<u64>, ArrowError> {
     let first = spec.schema_versions.first().map_or(rows.num_columns(), |count| *count as usize);
-    let mut hashes = vec![FIRST; rows.num_rows()];
+    // The same row in another dataset of a group is another row of the batch.
+    let seed = spec.group.as_ref().map_or(FIRST, |group| mix(FIRST, u64::from(group.number) + 1));
+    let mut hashes = vec![seed; rows.num_rows()];
     for (place, column) in rows.columns().iter().enumerate() {
         if place < first {
             add_column(&mut hashes, column)?;

@@ -17,6 +17,8 @@ use crate::write::content::{add_ordinals, row_hashes};
 /// Rows of a batch with what places them.
 #[derive(Clone)]
 pub(crate) struct Filed {
+    /// Which of the datasets that are written they are of.
+    pub input: usize,
     pub rows: RecordBatch,
     pub tiles: Vec<Tile>,
     pub ticks: Vec<i64>,
@@ -26,8 +28,8 @@ pub(crate) struct Filed {
 }
 
 impl Filed {
-    /// Files rows that have the dataset's columns; `first` is the ordinal of their first row.
-    pub(crate) fn new(frame: &Frame, rows: RecordBatch, first: i64) -> Result<Self> {
+    /// Files rows of an input that have the dataset's columns; `first` is the ordinal of their first row.
+    pub(crate) fn new(frame: &Frame, input: usize, rows: RecordBatch, first: i64) -> Result<Self> {
         let spec = &frame.spec;
         let bad = |column: &str, row: usize, reason: &str| ArchiveError::Row {
             dataset: spec.name.clone(),
@@ -50,10 +52,10 @@ impl Filed {
             add_ordinals(&mut hashes, first);
         }
         let ordinals = (first..first + rows.num_rows() as i64).collect();
-        Ok(Self { rows, tiles, ticks, hashes, ordinals })
+        Ok(Self { input, rows, tiles, ticks, hashes, ordinals })
     }
 
-    /// Joins several into one.
+    /// Joins several of one input into one.
     pub(crate) fn concat(frame: &Frame, mut parts: Vec<Self>) -> Result<Self> {
         if parts.len() == 1
             && let Some(only) = parts.pop()
@@ -62,6 +64,7 @@ impl Filed {
         }
         let rows = concat_batches(&frame.spec.schema, parts.iter().map(|part| &part.rows));
         let mut all = Self {
+            input: parts.first().map_or(0, |part| part.input),
             rows: rows.map_err(|e| frame.compute("joining rows", e))?,
             tiles: vec![],
             ticks: vec![],
@@ -152,7 +155,7 @@ impl Filed {
             order.iter().map(|row| self.ordinals[pick(row)]).collect(),
         );
         let rows = take_record_batch(&self.rows, &UInt32Array::from(order));
-        Ok(Self { rows: rows.map_err(|e| frame.compute("sorting rows", e))?, tiles, ticks, hashes, ordinals })
+        Ok(Self { input: self.input, rows: rows.map_err(|e| frame.compute("sorting rows", e))?, tiles, ticks, hashes, ordinals })
     }
 
     /// The ranges of rows of one tile each; call after sorting.

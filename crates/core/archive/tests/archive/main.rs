@@ -7,6 +7,7 @@ mod copy;
 mod damage;
 mod edges;
 mod evolution;
+mod groups;
 mod indexes;
 mod interrupted;
 mod large;

@@ -1,0 +1,391 @@
+//! Groups: one batch over several datasets, which counts in all of them or in none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow_array::RecordBatch;
+use chronotile_archive::{
+    AddedColumn, Archive, ArchiveError, ConsolidateOptions, CopyOptions, Group, Result, RetireLimit, WriteOptions,
+    WriteReport,
+};
+use chronotile_memory::MemoryStore;
+use chronotile_store::{Decision, Faulty, Store, StoreError};
+use chronotile_types::{DatasetName, DatasetSpec, Instant, Membership, MergeRule};
+
+use crate::common::*;
+
+const NAMES: [&str; 3] = ["objects", "sources", "forced"];
+
+fn member(name: &str, group: &str) -> DatasetSpec {
+    let base = DatasetSpec {
+        name: DatasetName::new(name).unwrap(),
+        group: Some(Membership { group: DatasetName::new(group).unwrap(), number: 0 }),
+        ..spec()
+    };
+    match name {
+        "objects" => DatasetSpec {
+            window: "3h".parse().unwrap(),
+            windows_per_slice: 1,
+            merge: MergeRule::Latest { version: None },
+            ..base
+        },
+        "forced" => DatasetSpec { windows_per_slice: 4, partition_cells: 4, ..base },
+        _ => base,
+    }
+}
+
+async fn survey(store: &Arc<dyn Store>) -> Group {
+    let archive = archive(store);
+    for name in NAMES {
+        archive.create(member(name, "survey"), true).await.unwrap();
+    }
+    archive.group("survey").await.unwrap()
+}
+
+/// Rows for each dataset; those of different datasets have the same ids, times and tags.
+fn tables(note: &str, hours: i64) -> Vec<(&'static str, RecordBatch)> {
+    vec![
+        ("objects", spread_rows(0, 25, hours, note)),
+        ("sources", spread_rows(0, 40, hours, note)),
+        ("forced", spread_rows(0, 45, hours, note)),
+    ]
+}
+
+async fn write_all(
+    group: &Group,
+    tables: Vec<(&'static str, RecordBatch)>,
+    options: WriteOptions,
+) -> Result<Vec<WriteReport>> {
+    group.write(tables.into_iter().map(|(name, rows)| (name, input([rows]))).collect(), options).await
+}
+
+/// What all datasets hold, in order.
+async fn contents(group: &Group) -> Vec<Vec<(i64, String)>> {
+    let mut all = Vec::new();
+    for name in NAMES {
+        all.push(id_notes(&read_all(group.dataset(name).unwrap()).await));
+    }
+    all
+}
+
+fn notes(tables: &[(&'static str, RecordBatch)]) -> Vec<Vec<(i64, String)>> {
+    tables.iter().map(|(_, rows)| id_notes(rows)).collect()
+}
+
+fn nothing() -> Vec<Vec<(i64, String)>> {
+    vec![vec![]; NAMES.len()]
+}
+
+async fn assert_all_sound(group: &Group) {
+    for dataset in group.datasets() {
+        assert_sound(dataset).await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_one_over_all_its_datasets() {
+    for (store, _folder) in engines() {
+        for store in weakened(&store) {
+            let group = survey(&store).await;
+            let old = tables("old", 12);
+            let reports = write_all(&group, old.clone(), named("visit")).await.unwrap();
+            assert_eq!(reports.iter().map(|report| report.rows).collect::<Vec<_>>(), [25, 40, 45]);
+            assert!(reports.iter().all(|report| report.stored));
+            assert_eq!(contents(&group).await, notes(&old));
+            assert_all_sound(&group).await;
+
+            let again = write_all(&group, old.clone(), named("visit")).await.unwrap();
+            assert!(again.iter().all(|report| !report.stored), "{again:?}");
+            assert_eq!(again.iter().map(|report| report.rows).collect::<Vec<_>>(), [25, 40, 45]);
+
+            // The same rows in other datasets are another content.
+            let swapped = vec![("sources", old[2].1.clone()), ("forced", old[1].1.clone()), old[0].clone()];
+            let refused = write_all(&group, swapped, named("visit")).await;
+            assert!(matches!(refused, Err(ArchiveError::BatchDiffers { .. })), "{refused:?}");
+
+            // What the new content has nothing in is empty after it.
+            let new = vec![("objects", spread_rows(3, 4, 2, "new")), ("forced", spread_rows(3, 2, 2, "new"))];
+            let reports = write_all(&group, new.clone(), replacing("visit")).await.unwrap();
+            assert_eq!(reports.len(), 2);
+            assert_eq!(contents(&group).await, [id_notes(&new[0].1), vec![], id_notes(&new[1].1)]);
+            let batch = group.batch("visit").await.unwrap().unwrap();
+            let rows: Vec<_> = batch.datasets.iter().map(|(name, info)| (name.as_str(), info.rows)).collect();
+            assert_eq!(rows, [("objects", 4), ("forced", 2)]);
+            assert_eq!(group.batches().await.unwrap(), [batch]);
+            assert_eq!(group.dataset("objects").unwrap().batch("visit").await.unwrap().unwrap().rows, 4);
+            assert_eq!(group.dataset("sources").unwrap().batch("visit").await.unwrap(), None);
+            assert_eq!(group.dataset("sources").unwrap().batches().await.unwrap(), []);
+            assert_all_sound(&group).await;
+
+            let refused = group.dataset("forced").unwrap().remove_batch("visit").await;
+            assert!(refused.unwrap_err().to_string().contains("remove the batch from the group"));
+            assert_eq!(group.remove_batch("visit").await.unwrap(), 6);
+            assert_eq!(contents(&group).await, nothing());
+            assert_eq!(group.batch("visit").await.unwrap(), None);
+            assert!(matches!(group.remove_batch("visit").await, Err(ArchiveError::BatchNotFound { .. })));
+            assert_all_sound(&group).await;
+            archive(&store).drop_group("survey").await.unwrap();
+            assert_eq!(archive(&store).dataset_names().await.unwrap(), Vec::<String>::new());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_of_one_dataset_of_a_group_is_a_batch_of_the_group() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let group = survey(&store).await;
+    let alone = spread_rows(0, 9, 3, "alone");
+    write(group.dataset("forced").unwrap(), &alone, named("one")).await.unwrap();
+    // Another handle, as another process has it.
+    let again = write_all(&survey(&store).await, vec![("forced", alone.clone())], named("one")).await.unwrap();
+    assert!(!again[0].stored);
+    let other = write(group.dataset("sources").unwrap(), &alone, named("one")).await;
+    assert!(matches!(other, Err(ArchiveError::BatchDiffers { .. })));
+    assert_eq!(contents(&group).await, [vec![], vec![], id_notes(&alone)]);
+    assert_eq!(group.remove_batch("one").await.unwrap(), 9);
+    assert_eq!(contents(&group).await, nothing());
+}
+
+/// A store that fails at one call, or from one call on.
+fn failing(inner: Arc<dyn Store>, at: u64, after: bool, dead: bool) -> (Arc<dyn Store>, Arc<AtomicBool>) {
+    let struck = Arc::new(AtomicBool::new(false));
+    let strikes = struck.clone();
+    let faulty = Faulty::new(inner, move |call| {
+        if call.number < at {
+            return Decision::Pass;
+        }
+        match (strikes.swap(true, Ordering::SeqCst), dead, after) {
+            (true, false, _) => Decision::Pass,
+            (false, _, true) => Decision::FailAfter("the fault of this test".into()),
+            _ => {
+                Decision::FailBefore(StoreError::Refused { engine: "test", reason: "the fault of this test".into() })
+            }
+        }
+    });
+    (Arc::new(faulty), struck)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Write,
+    Replace,
+    Remove,
+    RemoveConsolidated,
+}
+
+impl Work {
+    async fn prepare(self, group: &Group) {
+        if !matches!(self, Self::Write) {
+            write_all(group, tables("old", 12), named("visit")).await.unwrap();
+        }
+        write_all(group, others(), named("other")).await.unwrap();
+        if matches!(self, Self::RemoveConsolidated) {
+            for dataset in group.datasets() {
+                assert!(dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap().tiles > 0);
+            }
+        }
+    }
+
+    async fn run(self, group: &Group) -> Result<()> {
+        match self {
+            Self::Write => write_all(group, tables("new", 9), tight(named("visit"))).await.map(drop),
+            Self::Replace => write_all(group, tables("new", 9), replacing("visit")).await.map(drop),
+            Self::Remove | Self::RemoveConsolidated => match group.remove_batch("visit").await {
+                Err(ArchiveError::BatchNotFound { .. }) => Ok(()),
+                removed => removed.map(drop),
+            },
+        }
+    }
+
+    /// What the datasets hold before and after.
+    fn states(self) -> [Vec<Vec<(i64, String)>>; 2] {
+        let with_others = |tables: Vec<(&'static str, RecordBatch)>| {
+            let mut all = notes(&others());
+            for (part, more) in all.iter_mut().zip(notes(&tables)) {
+                part.extend(more);
+                part.sort();
+            }
+            all
+        };
+        let (old, new) = (with_others(tables("old", 12)), with_others(tables("new", 9)));
+        match self {
+            Self::Write => [notes(&others()), new],
+            Self::Replace => [old, new],
+            Self::Remove | Self::RemoveConsolidated => [old, notes(&others())],
+        }
+    }
+}
+
+fn others() -> Vec<(&'static str, RecordBatch)> {
+    NAMES.map(|name| (name, spread_rows(1_000, 12, 12, "other"))).to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_is_cut_off_anywhere_shows_all_of_a_batch_or_nothing_and_is_repeated() {
+    for work in [Work::Write, Work::Replace, Work::Remove, Work::RemoveConsolidated] {
+        for stepwise in [false, true] {
+            for (after, dead) in [(false, false), (true, false), (false, true), (true, true)] {
+                for call in 0.. {
+                    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+                    let store = if stepwise { Arc::new(Weakened::stepwise(store)) as Arc<dyn Store> } else { store };
+                    work.prepare(&survey(&store).await).await;
+                    let struck = cut_off(work, &store, call, after, dead).await;
+                    let what = format!("{work:?} stepwise {stepwise} after {after} dead {dead} call {call}");
+                    let group = survey(&store).await;
+                    let [before, done] = work.states();
+                    let seen = contents(&group).await;
+                    assert!(seen == before || seen == done, "{what}: {seen:?}");
+                    work.run(&group).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    assert_eq!(contents(&group).await, done, "{what}");
+                    for dataset in group.datasets() {
+                        dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+                    }
+                    assert_eq!(contents(&group).await, done, "{what}");
+                    assert_all_sound(&group).await;
+                    if !struck {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Does the work on a store that fails at a call; says whether it did.
+async fn cut_off(work: Work, store: &Arc<dyn Store>, call: u64, after: bool, dead: bool) -> bool {
+    let (faulty, struck) = failing(store.clone(), call, after, dead);
+    if let Ok(group) = archive(&faulty).group("survey").await {
+        let _ = work.run(&group).await;
+    }
+    struck.load(Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn slices_of_one_dataset_are_retired_by_themselves() {
+    for (store, _folder) in engines() {
+        for store in weakened(&store) {
+            let group = survey(&store).await;
+            let old = tables("old", 12);
+            write_all(&group, old.clone(), named("visit")).await.unwrap();
+            let sources = group.dataset("sources").unwrap();
+            let limit = RetireLimit::Before(Instant::NativeTicks(4 * HOUR));
+            let dropped = sources.retire(limit, false).await.unwrap();
+            assert_eq!(dropped.len(), 2);
+            assert!(dropped.iter().all(|slice| slice.ticks.1 <= 4 * HOUR));
+            let gone: u64 = dropped.iter().map(|slice| slice.rows).sum();
+            assert!(gone > 0);
+            let seen = contents(&group).await;
+            assert_eq!((&seen[0], &seen[2]), (&notes(&old)[0], &notes(&old)[2]));
+            assert_eq!(seen[1].len() as u64, 40 - gone);
+            let batch = group.batch("visit").await.unwrap().unwrap();
+            let retired: Vec<u64> = batch.datasets.iter().map(|(_, info)| info.rows_retired).collect();
+            assert_eq!(retired, [0, gone, 0]);
+            assert_all_sound(&group).await;
+            // Written again, it is whole again.
+            let again = write_all(&group, old.clone(), named("visit")).await.unwrap();
+            assert!(again.iter().all(|report| report.stored));
+            assert_eq!(contents(&group).await, notes(&old));
+            assert_all_sound(&group).await;
+            archive(&store).drop_group("survey").await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_taken_out_of_consolidated_chunks_that_have_columns_added_by_others() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let group = survey(&store).await;
+    write_all(&group, tables("old", 2), named("visit")).await.unwrap();
+    // Another process.
+    let theirs = survey(&store).await;
+    let forced = theirs.dataset("forced").unwrap();
+    let field = arrow_schema::Field::new("more", arrow_schema::DataType::Int64, true);
+    forced.add_columns(vec![AddedColumn { field, default: None }]).await.unwrap();
+    write_all(&theirs, others(), named("other")).await.unwrap();
+    for dataset in theirs.datasets() {
+        assert!(dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap().tiles > 0);
+    }
+    assert_eq!(group.remove_batch("visit").await.unwrap(), 110);
+    assert_eq!(contents(&theirs).await, notes(&others()));
+    assert_all_sound(&theirs).await;
+}
+
+#[tokio::test]
+async fn a_group_is_copied_as_one() {
+    let (source, target): (Arc<dyn Store>, Arc<dyn Store>) =
+        (Arc::new(MemoryStore::new()), Arc::new(MemoryStore::new()));
+    let group = survey(&source).await;
+    archive(&source).create(spec(), false).await.unwrap();
+    write_all(&group, tables("old", 12), named("visit")).await.unwrap();
+    let one = CopyOptions { datasets: Some(vec!["sources".into()]), ..CopyOptions::default() };
+    let refused = archive(&source).copy_to(&archive(&target), one, None).await;
+    assert!(refused.unwrap_err().to_string().contains("also name dataset"));
+    for stage in 0..3 {
+        match stage {
+            1 => {
+                let forced = group.dataset("forced").unwrap();
+                let field = arrow_schema::Field::new("more", arrow_schema::DataType::Int64, true);
+                forced.add_columns(vec![AddedColumn { field, default: None }]).await.unwrap();
+                write_all(&group, others(), named("other")).await.unwrap();
+                for dataset in group.datasets() {
+                    dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+                }
+            }
+            2 => _ = group.remove_batch("visit").await.unwrap(),
+            _ => {}
+        }
+        let report = archive(&source).copy_to(&archive(&target), CopyOptions::default(), None).await.unwrap();
+        assert!(report.datasets.iter().all(|copied| copied.differences.is_empty() && copied.caught_up), "{report:?}");
+        assert_eq!(report.datasets.iter().map(|copied| copied.dataset.as_str()).collect::<Vec<_>>(), ["survey", "records"]);
+        let there = archive(&target).group("survey").await.unwrap();
+        assert_eq!(contents(&there).await, contents(&group).await, "{stage}");
+        assert_all_sound(&there).await;
+    }
+}
+
+#[tokio::test]
+async fn names_are_of_one_dataset_or_one_group() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let archive = archive(&store);
+    let group = survey(&store).await;
+    assert_eq!(archive.group_names().await.unwrap(), ["survey"]);
+    let alone = |name: &str| DatasetSpec { name: DatasetName::new(name).unwrap(), ..spec() };
+    let taken = archive.create(alone("survey"), false).await;
+    assert!(taken.unwrap_err().to_string().contains("choose another"));
+    archive.create(alone("single"), false).await.unwrap();
+    let taken = archive.create(member("objects2", "single"), false).await;
+    assert!(taken.unwrap_err().to_string().contains("choose another"));
+    let other = archive.create(member("objects", "elsewhere"), true).await;
+    assert!(other.unwrap_err().to_string().contains("with another group"));
+    assert!(archive.group("survy").await.unwrap_err().to_string().contains("survey"));
+    assert!(group.dataset("sorces").unwrap_err().to_string().contains("sources"));
+    assert!(archive.drop_dataset("objects").await.unwrap_err().to_string().contains("drop the whole group survey"));
+    let twice = write_all(&group, vec![tables("a", 2)[0].clone(), tables("a", 2)[0].clone()], named("x")).await;
+    assert!(twice.unwrap_err().to_string().contains("named twice"));
+    assert!(write_all(&group, vec![], named("x")).await.unwrap_err().to_string().contains("at least one dataset"));
+    for number in 0..13 {
+        archive.create(member(&format!("more{number}"), "survey"), false).await.unwrap();
+    }
+    let full = archive.create(member("more13", "survey"), false).await;
+    assert!(full.unwrap_err().to_string().contains("at most 16 datasets"));
+    let numbers: Vec<u8> = archive
+        .group("survey")
+        .await
+        .unwrap()
+        .datasets()
+        .iter()
+        .map(|dataset| dataset.spec().group.clone().unwrap().number)
+        .collect();
+    assert_eq!(numbers, (0..16).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn datasets_join_a_group_at_the_same_moment() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let create = |number: usize| {
+        let archive: Archive = archive(&store);
+        async move { archive.create(member(&format!("d{number}"), "survey"), true).await.map(drop) }
+    };
+    futures::future::try_join_all((0..16).map(create)).await.unwrap();
+    assert_eq!(archive(&store).group("survey").await.unwrap().datasets().len(), 16);
+}
