@@ -58,6 +58,7 @@ from chronotile.errors import (
     TagNotFoundError,
     UnavailableError,
 )
+from chronotile.group import Group
 from chronotile.reports import (
     BatchInfo,
     ConsolidateReport,
@@ -65,6 +66,7 @@ from chronotile.reports import (
     DamagedRecord,
     DatasetInfo,
     ForeignChunk,
+    GroupBatchInfo,
     IndexBuildReport,
     IndexInfo,
     IndexUse,
@@ -107,6 +109,8 @@ __all__ = [
     "DatasetInfo",
     "DatasetNotFoundError",
     "ForeignChunk",
+    "Group",
+    "GroupBatchInfo",
     "HashCell",
     "IdBucketCell",
     "IndexBuildReport",

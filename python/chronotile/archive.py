@@ -12,6 +12,7 @@ from chronotile import _native, cells, inputs, scanning, times
 from chronotile.closing import Closing
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
+from chronotile.group import Group
 
 __all__ = ["Archive", "open"]
 
@@ -133,6 +134,7 @@ class Archive(Closing):
         moves: Any = 0.0,
         time_format: str | None = None,
         time_scale: str = "utc",
+        group: str | None = None,
         exist_ok: bool = False,
     ) -> Dataset:
         """Create a dataset. The definition is fixed at creation, except for retention, `moves` and added columns.
@@ -182,6 +184,9 @@ class Archive(Closing):
             crossed a pixel border is returned in its newest version only. By default records do not move.
         time_format, time_scale : str
             For a `time` given by name: "timestamp", "mjd" or "jd"; "utc" or "tai".
+        group : str, optional
+            Name of a group of datasets that are written together, which the dataset joins; see :class:`Group`. The
+            first dataset of a name begins the group; it has at most 16.
         exist_ok : bool
             Open the dataset if it exists with the same definition.
 
@@ -211,6 +216,7 @@ class Archive(Closing):
             partition_cells=partition_cells,
             text=[text] if isinstance(text, str) else list(text),
             moves_deg=cells.angle_deg(moves, "moves"),
+            group=group,
             exist_ok=exist_ok,
         )
         return Dataset(native)
@@ -225,6 +231,20 @@ class Archive(Closing):
         """
         return Dataset(self._native.dataset(name))
 
+    def group(self, name: str) -> Group:
+        """Open a group of datasets.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            No such group; the message lists the existing ones.
+        """
+        return Group(self._native.group(name), name)
+
+    def groups(self) -> list[str]:
+        """Names of all groups, sorted."""
+        return self._native.groups()
+
     def __getitem__(self, name: str) -> Dataset:
         return self.dataset(name)
 
@@ -238,16 +258,22 @@ class Archive(Closing):
         return len(self.datasets())
 
     def drop(self, name: str) -> None:
-        """Permanently drop a dataset with all its rows, batches and indexes. Stop its writers first: rows stored during
-        the drop may remain. A later write through a :class:`Dataset` that is still open raises `DatasetNotFoundError`;
-        on a cluster, from ten seconds later on. An interrupted drop can be repeated.
+        """Permanently drop a dataset, or a group with all its datasets, with all rows, batches and indexes. Stop its
+        writers first: rows stored during the drop may remain. A later write through a :class:`Dataset` that is still
+        open raises `DatasetNotFoundError`; on a cluster, from ten seconds later on. An interrupted drop can be
+        repeated.
 
         Raises
         ------
         DatasetNotFoundError
-            No such dataset; the message suggests the nearest name.
+            No such dataset or group; the message suggests the nearest name.
+        InvalidInputError
+            The dataset belongs to a group: drop the group.
         """
-        self._native.drop_dataset(name)
+        if name in self.groups():
+            self._native.drop_group(name)
+        else:
+            self._native.drop_dataset(name)
 
     def datasets(self) -> list[str]:
         """Names of all datasets, sorted."""

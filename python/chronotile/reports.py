@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from chronotile.terminal import count_text
 
@@ -14,6 +14,7 @@ __all__ = [
     "DamagedRecord",
     "DatasetInfo",
     "ForeignChunk",
+    "GroupBatchInfo",
     "IndexBuildReport",
     "IndexInfo",
     "IndexUse",
@@ -24,12 +25,19 @@ __all__ = [
     "TileFailure",
     "VerifyReport",
     "WriteReport",
+    "utc_of_us",
 ]
 
 Time = datetime | float | int
 """A time of a dataset: float days for MJD and JD columns, a datetime for timestamps (a tick if a datetime cannot
 represent it).
 """
+
+
+def utc_of_us(microseconds: int) -> datetime:
+    """The time that is so many microseconds after 1970, in UTC."""
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
 
 
 @dataclass(frozen=True, order=True)
@@ -87,6 +95,27 @@ class BatchInfo:
     """First and last time in the batch (rounded down to the axis' tick); None for an empty batch."""
     finished: bool
     """Whether the batch is completely written."""
+
+
+@dataclass(frozen=True)
+class GroupBatchInfo:
+    """A stored batch of a group."""
+
+    key: str | None
+    """The batch name, if its writer gave one."""
+    batch: str
+    """Its id, 32 hexadecimal digits."""
+    written: datetime
+    """When it was written, UTC, by the writer's clock."""
+    finished: bool
+    """Whether the batch is completely written."""
+    datasets: dict[str, BatchInfo]
+    """What it has in each dataset that it was written to; empty if it is not finished."""
+
+    @property
+    def rows(self) -> int:
+        """Rows stored, in all datasets."""
+        return sum(part.rows for part in self.datasets.values())
 
 
 @dataclass(frozen=True)

@@ -240,11 +240,11 @@ def test_a_visit_that_goes_to_files_while_it_is_removed_is_taken_out_of_them(
         survey.store(**visit_of(number, [1, 2, 3]))
     cold.mkdir()
 
-    def late(self: Maintenance, name: str, key: str) -> int | None:
+    def late(self: Maintenance, key: str) -> bool:
         if not done:
             with apdb.open(path) as other:
                 done.append(len(other.archive_before(LATER, cold)))
-        return drop(self, name, key)
+        return drop(self, key)
 
     monkeypatch.setattr(Maintenance, "_drop", late)
     survey.remove_visit(0, archived=cold)

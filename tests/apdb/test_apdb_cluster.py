@@ -94,7 +94,7 @@ def test_a_detector_visit_on_a_cluster_is_read_back_whole_and_stored_once(shared
         for number in range(2):
             assert survey.store(**visit_of(number, [1, 2, 3])).stored
             assert not survey.store(**visit_of(number, [1, 2, 3])).stored
-        found = survey.footprint(FIELD, at=START + 1, complete_only=True)
+        found = survey.footprint(FIELD, at=START + 1)
         assert (len(found.objects), len(found.sources), len(found.forced_sources)) == (3, 6, 6)
         assert survey.contains(1, 1)
         assert survey.remove_visit(1).rows == 9

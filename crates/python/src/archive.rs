@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use chronotile_archive::memory::Memory;
 use chronotile_archive::{
     AddedColumn, Archive as Inner, ConsolidateOptions, CopyOptions, CopyProgress, Dataset as InnerDataset,
-    IndexBuildOptions, OpenOptions, RetireLimit, WriteOptions,
+    Group as InnerGroup, IndexBuildOptions, OpenOptions, RetireLimit, WriteOptions,
 };
 use chronotile_service::Limits;
 use chronotile_store::CallOptions;
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, MergeRule, SliceId, SpecError, TimeError, TimeRange,
+    CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, Membership, MergeRule, SliceId, SpecError, TimeError, TimeRange,
     TimeSpec,
 };
 use pyo3::prelude::*;
@@ -36,6 +36,69 @@ pub struct Archive {
 pub struct Dataset {
     inner: InnerDataset,
     archive: Arc<RwLock<Option<Inner>>>,
+}
+
+/// The datasets of a group; refuses work once its archive is closed.
+#[pyclass(frozen, module = "chronotile._native")]
+pub struct Group {
+    inner: InnerGroup,
+    archive: Arc<RwLock<Option<Inner>>>,
+}
+
+impl Group {
+    fn open(&self) -> PyResult<&InnerGroup> {
+        open_inner(&self.archive)?;
+        Ok(&self.inner)
+    }
+}
+
+#[pymethods]
+impl Group {
+    /// Its datasets, by name, in the order in which they joined it.
+    fn datasets(&self) -> PyResult<Vec<(String, Dataset)>> {
+        let dataset = |inner: &InnerDataset| {
+            (inner.spec().name.to_string(), Dataset { inner: inner.clone(), archive: self.archive.clone() })
+        };
+        Ok(self.open()?.datasets().iter().map(dataset).collect())
+    }
+
+    /// Writes rows of several datasets as one batch; a report for each.
+    fn write<'py>(
+        &self,
+        py: Python<'py>,
+        rows: Vec<(String, Bound<'py, PyAny>)>,
+        batch: Option<String>,
+        replace: bool,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let group = self.open()?;
+        let options = WriteOptions { batch, replace, ..WriteOptions::default() };
+        let inputs = rows.iter().map(|(name, rows)| Ok((name.as_str(), source::open(rows)?)));
+        let inputs = inputs.collect::<PyResult<Vec<_>>>()?;
+        let reports = wait(py, group.write(inputs, options))?;
+        reports.iter().map(|report| reports::write_report(py, report)).collect()
+    }
+
+    /// Reads several datasets as of one moment.
+    fn read(&self, py: Python<'_>, requests: Vec<(String, PyRef<'_, Request>)>) -> PyResult<Vec<Table>> {
+        let group = self.open()?;
+        let requests = requests.iter().map(|(name, request)| (name.as_str(), request.inner.clone())).collect();
+        let rows = wait(py, group.read(requests))?;
+        Ok(rows.into_iter().map(|(schema, batches)| Table::new(schema, batches)).collect())
+    }
+
+    fn batch<'py>(&self, py: Python<'py>, key: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let batch = wait(py, self.open()?.batch(key))?;
+        batch.map(|batch| reports::group_batch(py, &batch)).transpose()
+    }
+
+    fn batches<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let batches = wait(py, self.open()?.batches())?;
+        batches.iter().map(|batch| reports::group_batch(py, batch)).collect()
+    }
+
+    fn remove_batch(&self, py: Python<'_>, key: &str) -> PyResult<u64> {
+        wait(py, self.open()?.remove_batch(key))
+    }
 }
 
 fn open_inner(archive: &RwLock<Option<Inner>>) -> PyResult<Inner> {
@@ -93,7 +156,7 @@ impl Archive {
 
     #[pyo3(signature = (
         name, schema, *, cell, time, window, windows_per_slice, id, merge, version, retention, layout,
-        partition_cells, text, moves_deg, exist_ok
+        partition_cells, text, moves_deg, group, exist_ok
     ))]
     #[allow(clippy::too_many_arguments, reason = "the parts of a dataset's definition")]
     fn create(
@@ -113,10 +176,14 @@ impl Archive {
         partition_cells: u32,
         text: Vec<String>,
         moves_deg: f64,
+        group: Option<&str>,
         exist_ok: bool,
     ) -> PyResult<Dataset> {
         let archive = open_inner(&self.inner)?;
+        let group = group.map(DatasetName::new).transpose().map_err(|error| bad_spec(error.into()))?;
         let spec = DatasetSpec {
+            // The archive gives the number.
+            group: group.map(|group| Membership { group, number: 0 }),
             name: DatasetName::new(name).map_err(|error| bad_spec(error.into()))?,
             schema: schema.inner.clone(),
             schema_versions: vec![],
@@ -145,6 +212,24 @@ impl Archive {
         let archive = open_inner(&self.inner)?;
         let inner = wait(py, archive.dataset(name))?;
         Ok(Dataset { inner, archive: self.inner.clone() })
+    }
+
+    fn group(&self, py: Python<'_>, name: &str) -> PyResult<Group> {
+        let archive = open_inner(&self.inner)?;
+        let inner = wait(py, archive.group(name))?;
+        Ok(Group { inner, archive: self.inner.clone() })
+    }
+
+    /// Drops a group with all its datasets.
+    fn drop_group(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let archive = open_inner(&self.inner)?;
+        wait(py, archive.drop_group(name))
+    }
+
+    /// Names of all groups, sorted.
+    fn groups(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let archive = open_inner(&self.inner)?;
+        wait(py, archive.group_names())
     }
 
     /// Drops a dataset with all its rows.

@@ -39,7 +39,7 @@ mod _native {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 
     #[pymodule_export]
-    use super::archive::{Archive, Dataset};
+    use super::archive::{Archive, Dataset, Group};
     #[pymodule_export]
     use super::arrow::{Array, Schema, Table};
     #[pymodule_export]

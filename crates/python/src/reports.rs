@@ -1,7 +1,7 @@
 //! Reports as dictionaries, from which Python makes its dataclasses.
 
 use chronotile_archive::{
-    BatchInfo, ConsolidateReport, CopyProgress, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk,
+    BatchInfo, ConsolidateReport, CopyProgress, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk, GroupBatch,
     IndexBuildReport, IndexStatus, IndexUse, RecordDamage, RowsMissing, SliceInfo, Spread, TileDifference,
     VerifyReport, WriteReport,
 };
@@ -43,6 +43,20 @@ pub fn batch_info<'py>(py: Python<'py>, info: &BatchInfo) -> Dict<'py> {
         written_us: info.written_us,
         ticks: info.ticks,
         finished: info.finished,
+    })
+}
+
+pub fn group_batch<'py>(py: Python<'py>, batch: &GroupBatch) -> Dict<'py> {
+    let datasets = PyDict::new(py);
+    for (name, info) in &batch.datasets {
+        datasets.set_item(name.as_str(), batch_info(py, info)?)?;
+    }
+    dict!(py, {
+        key: batch.key.clone(),
+        batch: batch.batch.to_string(),
+        written_us: batch.written_us,
+        finished: batch.finished,
+        datasets: datasets,
     })
 }
 

@@ -195,7 +195,8 @@ class ColdStorage:
                 limits = pc.min_max(times).as_py()
                 if part.rows and limits["max"] >= first and limits["min"] < last:
                     reader = pq.ParquetFile(part.path).iter_batches()
-                    self._tables.datasets[part.table].write(reader, restored_batch(part.slice), replace=True)
+                    name = restored_batch(part.table, part.slice)
+                    self._tables.datasets[part.table].write(reader, name, replace=True)
                     back.append(part)
         return back
 
@@ -306,9 +307,9 @@ def _locked(root: Path) -> Iterator[None]:
         yield
 
 
-def restored_batch(number: int) -> str:
-    """Name of the batch that restores a slice."""
-    return f"restored-slice-{number}"
+def restored_batch(table: str, number: int) -> str:
+    """Name of the batch that restores a slice of a table."""
+    return f"restored-{table}-slice-{number}"
 
 
 def _path(root: Path, table: str, number: int) -> Path:

@@ -130,7 +130,7 @@ def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
             name, schema=_with(table, hidden), cell=place, time=times.mjd(names.VALID_FROM, scale="tai"),
             window=layout.object_window, slice=layout.object_slice, id=names.OBJECT_ID, merge="latest",
             version=names.VERSION, layout=layout.storage, partition_cells=layout.partition_cells(table.name),
-            moves=layout.object_moves_arcsec * values.ARCSECOND, exist_ok=True,
+            moves=layout.object_moves_arcsec * values.ARCSECOND, group=names.GROUP, exist_ok=True,
         )  # fmt: skip
     if table.name in (names.SOURCE, names.FORCED):
         key = [names.SOURCE_ID]
@@ -140,7 +140,7 @@ def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
             name, schema=_with(table, {names.UPDATE: pa.int64()}), cell=place,
             time=times.mjd(names.TIME, scale="tai"), window=layout.window, slice=layout.slice, id=key, merge="latest",
             version=names.UPDATE, layout=layout.storage, partition_cells=layout.partition_cells(table.name),
-            exist_ok=True,
+            group=names.GROUP, exist_ok=True,
         )  # fmt: skip
     rule = cells.hash(*table.key) if table.key else cells.single()
     return archive.create(
@@ -213,13 +213,13 @@ def create_own(archive: Archive, layout: Layout) -> None:
     archive.create(
         names.VISITS, schema=VISIT_SCHEMA, cell=cells.id_bucket("visit", 8),
         time=times.mjd("visit_mjd_tai", scale="tai"),
-        window="1d", slice="360d", id="key", merge="latest", exist_ok=True,
+        window="1d", slice="360d", id="key", merge="latest", group=names.GROUP, exist_ok=True,
     )  # fmt: skip
     if layout.feed:
         archive.create(
             names.FEED, schema=FEED_SCHEMA, cell=cells.id_bucket("chunk", 6 * layout.feed_chunk_s),
             time=times.mjd("visit_mjd_tai", scale="tai"), window="1d", slice="360d", id="key", merge="latest",
-            exist_ok=True,
+            group=names.GROUP, exist_ok=True,
         )  # fmt: skip
         archive.create(
             UPDATES, schema=UPDATE_SCHEMA, cell=cells.id_bucket("chunk", 6 * layout.feed_chunk_s),

@@ -17,15 +17,13 @@ from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
 from chronotile.apdb.cold import ColdStorage, require_folder, restored_batch
 from chronotile.apdb.density import Crowded, crowded
-from chronotile.apdb.reads import CompleteVisits
 from chronotile.apdb.rows import newest, set_column
 from chronotile.apdb.tables import SurveyTables
 from chronotile.apdb.turns import in_turn
 from chronotile.apdb.updates import Updates, associated
 from chronotile.apdb.values import version_of
-from chronotile.dataset import Dataset
 from chronotile.errors import BatchNotFoundError, DamagedError, InvalidInputError
-from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
+from chronotile.reports import ConsolidateReport, DatasetInfo, GroupBatchInfo, SliceInfo, VerifyReport
 from chronotile.terminal import count_text
 from chronotile.times import Moment
 
@@ -84,8 +82,8 @@ class RemovalReport:
 class Maintenance:
     """Maintains a database."""
 
-    def __init__(self, tables: SurveyTables, cold: ColdStorage, updates: Updates, complete: CompleteVisits) -> None:
-        self._tables, self._cold, self._updates, self._complete = tables, cold, updates, complete
+    def __init__(self, tables: SurveyTables, cold: ColdStorage, updates: Updates) -> None:
+        self._tables, self._cold, self._updates = tables, cold, updates
 
     def _all(self) -> list[str]:
         """Names of all datasets, those of the tables first."""
@@ -262,11 +260,8 @@ class Maintenance:
     def _stored(self, rows: Any, unfinished: list[str]) -> RemovalReport:
         """Count detector-visits and the rows that were stored with them."""
         counts = [pc.sum(rows[name]).as_py() or 0 for name in ("objects", "sources", "forced_sources")]
-        datasets = [self._tables.datasets[table] for table in names.MAIN_TABLES]
-        parts = [found for key in unfinished for dataset in datasets if (found := dataset.batch(key)) is not None]
-        return RemovalReport(
-            rows.num_rows + (len(unfinished) if parts else 0), sum(counts) + sum(part.rows for part in parts)
-        )
+        begun = [key for key in unfinished if self._tables.group.batch(key) is not None]
+        return RemovalReport(rows.num_rows + len(begun), sum(counts))
 
     @in_turn
     def _remove(
@@ -296,17 +291,14 @@ class Maintenance:
                 gone = set_column(part, hidden, np.full(part.num_rows, names.GONE))
                 self._tables.turns.check()
                 self._tables.datasets[name].write(gone)
-        self._complete.forget()
         total = visits = 0
         if archived:
             total = sum(self._take_from_files(row, archived) for row in rows.to_pylist())
-        # Remove completion rows first, so that readers stop counting the detector-visits as complete.
-        own = [names.VISITS] + ([names.FEED] if self._tables.layout.feed else [])
         for key in [*rows["key"].to_pylist(), *unfinished]:
-            counts = [self._drop(name, key) for name in own]
-            taken = [self._drop(names.dataset_name(table), key) for table in names.MAIN_TABLES]
-            visits += any(each is not None for each in [*counts, *taken])
-            total += sum(each or 0 for each in taken)
+            batch = self._tables.group.batch(key)
+            if batch is not None and self._drop(key):
+                visits += 1
+                total += _rows_of(batch)
         if archived:
             # Rows archived since the files were searched.
             total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
@@ -320,7 +312,7 @@ class Maintenance:
             stored = dataset.batch(row["key"])
             if stored is not None and stored.rows_retired:
                 times = {row["time_first"], row["time_last"]}
-                rows += 0 if all(self._restored(dataset, time) for time in times) else stored.rows_retired
+                rows += 0 if all(self._restored(table, time) for time in times) else stored.rows_retired
         return rows
 
     def _take_from_files(self, row: dict[str, Any], folder: str | os.PathLike[str]) -> int:
@@ -334,12 +326,13 @@ class Maintenance:
 
         return sum(self._cold.drop(table, folder, *limits, own) for table in (names.SOURCE, names.FORCED))
 
-    def _drop(self, name: str, key: str) -> int | None:
-        """Remove a batch; return its number of rows, or None if there is no such batch."""
+    def _drop(self, key: str) -> bool:
+        """Remove a detector-visit; return whether there was one."""
         try:
-            return self._tables.archive[name].remove_batch(key)
+            self._tables.group.remove_batch(key)
         except BatchNotFoundError:
-            return None
+            return False
+        return True
 
     def _changed(self, table: str, row: dict[str, Any]) -> Any:
         """Records of a detector-visit that were changed after it was stored."""
@@ -355,16 +348,22 @@ class Maintenance:
         if not cells:
             return dataset.schema.empty_table()
         where = [names.not_deleted(table), ("visit", "==", row["visit"]), ("detector", "==", row["detector"])]
-        if not any(self._restored(dataset, row[each]) for each in ("time_first", "time_last")):
+        if not any(self._restored(table, row[each]) for each in ("time_first", "time_last")):
             where.append((hidden, ">", 0))
         first, last = row["time_first"] - values.TICK_DAYS, row["time_last"] + values.TICK_DAYS
         return dataset.read(cells=cells, start=first, end=last, where=where).to_arrow()
 
-    @staticmethod
-    def _restored(dataset: Dataset, mjd_tai: float) -> bool:
+    def _restored(self, table: str, mjd_tai: float) -> bool:
         """Whether the slice at a time was restored from a file: its rows no longer belong to the batches of their
         detector-visits.
         """
+        dataset = self._tables.datasets[table]
         length = values.days(dataset.window, "window") * dataset.windows_per_slice
-        found = dataset.batch(restored_batch(int((mjd_tai - 40_587) // length)))
+        found = dataset.batch(restored_batch(table, int((mjd_tai - 40_587) // length)))
         return found is not None and found.rows_retired < found.rows
+
+
+def _rows_of(batch: GroupBatchInfo) -> int:
+    """Rows of a detector-visit in the main tables that were not retired."""
+    parts = [batch.datasets.get(names.dataset_name(table)) for table in names.MAIN_TABLES]
+    return sum(part.rows - part.rows_retired for part in parts if part is not None)

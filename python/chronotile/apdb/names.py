@@ -34,6 +34,9 @@ GONE = 2**63 - 1
 NO_VISIT = -1
 """Visit and detector of rows stored without these."""
 
+GROUP = "apdb"
+"""Group of the datasets that a detector-visit is stored in."""
+
 VISITS, METADATA, FEED, TURNS = "apdb_visits", "apdb_metadata", "apdb_feed", "apdb_turns"
 """The front end's own datasets."""
 

@@ -17,17 +17,14 @@ from chronotile.apdb.layout import Layout
 from chronotile.dataset import Dataset
 from chronotile.sky import Region
 
-__all__ = ["newest_of_region"]
+__all__ = ["NewestOfRegion"]
 
 # Odd multipliers that spread products over 64 bits: the fractional parts of the golden ratio, sqrt(2) and sqrt(3).
 _SPREAD = (0x9E3779B97F4A7C15, 0x6A09E667F3BCC909, 0xBB67AE8584CAA73B)
 
 
-def newest_of_region(
-    dataset: Dataset, layout: Layout, region: Region, columns: list[str], hidden: str, start: Any, end: Any,
-) -> Any:  # fmt: skip
-    """The newest versions in a region, as a `pyarrow.Table`, without deleted records; None if two versions of a row are
-    equally new, so that the archive's merge must decide.
+class NewestOfRegion:
+    """A read of the newest versions in a region, without deleted records.
 
     Parameters
     ----------
@@ -41,21 +38,31 @@ def newest_of_region(
         Columns to return.
     hidden : str
         The column that orders versions.
-    start, end
-        As for :meth:`chronotile.Dataset.read`.
+
+    Attributes
+    ----------
+    request : dict
+        Arguments of :meth:`chronotile.Dataset.read`, without the period.
     """
-    cells = [cell for low, high in region.cover(layout.scheme, layout.level) for cell in range(low, high)]
-    keys = list(dataset.id)
-    decoded = list(dict.fromkeys([*columns, *keys, hidden, names.RA, names.DEC]))
-    rows = dataset.read(cells=cells, start=start, end=end, columns=decoded, history=True).to_arrow()
-    if not rows.num_rows:
-        return rows.select(columns)
-    chosen = _newest([rows[name].to_numpy() for name in keys], rows[hidden].to_numpy())
-    if chosen is None:
-        return None
-    chosen &= np.asarray(region.contains(rows[names.RA], rows[names.DEC])).astype(bool)
-    rows = rows.select(columns)
-    return rows if chosen.all() else rows.filter(pa.array(chosen))
+
+    def __init__(self, dataset: Dataset, layout: Layout, region: Region, columns: list[str], hidden: str) -> None:
+        self._keys, self._region, self._columns, self._hidden = list(dataset.id), region, columns, hidden
+        cells = [cell for low, high in region.cover(layout.scheme, layout.level) for cell in range(low, high)]
+        decoded = list(dict.fromkeys([*columns, *self._keys, hidden, names.RA, names.DEC]))
+        self.request: dict[str, Any] = {"cells": cells, "columns": decoded, "history": True}
+
+    def choose(self, rows: Any) -> Any:
+        """The rows to return, from those that the request gave; None if two versions of a row are equally new, so that
+        the archive's merge must decide.
+        """
+        if not rows.num_rows:
+            return rows.select(self._columns)
+        chosen = _newest([rows[name].to_numpy() for name in self._keys], rows[self._hidden].to_numpy())
+        if chosen is None:
+            return None
+        chosen &= np.asarray(self._region.contains(rows[names.RA], rows[names.DEC])).astype(bool)
+        rows = rows.select(self._columns)
+        return rows if chosen.all() else rows.filter(pa.array(chosen))
 
 
 def _newest(keys: list[Any], versions: Any) -> Any:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile import sky
 from chronotile.apdb import names, values
 from chronotile.apdb.cold import ColdStorage, merged
-from chronotile.apdb.newest import newest_of_region
+from chronotile.apdb.newest import NewestOfRegion
 from chronotile.apdb.rows import Rows, drop_deleted, newest
 from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import InvalidInputError
@@ -25,9 +23,6 @@ from chronotile.times import Moment
 
 _NEAR_DEG = 60 * values.ARCSECOND
 """Default search radius around an object's position."""
-_NO_CODE = (names.NO_VISIT << 16) + names.NO_VISIT
-_NONE = np.empty(0, np.int64)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -47,45 +42,22 @@ class Footprint:
     forced_sources: Rows
 
 
-class CompleteVisits:
-    """Cache of the detector-visits that are known to be complete."""
+@dataclass(frozen=True)
+class _Plan:
+    """A read of one table: what to ask the archive, and what to make of its answer."""
 
-    def __init__(self, tables: SurveyTables) -> None:
-        self._tables = tables
-        self._known = _NONE
-
-    def forget(self) -> None:
-        """Clear the cache."""
-        self._known = _NONE
-
-    def read(self, complete_only: bool, read: Callable[[Any], tuple[_T, Any]]) -> _T:
-        """Run a read, restricted to complete detector-visits if `complete_only`. `read` takes the detector-visits that
-        it may return, or None for all, and reports which others it encountered. A detector-visit that was complete
-        before the read began is returned whole, from every table; one that became complete during the read may be
-        returned in part. So the encountered ones are looked up, and if any is complete by now, the read is repeated
-        with it.
-        """
-        if not complete_only:
-            return read(None)[0]
-        result, unknown = read(self._known)
-        if len(unknown) and self._learn(unknown):
-            result, _ = read(self._known)
-        return result
-
-    def _learn(self, unknown: Any) -> bool:
-        """Look up which detector-visits are complete and cache them; return whether there are any."""
-        visits = np.unique(unknown >> 16).tolist()
-        found = self._tables.visits.read(keys=visits, columns=["visit", "detector"]).to_arrow()
-        codes = _codes(found["visit"], found["detector"])
-        self._known = np.union1d(self._known, codes)
-        return bool(np.isin(unknown, codes).any())
+    table: str
+    request: dict[str, Any]
+    finish: Callable[[Any], Any]
+    """Returns None if `exact` must be read instead."""
+    exact: _Plan | None = None
 
 
 class Reads:
     """Reads objects, sources and forced sources."""
 
-    def __init__(self, tables: SurveyTables, cold: ColdStorage, complete: CompleteVisits) -> None:
-        self._tables, self._cold, self._complete = tables, cold, complete
+    def __init__(self, tables: SurveyTables, cold: ColdStorage) -> None:
+        self._tables, self._cold = tables, cold
 
     def objects(
         self,
@@ -94,7 +66,6 @@ class Reads:
         at: Moment = None,
         columns: Iterable[str] | None = None,
         closed: bool = False,
-        complete_only: bool = False,
     ) -> Rows:
         """The newest version of each object.
 
@@ -108,35 +79,43 @@ class Reads:
             Columns to return; all by default.
         closed : bool
             Whether to return objects with a closed validity too.
-        complete_only : bool
-            Exclude detector-visits that are not complete.
         """
-        return self._complete.read(
-            complete_only, lambda known: self._objects(_region(region), at, columns, closed, known)
-        )
+        return self._read(self._object_plan(_region(region), at, columns, closed))
 
-    def _objects(
-        self, place: Region | None, at: Moment, columns: Iterable[str] | None, closed: bool, known: Any
-    ) -> tuple[Rows, Any]:
+    def _object_plan(self, place: Region | None, at: Moment, columns: Iterable[str] | None, closed: bool) -> _Plan:
         wanted = self._tables.columns(names.OBJECT, columns)
-        hidden = [] if known is None else [names.STORED_VISIT, names.STORED_DETECTOR, names.VERSION]
-        decoded = [*dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_TO, *hidden])]
-        request: dict[str, Any] = {"region": place, "end": _until(at)}
-        rows = (
-            self._tables.datasets[names.OBJECT]
-            .read(columns=decoded, where=[names.not_deleted(names.OBJECT)], **request)
-            .to_arrow()
-        )
-        unknown = _NONE
-        if known is not None:
-            rows, unknown = self._complete_versions(rows, decoded, request, known)
-        if not closed:
-            open_end = pc.is_null(rows[names.VALID_TO])
-            if at is not None:
-                open_end = pc.or_kleene(open_end, pc.greater(rows[names.VALID_TO], values.mjd_tai(at, "at")))
-            # Closed objects are rare, and a filter copies a hundred columns: filter only if needed.
-            rows = rows if pc.all(open_end).as_py() else rows.filter(open_end)
-        return Rows(rows.select(wanted)), unknown
+        decoded = [*dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_TO])]
+        request = {
+            "region": place, "end": _until(at), "columns": decoded, "where": [names.not_deleted(names.OBJECT)]
+        }  # fmt: skip
+
+        def finish(rows: Any) -> Rows:
+            if not closed:
+                open_end = pc.is_null(rows[names.VALID_TO])
+                if at is not None:
+                    open_end = pc.or_kleene(open_end, pc.greater(rows[names.VALID_TO], values.mjd_tai(at, "at")))
+                # Closed objects are rare, and a filter copies a hundred columns: filter only if needed.
+                rows = rows if pc.all(open_end).as_py() else rows.filter(open_end)
+            return Rows(rows.select(wanted))
+
+        return _Plan(names.OBJECT, request, finish)
+
+    def _read(self, plan: _Plan) -> Rows:
+        while True:
+            found = plan.finish(self._tables.datasets[plan.table].read(**plan.request).to_arrow())
+            if found is not None or plan.exact is None:
+                return cast(Rows, found)
+            plan = plan.exact
+
+    def _read_together(self, plans: Sequence[_Plan]) -> list[Rows]:
+        """Read several tables as of one moment."""
+        while True:
+            requests = {names.dataset_name(plan.table): plan.request for plan in plans}
+            tables = self._tables.group.read(requests)
+            found = [plan.finish(tables[names.dataset_name(plan.table)]) for plan in plans]
+            if all(rows is not None for rows in found):
+                return found
+            plans = [plan.exact or plan for plan in plans]
 
     def sources(
         self,
@@ -148,7 +127,6 @@ class Reads:
         start: Moment = None,
         columns: Iterable[str] | None = None,
         withdrawn: bool = True,
-        complete_only: bool = False,
         archived: str | os.PathLike[str] | None = None,
     ) -> Rows:
         """Sources of a region or of objects.
@@ -169,15 +147,14 @@ class Reads:
             Columns to return; all by default.
         withdrawn : bool
             Whether to return withdrawn sources too.
-        complete_only : bool
-            Exclude detector-visits that are not complete.
         archived : path, optional
             A folder of :meth:`archive_before` to read as well.
         """
         since = self._since(at, history, start)
-        return self._complete.read(complete_only, lambda known: self._history(
-            names.SOURCE, _region(region), object_ids, at, since, columns, withdrawn, archived, known
-        ))  # fmt: skip
+        plan = self._history_plan(
+            names.SOURCE, _region(region), object_ids, at, since, columns, withdrawn, archived
+        )  # fmt: skip
+        return self._read(plan)
 
     def forced_sources(
         self,
@@ -189,49 +166,50 @@ class Reads:
         start: Moment = None,
         columns: Iterable[str] | None = None,
         withdrawn: bool = True,
-        complete_only: bool = False,
         archived: str | os.PathLike[str] | None = None,
     ) -> Rows:
         """Forced sources of a region or of objects. Arguments as for :meth:`sources`."""
         since = self._since(at, history, start)
-        return self._complete.read(complete_only, lambda known: self._history(
-            names.FORCED, _region(region), object_ids, at, since, columns, withdrawn, archived, known
-        ))  # fmt: skip
+        plan = self._history_plan(
+            names.FORCED, _region(region), object_ids, at, since, columns, withdrawn, archived
+        )  # fmt: skip
+        return self._read(plan)
 
-    def _history(
+    def _history_plan(
         self, table: str, place: Region | None, object_ids: Iterable[int | str] | None, at: Moment, since: float | None,
-        columns: Iterable[str] | None, withdrawn: bool, archived: str | os.PathLike[str] | None, known: Any,
-    ) -> tuple[Rows, Any]:  # fmt: skip
+        columns: Iterable[str] | None, withdrawn: bool, archived: str | os.PathLike[str] | None,
+    ) -> _Plan:  # fmt: skip
         wanted = self._tables.columns(table, columns)
         hide_withdrawn = not withdrawn and names.WITHDRAWN in self._tables.schema[table]
         dataset, hidden = self._tables.datasets[table], names.version_column(table)
         decoded = [*wanted]
         decoded += [names.WITHDRAWN] if hide_withdrawn else []
-        decoded += [] if known is None else [names.VISIT, names.DETECTOR]
         decoded += [] if archived is None else [*dataset.id, hidden]
         decoded = list(dict.fromkeys(decoded))
         chosen = None if object_ids is None else _ids(object_ids)
-        if chosen is not None and not chosen:
-            return Rows(dataset.schema.empty_table().select(wanted)), _NONE
         where = [names.not_deleted(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
-        until, rows = _until(at), None
+        period = {"start": since, "end": _until(at)}
+
+        def finish(rows: Any) -> Rows:
+            if archived is not None:
+                cold = self._cold.rows(table, archived, place, since, period["end"], chosen).select(decoded)
+                rows = merged(rows, cold, list(dataset.id), hidden)
+            if hide_withdrawn:
+                rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
+            return Rows(rows.select(wanted))
+
+        exact = _Plan(table, {"region": place, "where": where, "columns": decoded, **period}, finish)
         # Forced sources are many and narrow, so whole cells are read. Rows of sources are wide: reading those outside
         # the region would cost more.
-        if table == names.FORCED and place is not None and chosen is None:
-            rows = newest_of_region(dataset, self._tables.layout, place, decoded, hidden, since, until)
-        if rows is None:
-            rows = dataset.read(region=place, where=where, columns=decoded, start=since, end=until).to_arrow()
-        if archived is not None:
-            cold = self._cold.rows(table, archived, place, since, until, chosen).select(decoded)
-            rows = merged(rows, cold, list(dataset.id), hidden)
-        unknown = _NONE
-        if known is not None:
-            codes = _codes(rows[names.VISIT], rows[names.DETECTOR])
-            complete = np.isin(codes, known)
-            rows, unknown = rows.filter(pa.array(complete)), np.unique(codes[~complete])
-        if hide_withdrawn:
-            rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
-        return Rows(rows.select(wanted)), unknown
+        if table != names.FORCED or place is None or chosen is not None:
+            return exact
+        fast = NewestOfRegion(dataset, self._tables.layout, place, decoded, hidden)
+
+        def finish_fast(rows: Any) -> Rows | None:
+            newest = fast.choose(rows)
+            return None if newest is None else finish(newest)
+
+        return _Plan(table, {**fast.request, **period}, finish_fast, exact)
 
     def _since(self, at: Moment, history: Any, start: Moment) -> float | None:
         if start is not None:
@@ -252,15 +230,15 @@ class Reads:
         at: Moment = None,
         history: Any = None,
         columns: Mapping[str, Iterable[str]] | None = None,
-        complete_only: bool = False,
     ) -> Footprint:
-        """Read objects, sources and forced sources of a region concurrently.
+        """Read objects, sources and forced sources of a region, all as of one moment: of each detector-visit, all rows
+        in the region or none.
 
         Parameters
         ----------
         region : Region
             A detector's footprint, including padding.
-        at, history, complete_only
+        at, history
             As for :meth:`sources`; objects are always the newest versions, whatever `at` is.
         columns : dict of str to iterable of str, optional
             Columns to return, by table: ``{"DiaSource": ["diaSourceId", "psfFlux"]}``.
@@ -270,19 +248,12 @@ class Reads:
             self._tables.schema[name]
         place = values.region(region)
         since = self._since(at, history if at is not None else None, None)
-
-        def read(known: Any) -> tuple[Footprint, Any]:
-            calls: list[Callable[[], tuple[Rows, Any]]] = [
-                functools.partial(self._objects, place, None, wanted.get(names.OBJECT), False, known)
-            ]
-            calls += [
-                functools.partial(self._history, name, place, None, at, since, wanted.get(name), True, None, known)
-                for name in (names.SOURCE, names.FORCED)
-            ]
-            parts = list(self._tables.pool.map(lambda call: call(), calls))
-            return Footprint(*(rows for rows, _ in parts)), np.unique(np.concatenate([codes for _, codes in parts]))
-
-        return self._complete.read(complete_only, read)
+        plans = [self._object_plan(place, None, wanted.get(names.OBJECT), False)]
+        plans += [
+            self._history_plan(name, place, None, at, since, wanted.get(name), True, None)
+            for name in (names.SOURCE, names.FORCED)
+        ]
+        return Footprint(*self._read_together(plans))
 
     def cone(self, /, ra: Any, dec: Any, radius: Any, **arguments: Any) -> Footprint:
         """:meth:`footprint` of a circle, in degrees or astropy angles."""
@@ -346,7 +317,8 @@ class Reads:
         ]
         parts = []
         for table in tables:
-            rows = self._history(table, region, [number], None, since, shared, False, archived, None)[0].to_arrow()
+            plan = self._history_plan(table, region, [number], None, since, shared, False, archived)
+            rows = self._read(plan).to_arrow()
             if end is not None:
                 rows = rows.filter(pc.less(rows[names.TIME], values.mjd_tai(end, "end")))
             if names.WITHDRAWN in shared:
@@ -399,24 +371,6 @@ class Reads:
             where=conditions, history=history,
         )  # fmt: skip
 
-    def _complete_versions(
-        self, rows: Any, columns: list[str], request: Mapping[str, Any], known: Any
-    ) -> tuple[Any, Any]:
-        """For each object, the newest version from a complete detector-visit; and the encountered detector-visits that
-        are not known to be complete.
-        """
-        codes = _stored_codes(rows)
-        good = np.isin(codes, known) | (codes == _NO_CODE)
-        if good.all():
-            return rows, _NONE
-        late = rows.filter(pa.array(~good))[names.OBJECT_ID].to_pylist()
-        again = self._tables.datasets[names.OBJECT].read(ids=late, columns=columns, history=True, **request).to_arrow()
-        again_codes = _stored_codes(again)
-        fits = np.isin(again_codes, known) | (again_codes == _NO_CODE)
-        before = newest(again.filter(pa.array(fits)), [names.OBJECT_ID], names.VERSION)
-        unknown = np.unique(np.concatenate([codes[~good], again_codes[~fits]]))
-        return pa.concat_tables([rows.filter(pa.array(good)), before]), unknown
-
 
 def _region(value: Any) -> Region | None:
     return None if value is None else values.region(value)
@@ -434,16 +388,3 @@ def _until(at: Moment) -> float | None:
 def _ids(given: Iterable[int | str]) -> list[int]:
     listed: Iterable[Any] = given.to_pylist() if hasattr(given, "to_pylist") else given
     return [values.object_id(each) for each in listed]
-
-
-def _stored_codes(rows: Any) -> Any:
-    """Code of each object version's detector-visit; versions without one share a code of their own."""
-    return _codes(
-        pc.fill_null(rows[names.STORED_VISIT], names.NO_VISIT),
-        pc.fill_null(rows[names.STORED_DETECTOR], names.NO_VISIT),
-    )
-
-
-def _codes(visits: Any, detectors: Any) -> Any:
-    """Pack each detector-visit into one integer; visits are below 2**47 and detectors below 2**16."""
-    return (np.asarray(visits, np.int64) << 16) + np.asarray(detectors, np.int64)

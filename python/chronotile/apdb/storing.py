@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +16,6 @@ from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import Rows, arrow_table, conform
 from chronotile.apdb.tables import SurveyTables
-from chronotile.dataset import Dataset
 from chronotile.errors import BatchConflictError, InvalidInputError
 from chronotile.times import Moment
 
@@ -65,9 +62,9 @@ class Stores:
     ) -> StoreReport:
         """Store the results of one detector in one visit. They are durable when this returns.
 
-        A detector-visit is stored once, however often the call is repeated; if slices with its rows were retired or
-        archived since, its rows are stored again. The remains of a failed store are reused, or replaced if the rows
-        differ: until a detector-visit is complete, the last attempt counts.
+        A detector-visit is one batch: it is in all tables or in none, and it is stored once, however often the call is
+        repeated. If slices with its rows were retired or archived since, its rows are stored again. Nothing of a failed
+        store is ever read, and the next one replaces what it left.
 
         Parameters
         ----------
@@ -79,21 +76,21 @@ class Stores:
         visit, detector : int, optional
             The detector-visit; by default taken from the sources or forced sources.
         replace : bool
-            Whether to replace a complete detector-visit that has other rows.
+            Whether to replace a stored detector-visit that has other rows.
 
         Raises
         ------
         InvalidInputError
             The rows do not match the schema, or belong to several detector-visits. Nothing was stored.
         BatchConflictError
-            The detector-visit is complete and holds other rows.
+            The detector-visit is stored with other rows.
         """
         return self._store(visit_time, objects, sources, forced_sources, visit, detector, replace)
 
     def store_again(
         self, visit_time: Moment, objects: Any = None, sources: Any = None, forced_sources: Any = None
     ) -> StoreReport:
-        """As :meth:`store`, for pipelines that add rows to a complete detector-visit.
+        """As :meth:`store`, for pipelines that add rows to a stored detector-visit.
 
         The store is identified by its time and, where they differ, its ids: repeating it changes nothing, and other
         rows are added to those already stored. Records with the same ids are replaced.
@@ -131,31 +128,20 @@ class Stores:
                 given[name] = _constant(rows, names.UPDATE, 0, pa.int64())
         given[names.OBJECT] = None if objects is None else self._versions(objects, time, visit, detector)
         key = _key(visit, detector, time, given[names.OBJECT], timed) + suffix
-        complete = functools.partial(self._is_stored, key)
-        work = [
-            functools.partial(_write, self._tables.datasets[name], rows, key, replace, complete)
-            for name, rows in given.items()
-            if rows is not None
-        ]
-        # Write concurrently: a file makes one commit of all, and a cluster accepts them in parallel.
-        with _conflicts_named(visit, detector):
-            reports = _all(self._tables.pool, work)
         row = self._visit_row(key, visit, detector, time, given)
+        tables = {names.dataset_name(name): rows for name, rows in given.items() if rows is not None}
+        main = list(tables)
+        tables[names.VISITS] = pa.table(row, layouts.VISIT_SCHEMA)
         if self._tables.layout.feed:
             chunk = int(values.unix_tai(time)) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
-            marked = {**row, "chunk": [chunk], "done": [False]}
-            _write(self._tables.archive[names.FEED], pa.table(marked, layouts.FEED_SCHEMA), key, replace, complete)
-        # Write this row last: it marks the detector-visit as complete.
-        _write(self._tables.visits, pa.table(row, layouts.VISIT_SCHEMA), key, replace, complete)
+            tables[names.FEED] = pa.table({**row, "chunk": [chunk], "done": [False]}, layouts.FEED_SCHEMA)
+        with _conflicts_named(visit, detector):
+            reports = self._tables.group.write(tables, key, replace=replace)
         counts = {name: 0 if rows is None else rows.num_rows for name, rows in given.items()}
         return StoreReport(
-            any(report.stored for report in reports), counts[names.OBJECT], counts[names.SOURCE],
-            counts[names.FORCED], sum(report.bytes for report in reports),
+            reports[names.VISITS].stored, counts[names.OBJECT], counts[names.SOURCE], counts[names.FORCED],
+            sum(reports[name].bytes for name in main),
         )  # fmt: skip
-
-    def _is_stored(self, key: str) -> bool:
-        found = self._tables.visits.batch(key)
-        return found is not None and found.finished and not found.rows_retired
 
     def _versions(self, objects: Any, time: float, visit: int, detector: int) -> Any:
         """Convert objects to versions that are valid from `time` on."""
@@ -190,14 +176,15 @@ class Stores:
         }
 
     def contains(self, visit: int, detector: int) -> bool:
-        """Whether a detector-visit is stored and complete."""
-        if self._is_stored(f"{visit}-{detector}"):
+        """Whether a detector-visit is stored."""
+        found = self._tables.visits.batch(f"{visit}-{detector}")
+        if found is not None and found.finished and not found.rows_retired:
             return True
         # The LSST adapter includes the time in its keys.
         return self._tables.visits.count(keys=[visit], where=[("visit", "==", visit), ("detector", "==", detector)]) > 0
 
     def visits(self, start: Moment = None, end: Moment = None) -> Rows:
-        """The complete detector-visits of a half-open period, with their row counts."""
+        """The stored detector-visits of a half-open period, with their row counts."""
         columns = ["visit", "detector", "visit_mjd_tai", "objects", "sources", "forced_sources", "key"]
         return Rows(self._tables.visits.read(start=start, end=end, columns=columns).to_arrow().sort_by("visit_mjd_tai"))
 
@@ -225,23 +212,6 @@ def _constant(rows: Any, name: str, value: int | None, kind: Any) -> Any:
     """Append a constant column to `rows`."""
     field = pa.field(name, kind, name in (names.STORED_VISIT, names.STORED_DETECTOR))
     return rows.append_column(field, pa.repeat(pa.scalar(value, kind), rows.num_rows))
-
-
-def _all(pool: ThreadPoolExecutor, work: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run tasks concurrently and return their results. If one fails, the others end before the error is raised."""
-    futures = [pool.submit(each) for each in work]
-    wait(futures)
-    return [each.result() for each in futures]
-
-
-def _write(dataset: Dataset, rows: Any, key: str, replace: bool, complete: Callable[[], bool]) -> Any:
-    """Write one table of a detector-visit. Until the detector-visit is complete, the last attempt counts."""
-    try:
-        return dataset.write(rows, key, replace=replace)
-    except BatchConflictError as error:
-        if error.kind != "batch-differs" or complete():
-            raise
-        return dataset.write(rows, key, replace=True)
 
 
 @contextmanager

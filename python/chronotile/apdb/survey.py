@@ -15,7 +15,7 @@ from chronotile.apdb.density import Density
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.maintenance import Maintenance
 from chronotile.apdb.metadata import Metadata
-from chronotile.apdb.reads import CompleteVisits, Footprint, Reads
+from chronotile.apdb.reads import Footprint, Reads
 from chronotile.apdb.schema import Migration, Schema
 from chronotile.apdb.storing import StoreReport, Stores
 from chronotile.apdb.tables import LAYOUT_KEY, SCHEMA_KEY, SurveyTables
@@ -125,17 +125,16 @@ class Apdb(Closing):
 
     def __init__(self, archive: Archive) -> None:
         self._tables = tables = SurveyTables(archive)
-        complete, self._cold = CompleteVisits(tables), ColdStorage(tables)
-        self._stores, self._reads = Stores(tables), Reads(tables, self._cold, complete)
+        self._cold = ColdStorage(tables)
+        self._stores, self._reads = Stores(tables), Reads(tables, self._cold)
         self._updates = Updates(tables, self._cold)
-        self._maintenance = Maintenance(tables, self._cold, self._updates, complete)
+        self._maintenance = Maintenance(tables, self._cold, self._updates)
 
     def __repr__(self) -> str:
         return f"<Apdb {self._tables.archive.url}: {self._tables.schema.name} {self._tables.schema.version}>"
 
     def close(self) -> None:
         """Close the archive."""
-        self._tables.pool.shutdown()
         self._tables.archive.close()
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,12 @@ class SurveyTables:
         The tables, with units and descriptions.
     datasets : dict of str to Dataset
         Datasets by table name.
+    group : Group
+        The datasets that a detector-visit is stored in, as one batch.
     visits : Dataset
-        The complete detector-visits.
+        The detector-visits.
     turns : Turns
         Lock that serializes changes of stored records.
-    pool : ThreadPoolExecutor
-        Runs reads and writes of several tables concurrently.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -60,15 +59,18 @@ class SurveyTables:
                 kind="dataset-not-found",
             )
         self.layout = Layout.from_json(found)
-        self.visits = archive[names.VISITS]
         self.turns = Turns(archive)
-        self.pool = ThreadPoolExecutor(3, thread_name_prefix="apdb")
         self.use_schema(Schema.from_json(self.metadata.get(SCHEMA_KEY) or ""))
 
     def use_schema(self, schema: Schema) -> None:
         """Switch to a schema whose tables exist."""
         self.schema = schema
-        self.datasets = {table.name: self.archive[names.dataset_name(table.name)] for table in schema.stored_tables}
+        self.group = self.archive.group(names.GROUP)
+        self.visits = self.group[names.VISITS]
+        self.datasets = {}
+        for table in schema.stored_tables:
+            name = names.dataset_name(table.name)
+            self.datasets[table.name] = self.group[name] if name in self.group else self.archive[name]
 
     def dataset(self, table: str) -> Dataset:
         """Dataset of a table, for operations that this class does not provide."""

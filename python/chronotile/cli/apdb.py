@@ -235,7 +235,7 @@ def _table_file(path: str | None) -> Any:
 @click.option("--forced-sources", metavar="FILE", help="Rows of DiaForcedSource.")
 @click.option("--visit", type=int, help="Visit, if the rows do not contain it.")
 @click.option("--detector", type=int, help="Detector, if the rows do not contain it.")
-@click.option("--replace", is_flag=True, help="Replace a complete detector-visit that has other rows.")
+@click.option("--replace", is_flag=True, help="Replace a stored detector-visit that has other rows.")
 @timeout_option
 @json_option
 def store(
@@ -305,13 +305,11 @@ def import_(target: Target, timeout_s: int, as_json: bool) -> None:
 @click.option("--history", metavar="LENGTH", help="History before --at: 90d. Default: the database's setting.")
 @click.option("--start", metavar="TIME", help="Earliest time, instead of --history.")
 @click.option("--object-ids", metavar="ID,...", help="Only rows of these objects: ids, or ZTF names.")
-@click.option("--complete-only", is_flag=True, help="Exclude detector-visits that are not complete.")
 @click.option("--archived", metavar="DIR", help="Also read files of archived slices.")
 @output_options
 def read(
     target: Target, circle: str | None, box: str | None, polygon: str | None, at: str | None, history: str | None,
-    start: str | None, object_ids: str | None, complete_only: bool, archived: str | None,
-    output: Output,
+    start: str | None, object_ids: str | None, archived: str | None, output: Output,
 ) -> None:  # fmt: skip
     """Read the objects, sources or forced-sources of a region or of objects; TABLE is one of these.
 
@@ -324,7 +322,7 @@ def read(
     if name not in _TABLES.values():
         near = "".join(f" Did you mean {each}?" for each in _native.nearest_names(name, list(_TABLES.values()))[:1])
         raise click.UsageError(f"Unknown TABLE {name!r}: use objects, sources or forced-sources.{near}")
-    shared: dict[str, Any] = {"at": _moment(at), "columns": output.column_names, "complete_only": complete_only}
+    shared: dict[str, Any] = {"at": _moment(at), "columns": output.column_names}
     ids = None if object_ids is None else [word for word in object_ids.split(",") if word.strip()]
     region = region_of(circle, box, polygon)
     with _open(target, read_only=True) as database:

@@ -28,6 +28,7 @@ from chronotile.reports import (
     TileFailure,
     VerifyReport,
     WriteReport,
+    utc_of_us,
 )
 from chronotile.result import ReadResult
 
@@ -61,6 +62,12 @@ class _Definition:
         parts = json.loads(text)
         types = {name: kind for name, kind, _ in schema.columns()}
         return cls(revision, schema, types, times.TimeAxis(**parts["time"]), cells.from_json(parts["cell"]), parts)
+
+
+def check_batch_name(batch: str | None) -> None:
+    """Reject names of batches that are not text."""
+    if batch is not None and not isinstance(batch, str):
+        raise InvalidInputError(f"invalid batch name {batch!r}: give text, or leave it out", kind="invalid-request")
 
 
 class Dataset:
@@ -212,6 +219,12 @@ class Dataset:
         return float(self._known.parts.get("moves_deg", 0.0))
 
     @property
+    def group(self) -> str | None:
+        """Name of the group that the dataset belongs to, if any."""
+        group = self._known.parts.get("group")
+        return None if group is None else str(group["group"])
+
+    @property
     def retention(self) -> str | None:
         """Age past which :meth:`retire` drops slices, such as ``365d``; None for never."""
         retention = self._known.parts["retention"]
@@ -305,22 +318,25 @@ class Dataset:
         BusyError, OutcomeUnknownError, StorageFullError, ReadOnlyError
             Raised by the engine; see :mod:`chronotile.errors` for what to do.
         """
-        if batch is not None and not isinstance(batch, str):
-            raise InvalidInputError(f"invalid batch name {batch!r}: give text, or leave it out", kind="invalid-request")
-        rows = inputs.rows(data, self._known.types)
-        return WriteReport(**self._native.write(rows, batch, replace))
+        check_batch_name(batch)
+        return WriteReport(**self._native.write(self.native_rows(data), batch, replace))
+
+    def native_rows(self, data: Any) -> Any:
+        """Rows as the native half takes them. For the package's own modules."""
+        return inputs.rows(data, self._known.types)
 
     def batches(self) -> list[BatchInfo]:
         """All stored batches, finished and unfinished, in the order of writing."""
-        return [self._batch_info(info) for info in self._native.batches()]
+        return [self.batch_info(info) for info in self._native.batches()]
 
     def batch(self, key: str) -> BatchInfo | None:
         """The batch of this name, or None; answers "is this visit stored?"."""
         info = self._native.batch(key)
-        return None if info is None else self._batch_info(info)
+        return None if info is None else self.batch_info(info)
 
     def remove_batch(self, key: str) -> int:
-        """Remove the rows of a batch; return their number, without rows retired earlier.
+        """Remove the rows of a batch; return their number, without rows retired earlier. Batches of a group are removed
+        with :meth:`Group.remove_batch`.
 
         Reads that begin after the call do not return them. The next :meth:`consolidate` ten minutes or more later frees
         their space.
@@ -332,10 +348,10 @@ class Dataset:
         """
         return self._native.remove_batch(key)
 
-    def _batch_info(self, info: dict[str, Any]) -> BatchInfo:
-        ticks, written_us = info.pop("ticks"), info.pop("written_us")
+    def batch_info(self, info: dict[str, Any]) -> BatchInfo:
+        """A report of the native half. For the package's own modules."""
+        ticks, written = info.pop("ticks"), utc_of_us(info.pop("written_us"))
         period = None if ticks is None else (self._tick(ticks[0]), self._tick(ticks[1]))
-        written = datetime.fromtimestamp(written_us // 1_000_000, UTC).replace(microsecond=written_us % 1_000_000)
         return BatchInfo(**info, period=period, written=written)
 
     def _tick(self, tick: int) -> datetime | float | int:
@@ -409,7 +425,7 @@ class Dataset:
         DamagedChunkError
             Raised while rows are consumed, if a chunk that the read needs is damaged.
         """
-        request = self._request(
+        request = self.native_request(
             region=region, cells=cells, keys=keys, ids=ids, start=start, end=end, columns=columns, where=where,
             history=history,
         )  # fmt: skip
@@ -441,11 +457,11 @@ class Dataset:
             As for :meth:`read`: region, cells, keys, ids, start, end, columns, where.
         """
         by = None if by is None else ([by] if isinstance(by, str) else list(by))
-        return ReadResult(self._native.latest(self._request(**place), by))
+        return ReadResult(self._native.latest(self.native_request(**place), by))
 
     def count(self, **place: Any) -> int:
         """Number of records that :meth:`read` with the same arguments would return."""
-        return self._native.count(self._request(**place))
+        return self._native.count(self.native_request(**place))
 
     def count_by(
         self, columns: str | Iterable[str] = (), *, by_window: bool = False, groups_max: int | None = None, **place: Any
@@ -472,7 +488,7 @@ class Dataset:
         """
         arrow = optional.module("pyarrow", "count_by()", "arrow")
         by = [columns] if isinstance(columns, str) else list(columns)
-        table, _ = self._native.count_by(self._request(**place), by, by_window, groups_max)
+        table, _ = self._native.count_by(self.native_request(**place), by, by_window, groups_max)
         counts: pyarrow.Table = arrow.table(table)
         return counts
 
@@ -481,7 +497,7 @@ class Dataset:
         :meth:`count_by` does. Reads chunk heads, but no records.
         """
         names = None if by is None else [by] if isinstance(by, str) else list(by)
-        used = self._native.explain(self._request(**place), names)
+        used = self._native.explain(self.native_request(**place), names)
         for name in ("windows_indexed", "windows_direct"):
             used[name] = tuple(map(self._tick, used[name]))
         return IndexUse(**used)
@@ -498,7 +514,7 @@ class Dataset:
 
         return scan(self)
 
-    def _request(
+    def native_request(
         self,
         *,
         region: Region | None = None,

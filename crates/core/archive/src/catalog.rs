@@ -260,7 +260,7 @@ pub(crate) fn to_json<T: Serialize>(key: &str, value: &T) -> Result<Bytes> {
     text.map(|text| checksum::seal(key, text).into()).map_err(|e| damaged(key, e.to_string()))
 }
 
-/// The value of a record whose checksum holds, or that has none: earlier releases wrote none.
+/// The value of a record whose checksum holds.
 pub(crate) fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T> {
     let text = checksum::open(key, value).map_err(|reason| damaged(key, reason.to_owned()))?;
     serde_json::from_slice(&text).map_err(|e| damaged(key, e.to_string()))

@@ -27,17 +27,18 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use chronotile_store::Store;
 use chronotile_types::SliceId;
+use futures::future::try_join_all;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
 
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::group::Group;
 use crate::read::assemble::is_clean;
 use crate::read::groups::{fetch_parts, groups, groups_of_heads};
 use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Query, slices_of};
-use crate::read::visible::Visibility;
 use crate::request::ReadRequest;
 
 /// Groups decoded at once, where the machine has so many cores.
@@ -170,14 +171,19 @@ impl Dataset {
     }
 
     async fn replan(&self, request: &ReadRequest) -> Result<Query> {
+        let (planned, visible) = futures::join!(self.replan_unseeing(request), self.visibility());
+        Ok(planned?.seeing(visible?))
+    }
+
+    /// As [`Self::replan`], without a say in which attempts count.
+    async fn replan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
         // The definition seldom changes: slices are looked up by the known one meanwhile.
         let before = self.frame();
-        let slices = slices_of(self.store(), &before, request);
-        let (refreshed, slices, visible) = futures::join!(self.refresh(), slices, self.visibility());
+        let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
         refreshed?;
         match Arc::ptr_eq(&before.spec, &self.spec()) {
-            true => self.plan(request, slices?, visible?),
-            false => self.query_as_known(request).await,
+            true => self.plan(request, slices?),
+            false => self.plan(request, slices_of(self.store(), &self.frame(), request).await?),
         }
     }
 
@@ -185,16 +191,55 @@ impl Dataset {
     pub(crate) async fn query_as_known(&self, request: &ReadRequest) -> Result<Query> {
         let frame = self.frame();
         let (slices, visible) = futures::join!(slices_of(self.store(), &frame, request), self.visibility());
-        self.plan(request, slices?, visible?)
+        Ok(self.plan(request, slices?)?.seeing(visible?))
     }
 
-    fn plan(&self, request: &ReadRequest, slices: Vec<SliceId>, visible: Arc<Visibility>) -> Result<Query> {
+    fn plan(&self, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Query> {
         let mut query = Query::new(self.frame(), request, slices)?;
         query.memory = self.memory();
-        query.visible = Some(visible);
         Ok(query)
     }
 }
+
+impl Group {
+    /// Reads several of its datasets, given by name, as of one moment: a batch is in all of the results or in none. Holds the results
+    /// in memory; else it reads as [`Dataset::read`].
+    ///
+    /// # Errors
+    /// A dataset that is not in the group; as [`Dataset::read`].
+    pub async fn read(&self, requests: Vec<(&str, ReadRequest)>) -> Result<Vec<Rows>> {
+        let mut parts = Vec::with_capacity(requests.len());
+        for (name, request) in requests {
+            parts.push((self.dataset(name)?.reader(), request));
+        }
+        let first = self.first().reader();
+        let visible = first.joint_visibility();
+        let plans = try_join_all(parts.iter().map(|(dataset, request)| dataset.replan_unseeing(request)));
+        let (visible, mut plans) = futures::try_join!(visible, plans)?;
+        loop {
+            let reads = parts.iter().zip(plans).map(|((dataset, request), plan)| {
+                let mut query = plan.seeing(visible.clone());
+                async move {
+                    dataset.prune_by_index(&mut query, request).await?;
+                    let rows = stream(dataset.store_arc(), Arc::new(query)).await?;
+                    Ok::<_, ArchiveError>((rows.schema(), rows.try_collect().await?))
+                }
+            });
+            match try_join_all(reads).await {
+                Err(ArchiveError::ReadRace { .. }) if visible.is_late() => {}
+                read => return read,
+            }
+            plans = try_join_all(parts.iter().map(|(dataset, request)| dataset.replan_unseeing(request))).await?;
+            let heads: Vec<_> = plans.iter().map(|plan| (&plan.frame, plan.scan(vec![], false))).collect();
+            visible.look_ahead_jointly(first.store(), &heads).await?;
+            // A batch that ended meanwhile may have made slices.
+            plans = try_join_all(parts.iter().map(|(dataset, request)| dataset.replan_unseeing(request))).await?;
+        }
+    }
+}
+
+/// Rows that were read, and their schema.
+pub type Rows = (SchemaRef, Vec<RecordBatch>);
 
 /// The rows of a query.
 pub(crate) async fn stream(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {

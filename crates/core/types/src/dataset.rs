@@ -496,6 +496,11 @@ impl DatasetSpec {
         slice.0 - self.group.as_ref().map_or(0, Membership::first_slice)
     }
 
+    /// One of its slices by its number among these alone.
+    pub fn slice_numbered(&self, number: i32) -> SliceId {
+        SliceId(number.saturating_add(self.group.as_ref().map_or(0, Membership::first_slice)))
+    }
+
     /// Whether a slice that lies under [`DatasetSpec::stored_as`] is of this dataset.
     pub fn has_slice(&self, slice: SliceId) -> bool {
         self.group.as_ref().is_none_or(|group| group.number == Membership::number_of(slice))
@@ -618,6 +623,7 @@ mod tests {
                 assert_eq!(others, 1);
                 let counted = (-GROUP_SLICES_HALF..GROUP_SLICES_HALF).contains(&window);
                 assert_eq!(spec.own_slice(slice) == window, counted);
+                assert_eq!(spec.slice_numbered(spec.own_slice(slice)), slice);
                 if let Some(tick) = i64::from(window).checked_mul(spec.window_ticks()) {
                     assert_eq!(spec.window_of(tick), counted.then_some(Window(window)));
                     assert!(!counted || spec.slice_ticks(slice).0 == tick);

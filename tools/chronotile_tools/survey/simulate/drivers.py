@@ -68,7 +68,7 @@ class ChronotileDriver:
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
         """See :class:`Driver`; complete detector-visits alone."""
-        found = self._apdb.cone(ra, dec, radius, at=at, complete_only=True)
+        found = self._apdb.cone(ra, dec, radius, at=at)
         return {
             names.OBJECT: len(found.objects), names.SOURCE: len(found.sources), names.FORCED: len(found.forced_sources)
         }  # fmt: skip

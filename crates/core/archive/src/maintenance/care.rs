@@ -8,7 +8,7 @@ use chronotile_types::{SliceId, TimeRange};
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
-use crate::maintenance::retire::fingerprint;
+use crate::maintenance::retire::{fingerprint, numbered};
 use crate::report::{DatasetInfo, SliceInfo, Spread};
 use crate::time_axis::Bounds;
 
@@ -27,7 +27,7 @@ impl Dataset {
         }
         let largest = tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile);
         Ok(DatasetInfo {
-            slices,
+            slices: numbered(&frame, slices),
             tile_chunks: spread(tiles.iter().map(|tile| tile.chunks)),
             tile_rows: spread(tiles.iter().map(|tile| tile.rows)),
             tile_bytes: spread(tiles.iter().map(|tile| tile.bytes)),
@@ -85,7 +85,7 @@ impl Dataset {
         for slice in &slices {
             self.ensure_slices(&HashSet::from([*slice])).await?;
         }
-        Ok(slices)
+        Ok(slices.iter().map(|slice| SliceId(frame.spec.own_slice(*slice))).collect())
     }
 }
 

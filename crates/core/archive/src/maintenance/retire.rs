@@ -58,7 +58,7 @@ impl Dataset {
         slices.retain(|slice| limit.ends_after(frame.spec.slice_ticks(*slice).1));
         if !dry_run {
             let all = slices.into_iter().map(|slice| (slice, None)).collect();
-            return self.seeing_every_write().drop_slices(&frame, all).await;
+            return Ok(numbered(&frame, self.seeing_every_write().drop_slices(&frame, all).await?));
         }
         let mut retired = Vec::new();
         let changes = self.change_token().await?;
@@ -66,7 +66,7 @@ impl Dataset {
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
             retired.push(self.slice_info(&frame, slice, &tiles, &changes));
         }
-        Ok(retired)
+        Ok(numbered(&frame, retired))
     }
 
     /// Drops those of the slices that hold exactly what they held when they had these fingerprints, and returns them, oldest
@@ -76,8 +76,9 @@ impl Dataset {
     /// A slice that others keep writing to; the engine.
     pub async fn retire_unchanged(&self, slices: &[(SliceId, u128)]) -> Result<Vec<SliceInfo>> {
         self.refresh().await?;
-        let wanted = slices.iter().map(|(slice, print)| (*slice, Some(*print))).collect();
-        self.seeing_every_write().drop_slices(&self.frame(), wanted).await
+        let frame = self.frame();
+        let wanted = slices.iter().map(|(slice, print)| (frame.spec.slice_numbered(slice.0), Some(*print))).collect();
+        Ok(numbered(&frame, self.seeing_every_write().drop_slices(&frame, wanted).await?))
     }
 
     async fn drop_slices(&self, frame: &Frame, mut left: Vec<Wanted>) -> Result<Vec<SliceInfo>> {
@@ -210,6 +211,12 @@ impl Dataset {
         }
         Ok(())
     }
+}
+
+/// Slices by their numbers among those of the dataset alone.
+pub(crate) fn numbered(frame: &Frame, mut slices: Vec<SliceInfo>) -> Vec<SliceInfo> {
+    slices.iter_mut().for_each(|info| info.slice = SliceId(frame.spec.own_slice(info.slice)));
+    slices
 }
 
 fn limit_of(frame: &Frame, limit: RetireLimit) -> Result<Instant> {

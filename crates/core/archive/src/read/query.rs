@@ -68,6 +68,11 @@ pub(crate) struct Query {
 }
 
 impl Query {
+    /// The same, with this say in which attempts count.
+    pub(crate) fn seeing(self, visible: Arc<Visibility>) -> Self {
+        Self { visible: Some(visible), ..self }
+    }
+
     /// With the slices that [`slices_of`] found. It returns rows of all batches, until it is told which count.
     pub(crate) fn new(frame: Frame, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Self> {
         let bounds = Bounds::new(&frame.spec, &request.time)?;

@@ -52,6 +52,9 @@ pub(crate) struct Visibility {
     late_us: i64,
     state: RwLock<State>,
     hides: AtomicBool,
+    /// Whether reads of several datasets share it: then all of them look ahead together.
+    joint: bool,
+    late: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -161,12 +164,52 @@ impl Visibility {
         scan: &Scan,
         taken: Option<(SliceId, Tile)>,
     ) -> Result<Vec<SliceId>> {
+        if self.joint {
+            self.late.store(true, Ordering::Release);
+            return Err(ArchiveError::ReadRace { dataset: frame.spec.name.clone() });
+        }
+        let before = self.take_in_superseded().await?;
+        self.look_at_heads(store, frame, scan, taken, &before).await?;
+        self.complete();
+        // A batch that ended meanwhile may have made one.
+        slices_in(store, frame, scan.windows).await
+    }
+
+    /// As [`Self::look_ahead`], for several reads that share this and have returned nothing. None of them is at work meanwhile.
+    ///
+    /// # Errors
+    /// A damaged record; the engine.
+    pub(crate) async fn look_ahead_jointly(&self, store: &dyn Store, reads: &[(&Frame, Scan)]) -> Result<()> {
+        let before = self.take_in_superseded().await?;
+        let looks = reads.iter().map(|(frame, scan)| self.look_at_heads(store, frame, scan, None, &before));
+        futures::future::try_join_all(looks).await?;
+        self.late.store(false, Ordering::Release);
+        self.complete();
+        Ok(())
+    }
+
+    /// Whether one of the reads that share this ended because of a batch that ended so late that the read may have missed rows of it.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.load(Ordering::Acquire)
+    }
+
+    /// Takes in the list of superseded batches; returns what was known of it before.
+    async fn take_in_superseded(&self) -> Result<Arc<HashSet<BatchId>>> {
         let known = self.dataset.superseded().await?;
-        let before = {
-            let mut state = self.state_mut();
-            state.unsettled = known.unsettled;
-            std::mem::replace(&mut state.superseded, known.batches)
-        };
+        let mut state = self.state_mut();
+        state.unsettled = known.unsettled;
+        Ok(std::mem::replace(&mut state.superseded, known.batches))
+    }
+
+    /// Decides about every batch in the heads of all that `scan` covers.
+    async fn look_at_heads(
+        &self,
+        store: &dyn Store,
+        frame: &Frame,
+        scan: &Scan,
+        taken: Option<(SliceId, Tile)>,
+        before: &HashSet<BatchId>,
+    ) -> Result<()> {
         let slices = slices_in(store, frame, scan.windows).await?;
         let mut heads = store.scan(&frame.dataset, Scan { slices, ..scan.clone() }).await?;
         while let Some(chunks) = heads.try_next().await? {
@@ -188,9 +231,7 @@ impl Visibility {
                 self.choose([(batch, chosen)].into_iter());
             }
         }
-        self.complete();
-        // A batch that ended meanwhile may have made one.
-        slices_in(store, frame, scan.windows).await
+        Ok(())
     }
 
     /// The attempt at a batch that a read shows which has returned chunks before; `shown` tells whether it may have returned some of the
@@ -311,6 +352,15 @@ impl State {
 impl Dataset {
     /// What a read that begins now knows of attempts.
     pub(crate) async fn visibility(&self) -> Result<Arc<Visibility>> {
+        self.visibility_of(false).await
+    }
+
+    /// What reads of several datasets of the group that begin now know of attempts, so that all show the same batches.
+    pub(crate) async fn joint_visibility(&self) -> Result<Arc<Visibility>> {
+        self.visibility_of(true).await
+    }
+
+    async fn visibility_of(&self, joint: bool) -> Result<Arc<Visibility>> {
         let (began, late_us) = (Instant::now(), self.clock().about_now_us() - LATE_US);
         let KnownSuperseded { batches: superseded, unsettled, .. } = self.superseded().await?;
         let (chosen, later, fresh) = (HashMap::new(), HashSet::new(), HashSet::new());
@@ -323,7 +373,8 @@ impl Dataset {
             looked_up: HashMap::new(),
             complete: false,
         });
-        Ok(Arc::new(Visibility { dataset: self.clone(), began, late_us, state, hides: AtomicBool::new(false) }))
+        let (hides, late) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Arc::new(Visibility { dataset: self.clone(), began, late_us, state, hides, joint, late }))
     }
 
     /// The records of those of the batches that have one.

@@ -1,0 +1,140 @@
+"""Groups: datasets that are written together and read as of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from chronotile import _native, optional
+from chronotile.dataset import Dataset, check_batch_name
+from chronotile.errors import DatasetNotFoundError
+from chronotile.hints import name_hint
+from chronotile.reports import GroupBatchInfo, WriteReport, utc_of_us
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["Group"]
+
+
+class Group:
+    """Datasets of an archive that share their batches: a batch is complete in all of them or in none. Returned by
+    :meth:`Archive.group`; datasets join a group when they are created with ``group=``. Thread-safe.
+
+    Everything that concerns one dataset is done through that dataset, ``group["name"]``: reads, consolidation,
+    retention, indexes, verification. Writing and removing batches concerns all of them.
+    """
+
+    def __init__(self, native: _native.Group, name: str) -> None:
+        self._native = native
+        self._name = name
+        self._datasets = {name: Dataset(dataset) for name, dataset in native.datasets()}
+
+    def __repr__(self) -> str:
+        return f"<Group {self._name}: {', '.join(self._datasets)}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the group."""
+        return self._name
+
+    @property
+    def datasets(self) -> dict[str, Dataset]:
+        """Its datasets by name, in the order in which they joined it."""
+        return dict(self._datasets)
+
+    def __getitem__(self, name: str) -> Dataset:
+        try:
+            return self._datasets[name]
+        except KeyError:
+            raise DatasetNotFoundError(
+                f"no dataset {name!r} in group {self._name}{name_hint(name, self._datasets)}", kind="dataset-not-found"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._datasets
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._datasets)
+
+    def __len__(self) -> int:
+        return len(self._datasets)
+
+    def write(
+        self, data: Mapping[str, Any], batch: str | None = None, *, replace: bool = False
+    ) -> dict[str, WriteReport]:
+        """Store rows of several datasets as one batch. They are durable when this returns.
+
+        Parameters
+        ----------
+        data : dict of str to rows
+            Rows by dataset, each as for :meth:`Dataset.write`. Datasets that are left out get none.
+        batch, replace
+            As for :meth:`Dataset.write`. A name stands for one batch in all datasets of the group. Replacing a batch
+            also removes its rows from datasets that are left out.
+
+        Returns
+        -------
+        dict of str to WriteReport
+            A report for each dataset in `data`.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            A dataset is not in the group. Nothing was stored.
+        InvalidInputError, BatchConflictError, BusyError, OutcomeUnknownError, StorageFullError, ReadOnlyError
+            As for :meth:`Dataset.write`.
+        """
+        check_batch_name(batch)
+        rows = [(name, self[name].native_rows(given)) for name, given in data.items()]
+        reports = self._native.write(rows, batch, replace)
+        return {name: WriteReport(**report) for (name, _), report in zip(rows, reports, strict=True)}
+
+    def read(self, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, pyarrow.Table]:
+        """Read several datasets as of one moment: each batch is in all results or in none. Needs pyarrow.
+
+        Parameters
+        ----------
+        requests : dict of str to dict
+            Arguments of :meth:`Dataset.read` by dataset, without `order_by` and `limit`:
+            ``{"sources": {"region": region, "start": start}, "objects": {"region": region}}``.
+
+        Returns
+        -------
+        dict of str to pyarrow.Table
+            The rows by dataset, in memory.
+
+        Raises
+        ------
+        DatasetNotFoundError, InvalidInputError, DamagedChunkError
+            As for :meth:`Dataset.read`.
+        """
+        arrow = optional.module("pyarrow", "Group.read", "arrow")
+        native = [(name, self[name].native_request(**arguments)) for name, arguments in requests.items()]
+        tables = self._native.read(native)
+        return {name: arrow.table(table) for (name, _), table in zip(native, tables, strict=True)}
+
+    def batches(self) -> list[GroupBatchInfo]:
+        """All stored batches, finished and unfinished, in the order of writing."""
+        return [self._info(info) for info in self._native.batches()]
+
+    def batch(self, key: str) -> GroupBatchInfo | None:
+        """The batch of this name, or None; answers "is this visit stored?"."""
+        info = self._native.batch(key)
+        return None if info is None else self._info(info)
+
+    def remove_batch(self, key: str) -> int:
+        """Remove the rows of a batch from all datasets; return their number, without rows retired earlier. See
+        :meth:`Dataset.remove_batch`.
+
+        Raises
+        ------
+        BatchNotFoundError
+            No batch has this name.
+        """
+        return self._native.remove_batch(key)
+
+    def _info(self, info: dict[str, Any]) -> GroupBatchInfo:
+        datasets = {name: self[name].batch_info(part) for name, part in info.pop("datasets").items()}
+        written = utc_of_us(info.pop("written_us"))
+        return GroupBatchInfo(**info, written=written, datasets=datasets)

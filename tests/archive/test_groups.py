@@ -1,0 +1,162 @@
+"""Groups through the Python API."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import chronotile as ct
+
+NAMES = ("objects", "sources")
+
+
+def create(archive: ct.Archive) -> ct.Group:
+    for name in NAMES:
+        archive.create(
+            name, schema={"id": "int64", "mjd": "float64", "ra": "float64", "dec": "float64", "visit": "int64"},
+            cell=ct.sky("ra", "dec", level=9), time=ct.mjd("mjd"), window="30d" if name == "sources" else "360d",
+            id=["id"], merge="latest" if name == "objects" else "append", group="survey", exist_ok=True,
+        )  # fmt: skip
+    return archive.group("survey")
+
+
+def rows(first: int, count: int, visit: int = 0) -> pa.Table:
+    ids = np.arange(first, first + count)
+    return pa.table(
+        {
+            "id": ids,
+            "mjd": 61000.0 + ids % 50,
+            "ra": 10.0 + 0.01 * (ids % 40),
+            "dec": np.full(count, 2.0),
+            "visit": np.full(count, visit),
+        }
+    )
+
+
+def test_a_batch_is_one_in_all_datasets_of_a_group(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        group = create(archive)
+        assert archive.groups() == ["survey"]
+        assert list(group) == list(NAMES)
+        assert "sources" in group
+        assert len(group) == 2
+        reports = group.write({"objects": rows(0, 10), "sources": rows(0, 30)}, batch="visit-1")
+        assert {name: report.rows for name, report in reports.items()} == {"objects": 10, "sources": 30}
+        assert all(report.stored for report in reports.values())
+        again = group.write({"objects": rows(0, 10), "sources": rows(0, 30)}, batch="visit-1")
+        assert not any(report.stored for report in again.values())
+        with pytest.raises(ct.BatchConflictError, match="other content"):
+            group.write({"objects": rows(0, 10)}, batch="visit-1")
+        info = group.batch("visit-1")
+        assert info is not None
+        assert (info.rows, info.finished) == (40, True)
+        period = info.datasets["sources"].period
+        assert period is not None
+        assert list(period) == pytest.approx([61000.0, 61029.0])
+        assert group.batches() == [info]
+        assert archive["sources"].group == "survey"
+        part = archive["sources"].batch("visit-1")
+        assert part is not None
+        assert part.rows == 30
+
+        group.write({"sources": rows(5, 3)}, batch="visit-1", replace=True)
+        found = group.read({"objects": {}, "sources": {"columns": ["id"]}})
+        assert found["objects"].num_rows == 0
+        assert sorted(found["sources"]["id"].to_pylist()) == [5, 6, 7]
+        with pytest.raises(ct.InvalidInputError, match="remove the batch from the group"):
+            archive["sources"].remove_batch("visit-1")
+        assert group.remove_batch("visit-1") == 3
+        assert group.batch("visit-1") is None
+        with pytest.raises(ct.BatchNotFoundError):
+            group.remove_batch("visit-1")
+        assert all(dataset.verify().ok for dataset in group.datasets.values())
+
+
+def test_wrong_names_say_what_there_is(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        group = create(archive)
+        with pytest.raises(ct.DatasetNotFoundError, match="survey"):
+            archive.group("survy")
+        unknown: list[Callable[[], object]] = [
+            lambda: group["sorces"],
+            lambda: group.write({"sorces": rows(0, 1)}),
+            lambda: group.read({"sorces": {}}),
+        ]
+        for call in unknown:
+            with pytest.raises(ct.DatasetNotFoundError, match=r"in group survey.*sources"):
+                call()
+        with pytest.raises(ct.InvalidInputError, match="at least one dataset"):
+            group.write({})
+        with pytest.raises(ct.InvalidInputError, match="drop the whole group survey"):
+            archive.drop("sources")
+        with pytest.raises(ct.InvalidInputError, match="choose another"):
+            archive.create("survey", schema={"t": "timestamp[us]"}, cell=ct.single(), time="t")
+        group.write({"sources": rows(0, 5)})
+        archive.drop("survey")
+        assert archive.datasets() == archive.groups() == []
+        assert create(archive)["sources"].count() == 0
+
+
+def test_a_refused_row_stores_nothing_in_any_dataset(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        group = create(archive)
+        bad = rows(0, 3).set_column(1, "mjd", pa.array([61000.0, None, 61001.0]))
+        with pytest.raises(ct.InvalidInputError):
+            group.write({"objects": rows(0, 3), "sources": bad}, batch="visit")
+        assert (group["objects"].count(), group.batches()) == (0, [])
+        group.write({"objects": rows(0, 3), "sources": rows(0, 3)}, batch="visit")
+        assert group["objects"].count() == 3
+
+
+def test_slices_keep_their_own_numbers(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        group = create(archive)
+        group.write({"objects": rows(0, 50), "sources": rows(0, 50)})
+        numbers = {name: [part.slice for part in dataset.info().slices] for name, dataset in group.datasets.items()}
+        days = {"objects": 360, "sources": 30}
+        for name, slices in numbers.items():
+            expected = {(61000 + day - 40587) // days[name] for day in range(50)}
+            assert slices == sorted(expected)
+        planned = group["sources"].retire(before=61020.0, dry_run=True)
+        assert [part.slice for part in planned] == [numbers["sources"][0]]
+        assert [part.slice for part in group["sources"].retire(unchanged=planned)] == [numbers["sources"][0]]
+        assert group["objects"].count() == 50
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "memory"])
+def test_a_reader_sees_each_batch_in_all_datasets_or_in_none(tmp_path: Path, engine: str) -> None:
+    url: Any = tmp_path / "survey.db" if engine == "sqlite" else "memory:"
+    with ct.open(url) as archive:
+        group, seen, failures = create(archive), 0, []
+
+        def work(writer: int) -> None:
+            # Each writer replaces and removes its own batches; several processes have their own handles.
+            mine = create(archive) if engine == "memory" else create(ct.open(url))
+            try:
+                for step in range(25):
+                    visit = 100 * writer + step
+                    first = 1_000 * writer
+                    tables = {"objects": rows(first, 40, visit), "sources": rows(first, 60, visit)}
+                    mine.write(tables, batch=f"visit-{writer}", replace=True)
+                    if step % 7 == 6:
+                        mine.remove_batch(f"visit-{writer}")
+            except Exception as error:
+                failures.append(error)
+
+        writers = [threading.Thread(target=work, args=(writer,)) for writer in range(1, 4)]
+        for thread in writers:
+            thread.start()
+        while any(thread.is_alive() for thread in writers):
+            found = group.read({name: {"columns": ["id", "visit"]} for name in NAMES})
+            visits = [set(found[name]["visit"].to_pylist()) for name in NAMES]
+            assert visits[0] == visits[1]
+            assert [found[name].num_rows for name in NAMES] == [40 * len(visits[0]), 60 * len(visits[0])]
+            seen += 1
+        assert not failures
+        assert seen > 3
