@@ -1,7 +1,10 @@
 //! The protocol of batches under simulated time: processes that write, replace and remove the same batches, consolidate and read, on an
 //! engine that is slow, loses answers and brings removed chunks back, with clocks that are wrong and processes that die.
 //!
-//! What readers see is held against what they may see. A batch is whole or not there. The state that a reader sees of it is one
+//! In every other history the batches are those of a group of two datasets, and are written to both.
+//!
+//! What readers see is held against what they may see. A batch is whole or not there, in both datasets of a group where these are read
+//! together. The state that a reader sees of it is one
 //! that some call has asked for, and no call that was acknowledged before the read began has come after that one. In the end everything
 //! ends, nothing is left of writes that were cut off, and verification finds nothing wrong.
 //!
@@ -17,8 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
-use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, ReadRequest, WriteOptions};
+use arrow_select::concat::concat_batches;
+use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, Group, ReadRequest, WriteOptions};
 use chronotile_store::Outcome;
+use chronotile_types::{DatasetName, DatasetSpec, Membership};
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
@@ -112,7 +117,69 @@ fn rows_of(name: &str, note: &str) -> RecordBatch {
     noted(&places, &text)
 }
 
+/// What a process writes to and reads from.
+#[derive(Clone)]
+enum Handle {
+    One(Dataset),
+    Two(Group),
+}
+
+/// The datasets of a group.
+const PAIR: [&str; 2] = ["records", "others"];
+
+impl Handle {
+    fn datasets(&self) -> &[Dataset] {
+        match self {
+            Self::One(dataset) => std::slice::from_ref(dataset),
+            Self::Two(group) => group.datasets(),
+        }
+    }
+
+    async fn remove(&self, name: &str) -> Result<(), ArchiveError> {
+        match self {
+            Self::One(dataset) => dataset.remove_batch(name).await.map(drop),
+            Self::Two(group) => group.remove_batch(name).await.map(drop),
+        }
+    }
+
+    /// Writes the rows, one at a time, and the failure of the input if there is one.
+    async fn write(&self, rows: &RecordBatch, fails: bool, options: WriteOptions) -> Result<(), ArchiveError> {
+        let parts = || (0..rows.num_rows()).map(|row| Ok(rows.slice(row, 1))).collect::<Vec<_>>();
+        let mut last: Vec<Result<RecordBatch, arrow_schema::ArrowError>> = parts();
+        if fails {
+            last.push(Err(arrow_schema::ArrowError::ComputeError("the input's own".into())));
+        }
+        match self {
+            Self::One(dataset) => dataset.write(last, options).await.map(drop),
+            Self::Two(group) => group.write(vec![(PAIR[0], parts()), (PAIR[1], last)], options).await.map(drop),
+        }
+    }
+
+    /// Rows of each dataset as of one moment, or of one dataset.
+    async fn read(&self, request: ReadRequest, one: Option<usize>) -> Result<Vec<RecordBatch>, ArchiveError> {
+        match (self, one) {
+            (Self::One(dataset), _) => Ok(vec![read(dataset, request).await?]),
+            (Self::Two(group), Some(one)) => Ok(vec![read(&group.datasets()[one], request).await?]),
+            (Self::Two(group), None) => {
+                let found = group.read(PAIR.map(|name| (name, request.clone())).to_vec()).await?;
+                Ok(found.iter().map(|(schema, batches)| concat_batches(schema, batches).unwrap()).collect())
+            }
+        }
+    }
+}
+
+/// The definitions: one dataset, or two of a group with windows of different lengths.
+fn specs(grouped: bool) -> Vec<DatasetSpec> {
+    if !grouped {
+        return vec![spec()];
+    }
+    let group = Some(Membership { group: DatasetName::new("both").unwrap(), number: 0 });
+    let other = DatasetSpec { name: DatasetName::new(PAIR[1]).unwrap(), window: "2h".parse().unwrap(), ..spec() };
+    [spec(), other].map(|spec| DatasetSpec { group: group.clone(), ..spec }).to_vec()
+}
+
 struct History {
+    grouped: bool,
     world: Arc<World>,
     acts: Acts,
     chance: Chance,
@@ -120,34 +187,41 @@ struct History {
 }
 
 impl History {
-    async fn open(&self, who: &str) -> Dataset {
+    async fn open(&self, who: &str) -> Handle {
         let skew_us = self.chance.below(240_000_000) as i64 - 120_000_000;
         let (world, link) = (self.world.clone(), Link::of(&self.world, who));
         let archive = Archive::on("simulated:", link).with_machine_time(move || world.now_us() + skew_us);
-        archive.dataset("records").await.unwrap()
+        match self.grouped {
+            false => Handle::One(archive.dataset("records").await.unwrap()),
+            true => Handle::Two(archive.group("both").await.unwrap()),
+        }
     }
 
     /// What readers saw of each batch, by the notes of their rows.
-    async fn look(&self, dataset: &Dataset, who: &str) {
+    async fn look(&self, handle: &Handle, who: &str) {
         let began = Instant::now();
         let part = match self.chance.below(4) {
             0 => ReadRequest { time: between(0, 2 * HOUR), ..ReadRequest::default() },
             _ => ReadRequest::default(),
         };
         let (start, end) = if part.time.end.is_some() { (0, 2 * HOUR) } else { (0, i64::MAX) };
-        let found = match read(dataset, part).await {
+        let one = (self.chance.below(2) == 0).then(|| self.chance.below(2) as usize);
+        let found = match handle.read(part, one).await {
             Ok(found) => found,
             Err(error) if error.outcome() != Outcome::Refused => return,
             Err(error) => panic!("{who} cannot read: {error}"),
         };
         let ended = Instant::now();
         *self.reads.lock().unwrap() += 1;
-        let mut seen: BTreeMap<i64, Vec<(i64, String)>> = BTreeMap::new();
-        for (id, note) in id_notes(&found) {
-            seen.entry(id / 1_000).or_default().push((id, note));
+        // Of each batch, what each of the datasets holds.
+        let mut seen: BTreeMap<i64, Vec<Vec<(i64, String)>>> = BTreeMap::new();
+        for (place, rows) in found.iter().enumerate() {
+            for (id, note) in id_notes(rows) {
+                seen.entry(id / 1_000).or_insert_with(|| vec![vec![]; found.len()])[place].push((id, note));
+            }
         }
         for name in self.acts.names() {
-            let seen = seen.remove(&number_of(&name)).unwrap_or_default();
+            let seen = seen.remove(&number_of(&name)).unwrap_or_else(|| vec![vec![]; found.len()]);
             let possible = self.acts.possible(&name, began, ended);
             let wanted = |state: &State| {
                 let rows = state.note.as_ref().map(|note| rows_of(&name, note));
@@ -168,9 +242,9 @@ impl History {
                 rows.iter().map(|(id, note)| (*id, note[..note.len().min(24)].to_owned())).collect::<Vec<_>>()
             };
             assert!(
-                possible.iter().any(|state| wanted(state) == seen),
+                possible.iter().any(|state| seen.iter().all(|seen| wanted(state) == *seen)),
                 "{who} sees {:?} of {name}, and may see {possible:?}, reading from {:?} to {:?}",
-                short(&seen),
+                seen.iter().map(|seen| short(seen)).collect::<Vec<_>>(),
                 began,
                 ended,
             );
@@ -178,7 +252,7 @@ impl History {
         assert!(seen.is_empty(), "{who} sees rows of no batch: {seen:?}");
     }
 
-    async fn act(&self, dataset: &Dataset, who: &str, number: u64) {
+    async fn act(&self, handle: &Handle, who: &str, number: u64) {
         let private = self.chance.below(4) == 0;
         let name = if private { format!("{who}{number}") } else { format!("n{}", self.chance.below(NAMES)) };
         let kind = self.chance.below(8);
@@ -190,17 +264,13 @@ impl History {
         let patience = if self.chance.below(5) == 0 { Duration::from_millis(self.chance.below(600)) } else { HANGS };
         let result = {
             let work: BoxFuture<'_, Result<(), ArchiveError>> = if removes {
-                Box::pin(async { dataset.remove_batch(&name).await.map(drop) })
+                Box::pin(handle.remove(&name))
             } else {
                 let rows = rows_of(&name, &note);
                 let replace = kind != 1;
                 let options = WriteOptions { batch: Some(name.clone()), replace, buffer_bytes: 0 };
-                let mut parts: Vec<Result<RecordBatch, arrow_schema::ArrowError>> =
-                    (0..rows.num_rows()).map(|row| Ok(rows.slice(row, 1))).collect();
-                if self.chance.below(12) == 0 {
-                    parts.push(Err(arrow_schema::ArrowError::ComputeError("the input's own".into())));
-                }
-                Box::pin(async move { dataset.write(parts, options).await.map(drop) })
+                let fails = self.chance.below(12) == 0;
+                Box::pin(async move { handle.write(&rows, fails, options).await })
             };
             tokio::time::timeout(patience, work).await
         };
@@ -223,35 +293,37 @@ impl History {
         self.world.note(who, "ends");
     }
 
-    async fn writer(&self, who: &str, acts: u64, shared: Option<Dataset>) {
-        let mut dataset = match shared {
+    async fn writer(&self, who: &str, acts: u64, shared: Option<Handle>) {
+        let mut handle = match shared {
             Some(shared) => shared,
             None => self.open(who).await,
         };
         for number in 0..acts {
             tokio::time::sleep(Duration::from_millis(self.chance.below(200))).await;
-            self.act(&dataset, who, number).await;
+            self.act(&handle, who, number).await;
             if self.chance.below(3) == 0 {
-                dataset = self.open(who).await;
+                handle = self.open(who).await;
             }
         }
     }
 
-    async fn reader(&self, who: &str, reads: u64, shared: Option<Dataset>) {
-        let dataset = match shared {
+    async fn reader(&self, who: &str, reads: u64, shared: Option<Handle>) {
+        let handle = match shared {
             Some(shared) => shared,
             None => self.open(who).await,
         };
         for _ in 0..reads {
             tokio::time::sleep(Duration::from_millis(self.chance.below(150))).await;
-            self.look(&dataset, who).await;
+            self.look(&handle, who).await;
         }
     }
 
     async fn consolidator(&self, rounds: u64) {
-        let dataset = self.open("k").await;
+        let handle = self.open("k").await;
         for _ in 0..rounds {
             tokio::time::sleep(Duration::from_millis(self.chance.below(300))).await;
+            let datasets = handle.datasets();
+            let dataset = &datasets[self.chance.below(datasets.len() as u64) as usize];
             let work = dataset.consolidate(ConsolidateOptions::default(), None);
             let patience =
                 if self.chance.below(4) == 0 { Duration::from_millis(self.chance.below(300)) } else { HANGS };
@@ -270,7 +342,9 @@ async fn run(history: &History) {
     {
         let world = history.world.clone();
         let archive = Archive::on("memory:", world.memory.clone());
-        archive.create(spec(), true).await.unwrap();
+        for spec in specs(history.grouped) {
+            archive.create(spec, true).await.unwrap();
+        }
     }
     // One writer and two readers may share a process, and what it knows.
     let shared = history.open("p").await;
@@ -290,20 +364,24 @@ async fn run(history: &History) {
     let last = history.open("z").await;
     history.look(&last, "z").await;
     for _ in 0..2 {
-        last.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        for dataset in last.datasets() {
+            dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        }
         history.look(&last, "z").await;
     }
-    let report = last.verify(None).await.unwrap();
-    let returns = report.foreign.len();
-    assert!(
-        report.damage.is_empty() && report.rows_missing.is_empty() && report.records.is_empty(),
-        "verification finds {report:?}"
-    );
-    assert_eq!(report.batches_unfinished, 0, "something is left of writes that were cut off");
-    if returns > 0 {
-        last.remove_foreign().await.unwrap();
-        history.look(&last, "z").await;
-        assert!(last.verify(None).await.unwrap().ok());
+    for dataset in last.datasets() {
+        let report = dataset.verify(None).await.unwrap();
+        let returns = report.foreign.len();
+        assert!(
+            report.damage.is_empty() && report.rows_missing.is_empty() && report.records.is_empty(),
+            "verification finds {report:?}"
+        );
+        assert_eq!(report.batches_unfinished, 0, "something is left of writes that were cut off");
+        if returns > 0 {
+            dataset.remove_foreign().await.unwrap();
+            history.look(&last, "z").await;
+            assert!(dataset.verify(None).await.unwrap().ok());
+        }
     }
 }
 
@@ -323,7 +401,8 @@ fn history(seed: u64) -> Result<u64, String> {
         runtime.block_on(async move {
             let world = World::new(weather, seed);
             *kept.lock().unwrap() = Some(world.clone());
-            let history = History { world, acts: Acts::default(), chance, reads: Mutex::default() };
+            let grouped = chance.below(2) == 0;
+            let history = History { grouped, world, acts: Acts::default(), chance, reads: Mutex::default() };
             run(&history).await;
             *history.reads.lock().unwrap()
         })
