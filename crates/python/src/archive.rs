@@ -10,8 +10,8 @@ use chronotile_archive::{
 use chronotile_service::Limits;
 use chronotile_store::CallOptions;
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, Membership, MergeRule, SliceId, SpecError, TimeError, TimeRange,
-    TimeSpec,
+    CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, Membership, MergeRule, SliceId, SpecError, TimeError,
+    TimeRange, TimeSpec,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -103,7 +103,8 @@ impl Archive {
         for name in &names {
             let dataset = self.dataset(name).await?;
             if let Some(missing) = dataset.frames().iter().find(|frame| !names.contains(&frame.spec.name.to_string())) {
-                let reason = format!("batches are stored over all of its group: also name dataset {}", missing.spec.name);
+                let reason =
+                    format!("batches are stored over all of its group: also name dataset {}", missing.spec.name);
                 return Err(ArchiveError::Request { dataset: dataset.spec().name.clone(), reason });
             }
             // A group is copied as one.

@@ -189,6 +189,12 @@ impl Dataset {
         self.shared.common.frames.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
+    /// Whether attempts at new batches put their chunks before they say anything in the catalog. Where a commit is one step, or slices
+    /// are not closed before they are dropped, nothing would be gained by it.
+    pub(crate) fn puts_unclaimed(&self) -> bool {
+        !self.store.capabilities().atomic_commits && self.fence.needs_closing()
+    }
+
     /// The number of the dataset in its group that a slice belongs to; 0 where there is no group.
     pub(crate) fn number_of(&self, slice: SliceId) -> u8 {
         if self.frame().spec.group.is_some() { Membership::number_of(slice) } else { 0 }

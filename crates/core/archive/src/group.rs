@@ -79,7 +79,8 @@ impl Group {
         let home = &dataset.frame().dataset;
         let begun = catalog::get::<Intent>(dataset.store(), &catalog::intent_key(home, batch)).await?;
         let stored = catalog::get::<BatchRecord>(dataset.store(), &catalog::batch_key(home, batch)).await?;
-        let of_removal = |record: &BatchRecord, intent: &Intent| record.removed && record.written_us == intent.written_us;
+        let of_removal =
+            |record: &BatchRecord, intent: &Intent| record.removed && record.written_us == intent.written_us;
         match (stored, begun) {
             (Some((record, _)), _) if !record.removed => Ok(Some(self.stored(&dataset, batch, &record).await?)),
             (Some((record, _)), Some((intent, _))) if of_removal(&record, &intent) => Ok(None),

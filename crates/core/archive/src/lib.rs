@@ -32,9 +32,9 @@ pub use group::{Group, GroupBatch};
 pub use index::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
 pub use maintenance::consolidate::Progress;
 pub use open::{BackupError, FileDraft, OpenOptions, copy_file};
-pub use read::{ReadStream, Rows};
 pub use read::literal::exact_values;
 pub use read::spans::TileSpan;
+pub use read::{ReadStream, Rows};
 pub use report::{
     BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk, RecordDamage,
     RowsMissing, SliceInfo, Spread, TileDifference, TileFailure, VerifyReport, WriteReport,

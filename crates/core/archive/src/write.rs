@@ -4,7 +4,8 @@
 //! either *compared* with what is stored or *stored* by an attempt ([`attempt::Attempt`]), which alone may put chunks.
 //!
 //! Each attempt at a batch has a write stamp of its own, which its rows carry, and one rule says which rows count: those of the attempt
-//! that the *record* of the batch names (`read::visible`). An attempt puts its *intent* first, under the condition that it takes over
+//! that the *record* of the batch names (`read::visible`). An attempt at a batch that seems new, and fits in one step, puts its chunks
+//! and then the record, if there is none and nobody else is at the batch. Any other attempt puts its *intent* first, under the condition that it takes over
 //! what it found there: an earlier attempt can then put nothing more. Each step records the chunks it is about to put (a
 //! *part*) before putting them, so that whoever comes after an interrupted write knows every chunk that may exist. Then the
 //! record is put, by which all rows count at once and those of an attempt that counted before do no more. What was left of other
@@ -178,13 +179,18 @@ impl<'a> Write<'a> {
         let Self { target, written_us, given, phase } = self;
         let mut attempt = match phase {
             Phase::Comparing(attempt) | Phase::Storing(attempt) => attempt,
-            Phase::Buffering => match Attempt::at_new(target, written_us).end(buffer.clone(), &given).await {
-                // The chunks of the attempt that failed may lie about: this one has a stamp of its own, and so other chunks.
-                Err(ArchiveError::BatchRace { .. }) => {
-                    Attempt::look_back(target, target.dataset.stamp_us().await?).await?
+            Phase::Buffering => {
+                let mut first = Attempt::at_new(target, written_us);
+                match first.end(buffer.clone(), &given).await {
+                    // The chunks of the attempt that failed may lie about: this one has a stamp of its own, and so other chunks.
+                    Err(ArchiveError::BatchRace { .. }) => {
+                        let next = Attempt::look_back(target, target.dataset.stamp_us().await?).await?;
+                        first.take_back_unclaimed(&next).await;
+                        next
+                    }
+                    ended => return ended,
                 }
-                ended => return ended,
-            },
+            }
         };
         if let Some(stored) = attempt.finds_stored(&given) {
             let reports = stored.reports(target, &given);

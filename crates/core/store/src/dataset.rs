@@ -32,8 +32,13 @@ pub enum Placement {
 /// placement is that of the slices in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetRef {
-    /// Its name.
+    /// The name under which its chunks are filed.
     pub name: DatasetName,
+    /// What its tables are called by, where an engine has a table for each slice and names it for people and other tools: slice `s` is
+    /// number `s - first_slice` of this name.
+    pub label: DatasetName,
+    /// The slice that is number 0.
+    pub first_slice: i32,
     /// How its chunks are laid out.
     pub placement: Placement,
 }
@@ -41,7 +46,7 @@ pub struct DatasetRef {
 impl DatasetRef {
     /// A dataset whose chunks are kept as they are, each cell by itself.
     pub fn of_chunks(name: DatasetName) -> Self {
-        Self { name, placement: Placement::Chunks { partition_cells: 1 } }
+        Self { label: name.clone(), first_slice: 0, name, placement: Placement::Chunks { partition_cells: 1 } }
     }
 
     /// The name of a dataset whose chunks are kept as they are: what an engine without [`crate::Capabilities::native_rows`] asks
@@ -72,6 +77,7 @@ impl From<&DatasetSpec> for DatasetRef {
                 versions: spec.schema_versions.clone(),
             })),
         };
-        Self { name: spec.stored_as().clone(), placement }
+        let first_slice = spec.slice_numbered(0).0;
+        Self { name: spec.stored_as().clone(), label: spec.name.clone(), first_slice, placement }
     }
 }

@@ -120,6 +120,9 @@ impl Sizes {
 pub(crate) struct Home {
     pub session: Arc<Session>,
     pub dataset: DatasetName,
+    /// What its tables are called by, and the slice that is number 0 of them.
+    pub label: DatasetName,
+    pub first_slice: i32,
     pub form: Form,
 }
 
@@ -156,9 +159,10 @@ impl Home {
 
     /// The table of a slice.
     pub(crate) fn table(&self, slice: SliceId) -> String {
+        let number = SliceId(slice.0.wrapping_sub(self.first_slice));
         match self.form {
-            Form::Chunks { .. } => names::chunk_table(&self.dataset, slice),
-            Form::Rows(_) => names::row_table(&self.dataset, slice),
+            Form::Chunks { .. } => names::chunk_table(&self.label, number),
+            Form::Rows(_) => names::row_table(&self.label, number),
         }
     }
 
@@ -183,7 +187,7 @@ impl Form {
     /// The form of a dataset's tables.
     pub(crate) fn of(dataset: &DatasetRef, rows: &RowDatasets) -> chronotile_store::Result<Self> {
         Ok(match &dataset.placement {
-            Placement::Rows(native) => Self::Rows(rows.form(&dataset.name, native)?),
+            Placement::Rows(native) => Self::Rows(rows.form(&dataset.label, native)?),
             Placement::Chunks { partition_cells } => Self::Chunks { cells: (*partition_cells).max(1).into() },
         })
     }

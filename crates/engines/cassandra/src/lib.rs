@@ -153,7 +153,8 @@ impl CassandraStore {
 
     fn home(&self, dataset: &DatasetRef) -> Result<Home> {
         let form = Form::of(dataset, &self.shared.rows)?;
-        Ok(Home { session: self.shared.session.clone(), dataset: dataset.name.clone(), form })
+        let DatasetRef { name, label, first_slice, .. } = dataset.clone();
+        Ok(Home { session: self.shared.session.clone(), dataset: name, label, first_slice, form })
     }
 
     fn writable(&self) -> Result<()> {

@@ -33,7 +33,8 @@ pub(crate) fn seal(key: &str, mut text: Vec<u8>) -> Vec<u8> {
 /// JSON without its checksum, which is tested.
 pub(crate) fn open(key: &str, value: &[u8]) -> Result<Vec<u8>, &'static str> {
     let opened = FORMS.iter().find_map(|(before, behind)| {
-        let (text, digits) = value.strip_suffix(*behind)?.split_at_checked(value.len().checked_sub(behind.len() + HEX_DIGITS)?)?;
+        let (text, digits) =
+            value.strip_suffix(*behind)?.split_at_checked(value.len().checked_sub(behind.len() + HEX_DIGITS)?)?;
         let mut plain = text.strip_suffix(*before)?.to_vec();
         plain.extend(behind.last());
         (digits == format!("{:016x}", of(key, &plain)).as_bytes()).then_some(plain)

@@ -1,20 +1,22 @@
 //! Clearing away what attempts at batches left that do not count.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
+use chronotile_chunk::Origin;
 use chronotile_store::{ChunkKey, Commit, Expect, RecordPut, StoreError};
-use chronotile_types::BatchId;
+use chronotile_types::{BatchId, SliceId, Tile};
 
 use crate::LOG;
 use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, clock};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::maintenance::batches;
 use crate::maintenance::consolidate::Unwanted;
-use crate::maintenance::foreign::is_removal;
+use crate::maintenance::foreign::{is_removal, removal_attempt};
 
 /// An attempt that began so long ago is taken to be dead. One that goes on all the same fails at its next step.
-const EXPIRES_US: i64 = 24 * 3_600_000_000;
+pub(crate) const EXPIRES_US: i64 = 24 * 3_600_000_000;
 
 /// What lies about of a batch beside what counts.
 pub(crate) struct Left {
@@ -67,6 +69,46 @@ impl Dataset {
         let before_us = stored.filter(|_| !left.others).map_or(i64::MIN, |(record, _)| record.written_us);
         let of = Unwanted { batch, before_us, keep_us: None };
         self.clear_attempts(of, (&refs, &HashSet::new()), Commit { before, after, ..Commit::default() }).await
+    }
+
+    /// Takes away rows that were met in these tiles of batches of which the catalog knows nothing: an attempt put them that was cut
+    /// off a day ago or more. The record of a removed batch stays in its place, so that such an attempt, should it go on after all,
+    /// finds that it has to begin again.
+    ///
+    /// # Errors
+    /// The engine.
+    pub(crate) async fn sweep_strays(&self, strays: HashMap<Origin, HashSet<(SliceId, Tile)>>) -> Result<()> {
+        let home = &self.frame().dataset;
+        for (Origin { batch, written_us }, tiles) in strays {
+            let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
+            let stamp = self.stamp_us().await?;
+            if stamp.saturating_sub(written_us) < EXPIRES_US
+                || self.store().record(&record_key).await?.is_some()
+                || self.store().record(&intent_key).await?.is_some()
+            {
+                continue;
+            }
+            let intent = Intent { key: None, written_us: stamp, attempt: removal_attempt(stamp) };
+            let held = catalog::to_json(&intent_key, &intent)?;
+            let removed = batches::removed(None, (stamp, self.clock().about_now_us().max(stamp)), None);
+            let before = vec![
+                catalog::put(intent_key.clone(), held.clone(), Expect::Absent),
+                catalog::put(record_key.clone(), catalog::to_json(&record_key, &removed)?, Expect::Absent),
+            ];
+            match self.commit(Commit { before, ..Commit::default() }).await {
+                // Its writer goes on, or somebody else clears up.
+                Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => continue,
+                begun => begun?,
+            }
+            let before = vec![catalog::put(intent_key.clone(), held.clone(), Expect::Is(held.clone()))];
+            let after = vec![catalog::delete_known(intent_key, held)];
+            let of = Unwanted { batch, before_us: stamp, keep_us: None };
+            match self.clear_attempts(of, (&[], &tiles), Commit { before, after, ..Commit::default() }).await {
+                Err(ArchiveError::Store(StoreError::RecordConflict { .. }) | ArchiveError::SliceRetired { .. }) => {}
+                cleared => cleared?,
+            }
+        }
+        Ok(())
     }
 
     /// Clears up after attempts that were cut off: such as began a day ago, and such as ended their batch and did not clear up.

@@ -35,7 +35,8 @@ impl Dataset {
             let Some(own) = record.of_dataset(frame.spec.group.as_ref()) else { continue };
             let touched = slices_of(&frame.spec, own.ticks)
                 .is_some_and(|(first, last)| retired.range(first..=last).any(|(_, us)| *us >= record.written_us));
-            let gone = if touched { this.retirement(batch, &record, Some(&frame.spec)).await? } else { Retirement::default() };
+            let gone =
+                if touched { this.retirement(batch, &record, Some(&frame.spec)).await? } else { Retirement::default() };
             batches.push(info(batch, own, &gone));
         }
         batches.extend(begun.map(|(batch, intent)| unfinished_info(batch, intent)));
@@ -209,7 +210,7 @@ impl Dataset {
                 None => 0,
             };
             let ended_us = self.clock().about_now_us().max(stamp);
-            let record = removed(key, (stamp, ended_us), previous.clone());
+            let record = removed(Some(key), (stamp, ended_us), previous.clone());
             let bytes = catalog::to_json(&record_key, &record)?;
             let mut before = vec![ours.clone(), catalog::put(record_key.clone(), bytes.clone(), expect.clone())];
             before.extend(self.fence().no_drop_since(&seen));
@@ -262,9 +263,13 @@ impl Dataset {
 }
 
 /// What stays of a removed batch: readers of the change feed learn of the removal.
-fn removed(key: &str, (written_us, ended_us): (i64, i64), previous: Option<Previous>) -> BatchRecord {
+pub(crate) fn removed(
+    key: Option<&str>,
+    (written_us, ended_us): (i64, i64),
+    previous: Option<Previous>,
+) -> BatchRecord {
     BatchRecord {
-        key: Some(key.to_owned()),
+        key: key.map(str::to_owned),
         written_us,
         ended_us,
         removed: true,

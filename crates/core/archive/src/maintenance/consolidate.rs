@@ -67,6 +67,9 @@ impl Unwanted {
     }
 }
 
+/// Attempts that do not count, with the tiles where rows of them were met.
+type Strays = HashMap<Origin, HashSet<(SliceId, Tile)>>;
+
 /// Chunks of one tile and what takes their place.
 struct Rewrite {
     /// At least one.
@@ -107,6 +110,7 @@ impl Dataset {
         }
         let frame = self.frame();
         let mut report = ConsolidateReport::default();
+        let mut strays = Strays::new();
         let work = self.tiles_to_consolidate(&frame, &options).await?;
         let total: u64 = work.iter().map(|(_, tiles)| tiles.len() as u64).sum();
         let mut done = 0;
@@ -114,15 +118,22 @@ impl Dataset {
             for tiles in per_commit(&tiles) {
                 match tiles {
                     [large] if large.bytes > BYTES_PER_COMMIT => {
-                        self.consolidate_large(&frame, slice, large.tile, options.dry_run, &mut report).await?;
+                        self.consolidate_large(&frame, slice, large.tile, options.dry_run, (&mut report, &mut strays))
+                            .await?;
                     }
-                    tiles => self.consolidate_tiles(&frame, slice, tiles, options.dry_run, &mut report).await?,
+                    tiles => {
+                        self.consolidate_tiles(&frame, slice, tiles, options.dry_run, (&mut report, &mut strays))
+                            .await?;
+                    }
                 }
                 done += tiles.len() as u64;
                 if let Some(progress) = progress {
                     progress(done, total);
                 }
             }
+        }
+        if !options.dry_run {
+            self.sweep_strays(strays).await?;
         }
         for TileFailure { tile, reason } in &report.failed {
             tracing::warn!(target: LOG, dataset = %frame.spec.name, "a tile was not consolidated: {tile}: {reason}");
@@ -158,11 +169,11 @@ impl Dataset {
         slice: SliceId,
         tiles: &[TileStatistics],
         dry_run: bool,
-        report: &mut ConsolidateReport,
+        (report, strays): (&mut ConsolidateReport, &mut Strays),
     ) -> Result<()> {
         let wanted = self.written_to(frame, slice, tiles.iter().map(|tile| tile.tile).collect()).await?;
         let chunks = self.chunks_of(frame, slice, &wanted, true).await?;
-        let (tiles, failed) = self.tiles_of(frame, chunks).await?;
+        let (tiles, failed) = self.tiles_of(frame, chunks, strays).await?;
         report.failed.extend(failed);
         let worker = frame.clone();
         let rewrites = on_pool(move || Ok(rewrite_tiles(&worker, tiles, true))).await?;
@@ -184,10 +195,10 @@ impl Dataset {
         slice: SliceId,
         tile: Tile,
         dry_run: bool,
-        report: &mut ConsolidateReport,
+        (report, strays): (&mut ConsolidateReport, &mut Strays),
     ) -> Result<()> {
         let heads = self.chunks_of(frame, slice, &HashSet::from([tile]), false).await?;
-        let (mut tiles, failed) = self.tiles_of(frame, heads).await?;
+        let (mut tiles, failed) = self.tiles_of(frame, heads, strays).await?;
         report.failed.extend(failed);
         let mut heads = tiles.pop().unwrap_or_default();
         heads.sort_by_key(order_key);
@@ -204,7 +215,7 @@ impl Dataset {
                 report.tiles_contended += 1;
                 break;
             }
-            let (tiles, failed) = self.tiles_of(frame, chunks).await?;
+            let (tiles, failed) = self.tiles_of(frame, chunks, strays).await?;
             report.failed.extend(failed);
             let worker = frame.clone();
             let rewritten = on_pool(move || Ok(rewrite_tiles(&worker, tiles, false))).await?;
@@ -222,8 +233,14 @@ impl Dataset {
         Ok(())
     }
 
-    /// The chunks of each tile, without those with rows that do not count. A tile with a damaged head is left out and told.
-    async fn tiles_of(&self, frame: &Frame, chunks: Vec<Chunk>) -> Result<(Vec<Vec<ParsedChunk>>, Vec<TileFailure>)> {
+    /// The chunks of each tile, without those with rows that do not count, whose attempts are entered in `strays`. A tile with a
+    /// damaged head is left out and told.
+    async fn tiles_of(
+        &self,
+        frame: &Frame,
+        chunks: Vec<Chunk>,
+        strays: &mut Strays,
+    ) -> Result<(Vec<Vec<ParsedChunk>>, Vec<TileFailure>)> {
         let visible = self.visibility().await?;
         let mut parts: Vec<ParsedChunk> = Vec::with_capacity(chunks.len());
         let mut failed: Vec<TileFailure> = Vec::new();
@@ -237,6 +254,10 @@ impl Dataset {
         }
         // Whether a batch ended a moment ago is no matter here: a tile is rewritten as one state of it.
         let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;
+        for part in parts.iter().filter(|part| visible.hides_all_of(&part.head)) {
+            let place = (part.chunk.key.slice, part.chunk.key.tile);
+            part.head.origins.iter().for_each(|origin| _ = strays.entry(*origin).or_default().insert(place));
+        }
         parts.retain(|part| visible.settles(&part.head));
         let mut tiles: Vec<Vec<ParsedChunk>> = Vec::new();
         for part in parts {
@@ -436,12 +457,7 @@ impl Dataset {
 
     /// Takes rows of a batch out of consolidated chunks. `refs` are the chunks the
     /// batch was written as; those that still exist are not touched.
-    async fn take_out(
-        &self,
-        of: Unwanted,
-        refs: &[ChunkRef],
-        others: &HashSet<(SliceId, Tile)>,
-    ) -> Result<()> {
+    async fn take_out(&self, of: Unwanted, refs: &[ChunkRef], others: &HashSet<(SliceId, Tile)>) -> Result<()> {
         let mut tiles: HashMap<SliceId, HashSet<Tile>> = HashMap::new();
         let written = refs.iter().map(|chunk| (chunk.key.slice, chunk.key.tile));
         for (slice, tile) in written.chain(others.iter().copied()) {

@@ -19,6 +19,11 @@ pub(crate) fn is_removal(intent: &Intent) -> bool {
     intent.attempt.starts_with(ATTEMPT)
 }
 
+/// What such an intent is told apart by, with this stamp.
+pub(crate) fn removal_attempt(stamp: i64) -> String {
+    format!("{ATTEMPT}{}", clock::unique_batch(stamp))
+}
+
 impl Dataset {
     /// Removes the rows that [`Dataset::verify`] reports as foreign, and returns those reports: rows of batches that were removed or
     /// replaced, or that the catalog does not hold, as after the restoration of a backup that was made while clients wrote. Rows of
@@ -62,8 +67,8 @@ impl Dataset {
         };
         // A writer that begins the batch now takes it over, and this removal fails at its next step.
         let stamp = self.stamp_us().await?;
-        let attempt = format!("{ATTEMPT}{}", clock::unique_batch(stamp));
-        let intent = catalog::to_json(&intent_key, &Intent { key: key.clone(), written_us: stamp, attempt })?;
+        let intent = Intent { key: key.clone(), written_us: stamp, attempt: removal_attempt(stamp) };
+        let intent = catalog::to_json(&intent_key, &intent)?;
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), expect)];
         self.commit(Commit { before, ..Commit::default() }).await.map_err(race)?;
 

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chronotile_store::{DropSlice, Expect, RecordPut, StoreError, TileStatistics};
-use chronotile_types::{Duration, Instant, SliceId, TimeRange};
+use chronotile_store::{Cells, DropSlice, Expect, RecordPut, Scan, StoreError, TileStatistics};
+use chronotile_types::{BatchId, Duration, Instant, SliceId, TimeRange, Window};
+use futures::TryStreamExt;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::LOG;
@@ -14,6 +15,7 @@ use crate::catalog::{self, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
+use crate::maintenance::attempts::EXPIRES_US;
 use crate::report::SliceInfo;
 use crate::request::RetireLimit;
 use crate::time_axis::Bounds;
@@ -33,6 +35,15 @@ enum Fate {
     Changed,
     /// Somebody wrote to it, and goes by its staying.
     Opened,
+}
+
+/// Attempts that do not count, of which a slice holds rows.
+#[derive(Default)]
+struct Pending {
+    /// Names all of them: once one of them counts, a read of the slice gives other rows though it holds the same chunks.
+    attempts: String,
+    /// Whether one of them may count later.
+    may_count: bool,
 }
 
 /// What was known of slices before chunks were taken out of them.
@@ -61,9 +72,11 @@ impl Dataset {
             return Ok(numbered(&frame, self.seeing_every_write().drop_slices(&frame, all).await?));
         }
         let mut retired = Vec::new();
-        let changes = self.change_token().await?;
+        let token = self.change_token().await?;
         for slice in slices {
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
+            // Looked up after the tiles: what these hold counts by now, or is pending.
+            let changes = format!("{token}{}", self.pending(&frame, slice).await?.attempts);
             retired.push(self.slice_info(&frame, slice, &tiles, &changes));
         }
         Ok(numbered(&frame, retired))
@@ -127,9 +140,11 @@ impl Dataset {
         for _ in 0..LOOKS {
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
             // Whoever takes chunks away says so before: where these are gone, this is another.
-            let (changes, unchanged) = self.unchanged().await?;
+            let (token, unchanged) = self.unchanged().await?;
+            let pending = if print.is_some() { self.pending(frame, slice).await? } else { Pending::default() };
+            let changes = format!("{token}{}", pending.attempts);
             let info = self.slice_info(frame, slice, &tiles, &changes);
-            if print.is_some_and(|print| print != info.fingerprint) {
+            if pending.may_count || print.is_some_and(|print| print != info.fingerprint) {
                 return Ok(Fate::Changed);
             }
             let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
@@ -147,6 +162,32 @@ impl Dataset {
             }
         }
         Ok(Fate::Changed)
+    }
+
+    /// The attempts of which a slice holds rows that do not count, where the end of an attempt changes nothing that a drop compares.
+    async fn pending(&self, frame: &Frame, slice: SliceId) -> Result<Pending> {
+        if !self.puts_unclaimed() {
+            return Ok(Pending::default());
+        }
+        let windows = (Window(i32::MIN), Window(i32::MAX));
+        let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: false };
+        let visible = self.visibility().await?;
+        let mut heads = self.store().scan(&frame.dataset, scan).await?;
+        let mut hidden = BTreeSet::new();
+        while let Some(chunks) = heads.try_next().await? {
+            let heads = chunks.iter().map(|chunk| frame.head(chunk)).collect::<Result<Vec<_>>>()?;
+            let _ = visible.decide_now(heads.iter()).await?;
+            let origins = heads.iter().flat_map(|head| head.origins.iter()).filter(|origin| visible.hides(origin));
+            hidden.extend(origins.map(|origin| (origin.batch, origin.written_us)));
+        }
+        let records = self.records_of(hidden.iter().map(|(batch, _)| *batch).collect()).await?;
+        let alive_us = self.clock().about_now_us() - EXPIRES_US;
+        let is_later = |(batch, written_us): &(BatchId, i64)| {
+            *written_us > alive_us && records.get(batch).is_none_or(|record| *written_us > record.written_us)
+        };
+        let may_count = hidden.iter().any(is_later);
+        let attempts = hidden.into_iter().map(|(batch, written_us)| format!("{batch}{written_us}")).collect();
+        Ok(Pending { attempts, may_count })
     }
 
     /// Begins to take chunks out of slices.

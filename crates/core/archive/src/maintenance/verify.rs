@@ -18,6 +18,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{Frame, binding};
 use crate::keys::{Key, Keys};
+use crate::maintenance::attempts::EXPIRES_US;
 use crate::maintenance::consolidate::Progress;
 use crate::maintenance::foreign::is_removal;
 use crate::read::cells::cells_of;
@@ -329,13 +330,22 @@ impl Dataset {
             // A copy puts chunks before the records of their batches.
             let arriving = stored.is_none() && ledger.is_copy;
             // A copy brings rows that did count a moment ago as they lie on its source, until they are taken away there.
-            let superseded = |record: &BatchRecord| {
+            let replaced = |record: &BatchRecord| {
                 origin.written_us < record.written_us && self.clock().about_now_us() - record.ended_us < COPIED_LATER_US
             };
-            let arriving = arriving || ledger.is_copy && stored.as_ref().is_some_and(superseded);
+            let arriving = arriving || ledger.is_copy && stored.as_ref().is_some_and(replaced);
             let live = stored.as_ref().is_some_and(|record| !record.removed && record.written_us == origin.written_us);
+            // An attempt may put chunks before it says anything in the catalog.
+            let young = self.clock().about_now_us().saturating_sub(origin.written_us) < EXPIRES_US;
+            let later = stored.as_ref().is_none_or(|record| origin.written_us > record.written_us);
+            let on_its_way = self.puts_unclaimed() && young && later;
             let is_begun = begun.as_ref().is_some_and(|intent| !is_removal(intent));
-            if is_begun || arriving || live || self.store().fetch(&frame.dataset, vec![key]).await?.is_empty() {
+            if is_begun
+                || on_its_way
+                || arriving
+                || live
+                || self.store().fetch(&frame.dataset, vec![key]).await?.is_empty()
+            {
                 continue;
             }
             let (batch_key, removed) = match stored {

@@ -378,7 +378,7 @@ impl Dataset {
     }
 
     /// The records of those of the batches that have one.
-    async fn records_of(&self, batches: HashSet<BatchId>) -> Result<HashMap<BatchId, BatchRecord>> {
+    pub(crate) async fn records_of(&self, batches: HashSet<BatchId>) -> Result<HashMap<BatchId, BatchRecord>> {
         let home = &self.frame().dataset;
         if batches.len() > LOOKED_UP {
             let mut records: HashMap<_, _> = catalog::finished(self.store(), home).await?.into_iter().collect();

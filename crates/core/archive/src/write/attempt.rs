@@ -89,7 +89,8 @@ impl Stored {
     pub(crate) fn reports(&self, target: &Target<'_>, given: &Given) -> Vec<WriteReport> {
         let report = |(frame, given): (&Frame, &i64)| {
             let own = self.record.of_dataset(frame.spec.group.as_ref());
-            let (rows, tiles, chunks, bytes) = own.map_or((0, 0, 0, 0), |own| (own.rows, own.tiles, own.chunks, own.bytes));
+            let (rows, tiles, chunks, bytes) =
+                own.map_or((0, 0, 0, 0), |own| (own.rows, own.tiles, own.chunks, own.bytes));
             let duplicates = (*given as u64).saturating_sub(rows);
             WriteReport { batch: target.batch, stored: false, rows, duplicates, tiles, chunks, bytes }
         };
@@ -148,6 +149,11 @@ pub(crate) struct Earlier {
 }
 
 impl Earlier {
+    /// Whether anything was found.
+    fn is_known(&self) -> bool {
+        self.stored.is_some() || self.cut_off || !self.parts.is_empty()
+    }
+
     /// The stored batch that rows are only compared with: the name is taken and must not be replaced.
     pub(crate) fn only_compared(&self, target: &Target<'_>) -> bool {
         let stored = self.stored.as_ref().is_some_and(|stored| !stored.record.removed);
@@ -327,16 +333,49 @@ impl<'a> Attempt<'a> {
         if !steps.is_empty() || self.target.dataset.fence().needs_closing() {
             self.watch_slices().await?;
         }
-        for chunks in steps {
-            self.put_step(chunks).await?;
+        if steps.is_empty() && self.needs_no_claim() {
+            self.end_unclaimed(last, given).await?;
+        } else {
+            for chunks in steps {
+                self.put_step(chunks).await?;
+            }
+            self.end_with(last, given).await?;
         }
-        self.end_with(last, given).await?;
         if self.earlier.stored.is_none() {
             // Reads of this process that begin from here on need not ask.
             let origin = Origin { batch: self.target.batch, written_us: self.claim.intent.written_us };
             self.target.dataset.remember_counting(std::iter::once(origin));
         }
         Ok(self.put.inputs.iter().map(|input| input.report.clone()).collect())
+    }
+
+    /// Whether this attempt may put its chunks before it says anything in the catalog: it has begun nothing there, and knows of no
+    /// earlier one.
+    fn needs_no_claim(&self) -> bool {
+        let is_first = self.claim.found.is_none() && self.put.parts.is_empty() && !self.earlier.is_known();
+        is_first && self.target.dataset.puts_unclaimed()
+    }
+
+    /// Puts all chunks and ends the batch by one decision about its records. What is left of an attempt that is cut off between the
+    /// two counts nowhere, since no record names it; a consolidation takes it away a day later ([`Dataset::sweep_strays`]).
+    async fn end_unclaimed(&mut self, chunks: Vec<Chunk>, given: &Given) -> Result<()> {
+        let list = (!chunks.is_empty()).then(|| self.list(&chunks));
+        self.put_watched(Commit { put: chunks, ..Commit::default() }).await?;
+        self.slices_stay().await?;
+        let mut before = vec![catalog::no_record(Claim::key(self.target)), self.put_record(&self.record(given)?)];
+        before.extend(list);
+        self.target.commit(Commit { before, ..Commit::default() }).await
+    }
+
+    /// Takes back the chunks of an attempt that put them without a claim and lost the batch to another one.
+    pub(crate) async fn take_back_unclaimed(self, other: &Self) {
+        let counting_us = other.earlier.stored.as_ref().map(|stored| stored.record.written_us);
+        if self.claim.found.is_some() || counting_us == Some(self.claim.intent.written_us) {
+            return;
+        }
+        let remove = self.put.refs().map(|chunk| chunk.key).collect();
+        // Where this fails, they count nowhere all the same.
+        let _ = self.target.dataset.commit(Commit { remove, ..Commit::default() }).await;
     }
 
     /// Takes back what this attempt has put. Where this fails too, the batch stays
@@ -524,8 +563,7 @@ impl<'a> Attempt<'a> {
         let put = &self.put;
         let number = |frame: &Frame| frame.spec.group.as_ref().map(|group| group.number);
         let parts = self.target.frames.iter().zip(&put.inputs);
-        let datasets: Vec<BatchPart> =
-            parts.filter_map(|(frame, input)| Some(input.part(number(frame)?))).collect();
+        let datasets: Vec<BatchPart> = parts.filter_map(|(frame, input)| Some(input.part(number(frame)?))).collect();
         // Ticks of different datasets may be of different lengths.
         let only = put.inputs.first().filter(|_| datasets.is_empty());
         let record = BatchRecord {

@@ -155,7 +155,14 @@ impl Filed {
             order.iter().map(|row| self.ordinals[pick(row)]).collect(),
         );
         let rows = take_record_batch(&self.rows, &UInt32Array::from(order));
-        Ok(Self { input: self.input, rows: rows.map_err(|e| frame.compute("sorting rows", e))?, tiles, ticks, hashes, ordinals })
+        Ok(Self {
+            input: self.input,
+            rows: rows.map_err(|e| frame.compute("sorting rows", e))?,
+            tiles,
+            ticks,
+            hashes,
+            ordinals,
+        })
     }
 
     /// The ranges of rows of one tile each; call after sorting.

@@ -157,9 +157,7 @@ fn failing(inner: Arc<dyn Store>, at: u64, after: bool, dead: bool) -> (Arc<dyn 
         match (strikes.swap(true, Ordering::SeqCst), dead, after) {
             (true, false, _) => Decision::Pass,
             (false, _, true) => Decision::FailAfter("the fault of this test".into()),
-            _ => {
-                Decision::FailBefore(StoreError::Refused { engine: "test", reason: "the fault of this test".into() })
-            }
+            _ => Decision::FailBefore(StoreError::Refused { engine: "test", reason: "the fault of this test".into() }),
         }
     });
     (Arc::new(faulty), struck)
@@ -336,7 +334,10 @@ async fn a_group_is_copied_as_one() {
         }
         let report = archive(&source).copy_to(&archive(&target), CopyOptions::default(), None).await.unwrap();
         assert!(report.datasets.iter().all(|copied| copied.differences.is_empty() && copied.caught_up), "{report:?}");
-        assert_eq!(report.datasets.iter().map(|copied| copied.dataset.as_str()).collect::<Vec<_>>(), ["survey", "records"]);
+        assert_eq!(
+            report.datasets.iter().map(|copied| copied.dataset.as_str()).collect::<Vec<_>>(),
+            ["survey", "records"]
+        );
         let there = archive(&target).group("survey").await.unwrap();
         assert_eq!(contents(&there).await, contents(&group).await, "{stage}");
         assert_all_sound(&there).await;
