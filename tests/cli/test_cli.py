@@ -173,6 +173,7 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
         "layout": "chunks",
         "partition_cells": 4,
         "moves_deg": 0.0,
+        "group": None,
     }
     assert "4 cells per partition" in ok(chronotile("info", path, "values"))
     rows = [
@@ -192,6 +193,21 @@ def test_create_takes_every_part_of_a_definition(chronotile: Run, path: Path) ->
     assert "partition_cells is 4: use 1 to 256; with layout rows 1" in refused.stderr
     same = ["create", path, "values", "--schema", schema, "--id-bucket", "tag:100", "--time", "t:tai", "--window", "1d"]
     assert chronotile(*same).returncode == 4
+
+
+def test_datasets_of_a_group_are_created_shown_and_dropped_together(chronotile: Run, path: Path) -> None:
+    for name in ("objects", "sources"):
+        rule = ["--schema", "id:int64,t:timestamp[us]", "--single", "--time", "t", "--id", "id", "--group", "survey"]
+        ok(chronotile("create", path, name, *rule))
+    listed = json.loads(ok(chronotile("datasets", path, "--json")))
+    assert [entry["group"] for entry in listed] == ["survey", "survey"]
+    assert "layout chunks, group survey" in ok(chronotile("info", path, "objects"))
+    refused = chronotile("drop", path, "objects", "--yes")
+    assert refused.returncode != 0
+    assert "drop the whole group survey" in refused.stderr
+    dropped = ok(chronotile("drop", path, "survey", "--yes"))
+    assert [line.split(":")[0] for line in dropped.splitlines()] == ["objects", "sources", "survey"]
+    assert ok(chronotile("datasets", path, "--json")).strip() == "[]"
 
 
 def test_how_far_records_move_is_part_of_a_definition(chronotile: Run, path: Path) -> None:

@@ -99,6 +99,7 @@ def _definition(dataset: Dataset) -> dict[str, Any]:
         "layout": dataset.layout,
         "partition_cells": dataset.partition_cells,
         "moves_deg": dataset.moves,
+        "group": dataset.group,
     }
 
 
@@ -174,7 +175,8 @@ def _info_text(dataset: Dataset) -> str:
         f"  id {','.join(dataset.id) or '-'}, merge {dataset.merge}, retention {dataset.retention or '-'}, "
         f"{len(dataset.column_types)} columns, layout {dataset.layout}"
         + (f", {dataset.partition_cells} cells per partition" if dataset.partition_cells > 1 else "")
-        + (f", records move up to {dataset.moves * 3600:g} arcsec" if dataset.moves else ""),
+        + (f", records move up to {dataset.moves * 3600:g} arcsec" if dataset.moves else "")
+        + (f", group {dataset.group}" if dataset.group else ""),
     ]
     if not info.slices:
         return "\n".join(lines)
@@ -356,21 +358,23 @@ def retire(
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @timeout_option
 def drop(target: Target, yes: bool, timeout_s: int) -> None:
-    """Permanently drop a dataset with all its rows, batches and indexes. Shows its size and asks for confirmation,
-    unless --yes is given. Stop its writers first: rows stored during the drop may remain.
+    """Permanently drop a dataset, or a group with all its datasets, with all rows, batches and indexes. Shows the size
+    and asks for confirmation, unless --yes is given. Stop its writers first: rows stored during the drop may remain.
 
     \b
     Example:
         chronotile drop survey.db detections_try1
     """
     with target.open(timeout_s=timeout_s) as archive:
-        dataset = archive[target.dataset]
-        info = dataset.info()
-        held = f"{count_text(info.rows, 'row')} in {count_text(len(info.slices), 'slice')}, {bytes_text(info.bytes)}"
-        click.echo(f"{dataset.name}: {held}")
-        confirm(f"Permanently drop dataset {dataset.name}?", yes)
-        archive.drop(dataset.name)
-        click.echo(f"{dataset.name}: dropped")
+        name = target.dataset
+        is_group = name in archive.groups()
+        for dataset in archive.group(name).datasets.values() if is_group else [archive[name]]:
+            info = dataset.info()
+            slices = count_text(len(info.slices), "slice")
+            click.echo(f"{dataset.name}: {count_text(info.rows, 'row')} in {slices}, {bytes_text(info.bytes)}")
+        confirm(f"Permanently drop {'group' if is_group else 'dataset'} {name}?", yes)
+        archive.drop(name)
+        click.echo(f"{name}: dropped")
 
 
 def _total(slices: list[SliceInfo]) -> str:

@@ -38,6 +38,7 @@ class Definition:
     partition_cells: int
     text: str | None
     moves: str | None
+    group: str | None
 
     @property
     def given(self) -> bool:
@@ -76,6 +77,7 @@ class Definition:
             partition_cells=self.partition_cells,
             text=names(self.text) or [],
             moves=self.moves or 0.0,
+            group=self.group,
             exist_ok=exist_ok,
         )
 
@@ -206,6 +208,7 @@ def definition_options(command: Command) -> Command:
         click.option(
             "--moves", metavar="ANGLE", help="With --sky, --merge latest: largest distance between versions: 5arcsec."
         ),
+        click.option("--group", metavar="NAME", help="Group to join: datasets that share their batches."),
     )  # fmt: skip
 
 

@@ -1,3 +1,7 @@
+//! Archives: creating and opening datasets.
+
+mod groups;
+
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +15,6 @@ use crate::catalog::fence::Fence;
 use crate::catalog::superseded::SUPERSEDED_KEPT;
 use crate::dataset::{Common, Dataset};
 use crate::error::{ArchiveError, Result};
-use crate::group::Group;
 use crate::memory::{Memory, MemoryLimit};
 use crate::open::{OpenOptions, open_store};
 use crate::read::cells;
@@ -144,7 +147,7 @@ impl Archive {
         let key = catalog::dataset_key(name);
         match catalog::get::<DatasetSpec>(self.reading().as_ref(), &key).await? {
             Some((DatasetSpec { group: Some(member), .. }, _)) => {
-                let group = Group::open(self, member.group.as_str()).await?;
+                let group = self.group(member.group.as_str()).await?;
                 group.dataset(name).cloned()
             }
             Some((spec, stored)) => self.opened(spec, stored, self.common()),

@@ -21,6 +21,9 @@ use crate::error::{ArchiveError, Result};
 pub(crate) const REFS_PER_PART_MAX: usize = 100_000;
 const PAGE: usize = 1_000;
 
+/// An attempt that began so long ago, in microseconds, is taken to be dead. One that goes on all the same fails at its next step.
+pub(crate) const EXPIRES_US: i64 = 24 * 3_600_000_000;
+
 /// What the keys of definitions begin with.
 pub(crate) const DATASETS: &str = "dataset/";
 

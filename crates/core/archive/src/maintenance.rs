@@ -6,5 +6,6 @@ pub(crate) mod care;
 pub(crate) mod consolidate;
 pub(crate) mod drop;
 pub(crate) mod foreign;
+pub(crate) mod group_batches;
 pub(crate) mod retire;
 pub(crate) mod verify;

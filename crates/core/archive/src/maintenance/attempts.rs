@@ -15,9 +15,6 @@ use crate::maintenance::batches;
 use crate::maintenance::consolidate::Unwanted;
 use crate::maintenance::foreign::{is_removal, removal_attempt};
 
-/// An attempt that began so long ago is taken to be dead. One that goes on all the same fails at its next step.
-pub(crate) const EXPIRES_US: i64 = 24 * 3_600_000_000;
-
 /// What lies about of a batch beside what counts.
 pub(crate) struct Left {
     /// Lists of chunks to take away.
@@ -82,7 +79,7 @@ impl Dataset {
         for (Origin { batch, written_us }, tiles) in strays {
             let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
             let stamp = self.stamp_us().await?;
-            if stamp.saturating_sub(written_us) < EXPIRES_US
+            if stamp.saturating_sub(written_us) < catalog::EXPIRES_US
                 || self.store().record(&record_key).await?.is_some()
                 || self.store().record(&intent_key).await?.is_some()
             {
@@ -125,7 +122,7 @@ impl Dataset {
             let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
             let ended = stored.as_ref().filter(|(record, _)| record.written_us == intent.written_us);
             let (since_us, wait_us) =
-                ended.map_or((intent.written_us, EXPIRES_US), |(record, _)| (record.ended_us, self.kept_us()));
+                ended.map_or((intent.written_us, catalog::EXPIRES_US), |(record, _)| (record.ended_us, self.kept_us()));
             if is_removal(&intent) || self.stamp_us().await?.saturating_sub(since_us) < wait_us {
                 continue;
             }

@@ -15,7 +15,6 @@ use crate::catalog::{self, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
-use crate::maintenance::attempts::EXPIRES_US;
 use crate::report::SliceInfo;
 use crate::request::RetireLimit;
 use crate::time_axis::Bounds;
@@ -181,7 +180,7 @@ impl Dataset {
             hidden.extend(origins.map(|origin| (origin.batch, origin.written_us)));
         }
         let records = self.records_of(hidden.iter().map(|(batch, _)| *batch).collect()).await?;
-        let alive_us = self.clock().about_now_us() - EXPIRES_US;
+        let alive_us = self.clock().about_now_us() - catalog::EXPIRES_US;
         let is_later = |(batch, written_us): &(BatchId, i64)| {
             *written_us > alive_us && records.get(batch).is_none_or(|record| *written_us > record.written_us)
         };

@@ -18,7 +18,6 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::{Frame, binding};
 use crate::keys::{Key, Keys};
-use crate::maintenance::attempts::EXPIRES_US;
 use crate::maintenance::consolidate::Progress;
 use crate::maintenance::foreign::is_removal;
 use crate::read::cells::cells_of;
@@ -336,7 +335,7 @@ impl Dataset {
             let arriving = arriving || ledger.is_copy && stored.as_ref().is_some_and(replaced);
             let live = stored.as_ref().is_some_and(|record| !record.removed && record.written_us == origin.written_us);
             // An attempt may put chunks before it says anything in the catalog.
-            let young = self.clock().about_now_us().saturating_sub(origin.written_us) < EXPIRES_US;
+            let young = self.clock().about_now_us().saturating_sub(origin.written_us) < catalog::EXPIRES_US;
             let later = stored.as_ref().is_none_or(|record| origin.written_us > record.written_us);
             let on_its_way = self.puts_unclaimed() && young && later;
             let is_begun = begun.as_ref().is_some_and(|intent| !is_removal(intent));

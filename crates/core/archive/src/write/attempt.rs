@@ -350,10 +350,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// Whether this attempt may put its chunks before it says anything in the catalog: it has begun nothing there, and knows of no
-    /// earlier one.
+    /// earlier one. Its stamp must be a time, by which it is told apart from an attempt that another process makes at the same moment;
+    /// processes that keep behind the same later stamp, of a clock that is wrong, might choose the same next one.
     fn needs_no_claim(&self) -> bool {
+        let dataset = self.target.dataset;
         let is_first = self.claim.found.is_none() && self.put.parts.is_empty() && !self.earlier.is_known();
-        is_first && self.target.dataset.puts_unclaimed()
+        is_first && dataset.puts_unclaimed() && self.claim.intent.written_us <= dataset.clock().about_now_us()
     }
 
     /// Puts all chunks and ends the batch by one decision about its records. What is left of an attempt that is cut off between the

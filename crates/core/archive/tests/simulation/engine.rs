@@ -56,6 +56,8 @@ pub struct World {
     pub memory: Arc<MemoryStore>,
     weather: Weather,
     began: Instant,
+    /// Looks at the clock: simulated time goes on by milliseconds, and clocks have microseconds.
+    looks: AtomicU64,
     chance: Chance,
     /// Whether steps fail still: at the end of a history they do not.
     calm: AtomicU64,
@@ -66,12 +68,14 @@ impl World {
     pub fn new(weather: Weather, seed: u64) -> Arc<Self> {
         let memory = Arc::new(MemoryStore::new());
         let (began, chance) = (Instant::now(), Chance::new(seed));
-        Arc::new(Self { memory, weather, began, chance, calm: AtomicU64::new(0), log: Mutex::default() })
+        let (looks, calm) = Default::default();
+        Arc::new(Self { memory, weather, began, looks, chance, calm, log: Mutex::default() })
     }
 
     /// Microseconds since the Unix epoch by the engine's clock.
     pub fn now_us(&self) -> i64 {
-        1_700_000_000_000_000 + self.began.elapsed().as_micros() as i64
+        let fine_us = self.looks.fetch_add(1, Ordering::Relaxed) % 1_000;
+        1_700_000_000_000_000 + self.began.elapsed().as_micros() as i64 + fine_us as i64
     }
 
     pub fn note(&self, who: &str, what: impl std::fmt::Display) {

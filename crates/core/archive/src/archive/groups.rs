@@ -1,0 +1,74 @@
+//! The groups of an archive.
+
+use chronotile_store::{Expect, RecordPut};
+use chronotile_types::{DatasetName, DatasetSpec, GROUP_DATASETS_MAX, Membership, SpecError, name_hint};
+
+use super::Archive;
+use crate::catalog::{self, GroupRecord};
+use crate::error::{ArchiveError, Result};
+use crate::group::Group;
+
+impl Archive {
+    /// Opens a group.
+    ///
+    /// # Errors
+    /// No group of this name; the engine.
+    pub async fn group(&self, name: &str) -> Result<Group> {
+        let store = self.reading();
+        let Some((record, _)) = catalog::get::<GroupRecord>(store.as_ref(), &catalog::group_key(name)).await? else {
+            return Err(ArchiveError::GroupNotFound { name: name.to_owned(), hint: self.groups_hint(name).await? });
+        };
+        let common = self.common();
+        let mut datasets = Vec::with_capacity(record.datasets.len());
+        for name in &record.datasets {
+            let key = catalog::dataset_key(name.as_str());
+            let Some((spec, stored)) = catalog::get::<DatasetSpec>(store.as_ref(), &key).await? else {
+                return Err(ArchiveError::DatasetNotFound { name: name.to_string(), hint: "; it was dropped".into() });
+            };
+            datasets.push(self.opened(spec, stored, common.clone())?);
+        }
+        Ok(Group::of(DatasetName::new(name).map_err(SpecError::from)?, datasets))
+    }
+
+    /// The names of all groups, in order.
+    pub async fn group_names(&self) -> Result<Vec<String>> {
+        let prefix = catalog::group_key("");
+        let records = catalog::list(self.reading().as_ref(), &prefix).await?;
+        Ok(records.iter().filter_map(|record| record.key.strip_prefix(&prefix)).map(str::to_owned).collect())
+    }
+
+    async fn groups_hint(&self, name: &str) -> Result<String> {
+        let names = self.group_names().await?;
+        Ok(if names.is_empty() { "; it has none".to_owned() } else { name_hint(name, &names) })
+    }
+
+    /// A definition with its number in the group that it names, and what is to be put with it.
+    pub(super) async fn joined(&self, spec: DatasetSpec) -> Result<(DatasetSpec, Vec<RecordPut>)> {
+        // Datasets and groups share their names.
+        let free = catalog::no_record(catalog::group_key(spec.name.as_str()));
+        let Some(Membership { group, .. }) = &spec.group else { return Ok((spec, vec![free])) };
+        let key = catalog::group_key(group.as_str());
+        let found = catalog::get::<GroupRecord>(self.store().as_ref(), &key).await?;
+        let (mut record, bytes) = found.map_or_else(Default::default, |(record, bytes)| (record, Some(bytes)));
+        let number = record.datasets.iter().position(|name| *name == spec.name).unwrap_or(record.datasets.len());
+        if number >= GROUP_DATASETS_MAX {
+            return Err(SpecError::Limit {
+                setting: "group",
+                value: group.to_string(),
+                expected: "a group has at most 16 datasets",
+            }
+            .into());
+        }
+        let mut before = vec![free];
+        if number == record.datasets.len() {
+            if bytes.is_none() {
+                before.push(catalog::no_record(catalog::dataset_key(group.as_str())));
+            }
+            record.datasets.push(spec.name.clone());
+            let expect = bytes.map_or(Expect::Absent, Expect::Is);
+            before.push(catalog::put(key.clone(), catalog::to_json(&key, &record)?, expect));
+        }
+        let group = Membership { group: group.clone(), number: number as u8 };
+        Ok((DatasetSpec { group: Some(group), ..spec }, before))
+    }
+}
