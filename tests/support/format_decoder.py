@@ -325,6 +325,29 @@ def packed(r: Reader, length: int) -> bytes:
     return data
 
 
+def decimals(r: Reader, kind: pa.DataType, count: int) -> list[bytes]:
+    """Whole numbers divided by a power of ten, and exceptions."""
+    number, scale, exceptions = number_of(kind), r.u8(), r.varint()
+    exponent, single, wide = scale & 31, bool(scale & 32), bool(scale & 64)
+    if number not in ("float32", "float64") or scale >> 7 or exponent > 22 or exceptions > count:
+        raise FormatError("decimals of unknown scale")
+    if number == "float32" and (wide or not single):
+        raise FormatError("float32 of a scale for float64")
+    wholes = sequence(r, pa.int64() if wide else pa.int32(), count)
+    quotients = [float(whole) / 10.0**exponent for whole in wholes]
+    if single:
+        quotients = [struct.unpack("<f", struct.pack("<f", quotient))[0] for quotient in quotients]
+    values = [struct.pack("<f" if number == "float32" else "<d", quotient) for quotient in quotients]
+    if exceptions:
+        places = u32s(r, exceptions)
+        kept = split(packed(r, exceptions * width_of(kind)), width_of(kind))
+        if places != sorted(set(places)) or places[-1] >= count:
+            raise FormatError("places of exceptions out of order")
+        for place, value in zip(places, kept, strict=True):
+            values[place] = value
+    return values
+
+
 def columnar_fixed(r: Reader, codec: int, kind: pa.DataType, count: int) -> list[bytes]:
     """Present values of fixed width."""
     width = width_of(kind)
@@ -338,14 +361,25 @@ def columnar_fixed(r: Reader, codec: int, kind: pa.DataType, count: int) -> list
         if number is None:
             raise FormatError("pco of values that are no numbers")
         return pco(r.take(r.varint()), number, count)
+    if codec == 6:
+        return decimals(r, kind, count)
+    if codec == 7:
+        first, second = (int.from_bytes(r.take(width), "little") for _ in range(2))
+        return [((first + i * (second - first)) % (1 << 8 * width)).to_bytes(width, "little") for i in range(count)]
     if codec not in (1, 3):
         raise FormatError("unknown codec")
     return [r.take(width) if codec == 1 else bytes(width)] * count
 
 
+def sequence(r: Reader, kind: pa.DataType, count: int) -> list[int]:
+    """A sequence of integers that is a node of its own."""
+    signed = pa.types.is_signed_integer(kind)
+    return [int.from_bytes(x, "little", signed=signed) for x in columnar_fixed(r, r.u8(), kind, count)]
+
+
 def u32s(r: Reader, count: int) -> list[int]:
     """A u32 sequence."""
-    return [int.from_bytes(x, "little") for x in columnar_fixed(r, r.u8(), pa.uint32(), count)]
+    return sequence(r, pa.uint32(), count)
 
 
 def columnar_var(r: Reader, codec: int, count: int) -> list[bytes]:

@@ -1,7 +1,8 @@
 //! Size and speed of chunks beside Arrow IPC + zstd and Parquet + zstd, on survey-like rows of 100 columns.
 //!
 //! `cargo run --release -p chronotile-chunk --example codec_bench`; `bench/chunks/codec.py` makes the table. Arguments: `json`
-//! prints a line of JSON per measurement, `chunks` compares the two forms, `profile` decodes small chunks for a profiler.
+//! prints a line of JSON per measurement, `chunks` compares the two forms, `profile` decodes small chunks for a profiler,
+//! `history` measures points of process history.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Instant;
 
 use arrow_array::{
     Array, ArrayRef, BooleanArray, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
+    UInt32Array,
 };
 use arrow_ipc::CompressionType;
 use arrow_ipc::reader::StreamReader;
@@ -343,11 +345,77 @@ fn profile(layout: &Layout, batches: &[RecordBatch]) {
     }
 }
 
+/// Points of one tag that a walk of small steps gives, one a second.
+fn points(
+    rng: &mut Rng,
+    count: usize,
+    time: impl Fn(usize, &mut Rng) -> i64,
+    value: impl Fn(usize, f64) -> f64,
+) -> RecordBatch {
+    let mut level = rng.unit();
+    let values: Vec<f64> = (0..count)
+        .map(|row| {
+            level += rng.noise() * 0.007;
+            value(row, ((level + 1.0).rem_euclid(2.0) - 1.0).abs())
+        })
+        .collect();
+    let times: Vec<i64> = (0..count).map(|row| time(row, rng)).collect();
+    let columns: [(&str, ArrayRef); 4] = [
+        ("tag", Arc::new(Int64Array::from(vec![17; count]))),
+        ("time", Arc::new(Int64Array::from(times))),
+        ("value", Arc::new(Float64Array::from(values))),
+        ("status", Arc::new(UInt32Array::from(vec![0; count]))),
+    ];
+    RecordBatch::try_from_iter(columns).expect("columns are of one length")
+}
+
+/// Bytes a value, and nanoseconds to write one and to read one back, of a day of points in chunks as maintenance makes them.
+fn history() {
+    const ROWS: usize = 28_800;
+    const SECOND: i64 = 1_000_000_000;
+    let even = |row: usize, _: &mut Rng| 1_767_225_600 * SECOND + row as i64 * SECOND;
+    let late = |row: usize, rng: &mut Rng| even(row, rng) + (rng.next() % 1_000) as i64 * 1_000_000;
+    let digits = |power: f64| move |_: usize, value: f64| (value * power).round() / power;
+    let mut rng = Rng(1);
+    let kinds: [(&str, RecordBatch); 7] = [
+        ("two decimals", points(&mut rng, ROWS, even, digits(1e2))),
+        ("two decimals, late by milliseconds", points(&mut rng, ROWS, late, digits(1e2))),
+        (
+            "two decimals, one in a hundred NaN",
+            points(&mut rng, ROWS, even, |row, value| if row % 100 == 7 { f64::NAN } else { digits(1e2)(row, value) }),
+        ),
+        ("six decimals", points(&mut rng, ROWS, even, digits(1e6))),
+        (
+            "two decimals of float32",
+            points(&mut rng, ROWS, even, |row, value| f64::from(digits(1e2)(row, value) as f32)),
+        ),
+        ("noise of float32", points(&mut rng, ROWS, even, |_, value| f64::from(value as f32))),
+        ("noise", points(&mut rng, ROWS, even, |_, value| value)),
+    ];
+    for (kind, batch) in kinds {
+        let layout = Layout::new(batch.schema()).expect("the schema is plain");
+        let write = || encode(&layout, 1, &parts(&batch), &zone(), true, &BINDING).expect("the rows fit");
+        let chunk = write();
+        let read = || read_chunks(&layout, std::slice::from_ref(&chunk), &[0, 1, 2, 3]);
+        assert_eq!(
+            read().columns()[2].to_data(),
+            batch.columns()[2].to_data(),
+            "the chunk does not give its rows back"
+        );
+        let bytes = (chunk.head.len() + chunk.body.len()) as f64 / ROWS as f64;
+        let (writing, reading) = (time(ROWS, || drop(black_box(write()))), time(ROWS, || drop(black_box(read()))));
+        println!("{kind:<36} {bytes:.4} bytes a value, write {:.1} ns, read {:.2} ns", writing * 1e9, reading * 1e9);
+    }
+}
+
 fn zstd1(bytes: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(bytes, 1).expect("memory takes it")
 }
 
 fn main() {
+    if std::env::args().any(|arg| arg == "history") {
+        return history();
+    }
     let json = std::env::args().any(|arg| arg == "json");
     let quick = std::env::args().any(|arg| arg == "chunks");
     let columns = columns();

@@ -9,11 +9,12 @@ use crate::builder::{
     push_uniform_bool,
 };
 use crate::columnar_write::{
-    CODEC_CONSTANT, CODEC_DICTIONARY, CODEC_MASK, CODEC_NARROW, CODEC_PCO, CODEC_PLAIN, CODEC_ZERO, NODE_ALL_NULL,
-    NODE_BITMAP,
+    CODEC_CONSTANT, CODEC_DECIMAL, CODEC_DICTIONARY, CODEC_MASK, CODEC_NARROW, CODEC_PCO, CODEC_PLAIN, CODEC_SEQUENCE,
+    CODEC_ZERO, NODE_ALL_NULL, NODE_BITMAP,
 };
+use crate::decimal::{Scale, push_decimals};
 use crate::layout::{Kind, Node};
-use crate::number::{Number, numbers};
+use crate::number::{Number, numbers, push_sequence};
 use crate::packed::{pco_decompress, read_packed};
 use crate::small_read::read_narrow;
 use crate::stats::{ColumnStats, NODE_HAS_NAN, NODE_STATS, read_stats};
@@ -165,16 +166,62 @@ fn read_fixed(
         (CODEC_PCO, Some(number)) => {
             let len = reader.size(reader.rest().len())?;
             let packed = reader.take(len)?;
-            match bitmap {
-                None => pco_decompress(packed, number, present, values)?,
-                Some(_) => {
-                    let mut plain = MutableBuffer::new(present * width);
-                    pco_decompress(packed, number, present, &mut plain)?;
-                    push_fixed(values, width, &plain, bitmap, rows);
-                }
-            }
+            spread(values, width, bitmap, (rows, present), |out| pco_decompress(packed, number, present, out))?;
+        }
+        (CODEC_DECIMAL, Some(number)) if !number.is_integer() => {
+            spread(values, width, bitmap, (rows, present), |out| read_decimals(reader, number, present, out))?;
+        }
+        (CODEC_SEQUENCE, Some(number)) if number.is_integer() => {
+            let (first, second) = (reader.take(width)?, reader.take(width)?);
+            spread(values, width, bitmap, (rows, present), |out| {
+                push_sequence(out, first, second, number, present);
+                Ok(())
+            })?;
         }
         _ => return Err(BAD_CODEC),
+    }
+    Ok(())
+}
+
+/// Has `push` append all present values, and puts them where the rows are that are not null.
+fn spread(
+    values: &mut MutableBuffer,
+    width: usize,
+    bitmap: Option<&[u8]>,
+    (rows, present): (usize, usize),
+    push: impl FnOnce(&mut MutableBuffer) -> Result<(), Damage>,
+) -> Result<(), Damage> {
+    if bitmap.is_none() {
+        return push(values);
+    }
+    let mut plain = MutableBuffer::new(present * width);
+    push(&mut plain)?;
+    push_fixed(values, width, &plain, bitmap, rows);
+    Ok(())
+}
+
+/// Appends decimals: whole numbers by their scale, then the exceptions put in their places.
+fn read_decimals(reader: &mut Reader, number: Number, count: usize, out: &mut MutableBuffer) -> Result<(), Damage> {
+    let scale = Scale::from_byte(reader.u8()?, number).ok_or(Damage::malformed("unknown scale of decimals"))?;
+    let exceptions = reader.size(count)?;
+    let first = reader.u8()?;
+    if first & !CODEC_MASK != 0 {
+        return Err(BAD_CODEC);
+    }
+    let wholes = read_numbers(reader, first, scale.whole_number(), count)?;
+    let start = out.len();
+    push_decimals(out, &wholes, scale, number);
+    if exceptions == 0 {
+        return Ok(());
+    }
+    let (width, mut scratch) = (number.width(), Vec::new());
+    let places = read_u32s(reader, exceptions)?;
+    let kept = read_packed(reader, exceptions * width, &mut scratch)?;
+    if !places.is_sorted_by(|a, b| a < b) || places.last().is_some_and(|place| *place as usize >= count) {
+        return Err(Damage::malformed("exceptions of decimals are out of order"));
+    }
+    for (place, value) in places.iter().zip(kept.chunks_exact(width)) {
+        out.as_slice_mut()[start + *place as usize * width..][..width].copy_from_slice(value);
     }
     Ok(())
 }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use crate::decimal::Decimals;
 use crate::extract::{NodeData, Sink, Values};
-use crate::number::{Number, narrowest, put_narrow};
-use crate::packed::{pco_compress, put_packed};
+use crate::number::{Number, narrowest, numbers, put_narrow, with_integer};
+use crate::packed::{PCO_LEVEL, PCO_LEVEL_DECIMALS, pco_compress, put_packed};
 use crate::small_write::{is_uniform, is_uniform_var, uniform_bool};
 use crate::stats;
 use crate::wire::{put_varint, varint_len};
@@ -16,6 +17,8 @@ pub(crate) const CODEC_NARROW: u8 = 2;
 pub(crate) const CODEC_ZERO: u8 = 3;
 pub(crate) const CODEC_PCO: u8 = 4;
 pub(crate) const CODEC_DICTIONARY: u8 = 5;
+pub(crate) const CODEC_DECIMAL: u8 = 6;
+pub(crate) const CODEC_SEQUENCE: u8 = 7;
 pub(crate) const CODEC_MASK: u8 = 7;
 /// A packed null bitmap stands before the values.
 pub(crate) const NODE_BITMAP: u8 = 1 << 3;
@@ -24,6 +27,10 @@ pub(crate) const NODE_ALL_NULL: u8 = 1 << 4;
 
 /// A faster codec wins over a smaller one that saves less than one byte in this many.
 const WORTH: usize = 32;
+/// Of decimals with an exception in fewer values than this, pco is tried as well.
+const VALUES_PER_EXCEPTION_SURE: usize = 256;
+/// Fewer values are not looked at as a sequence.
+const SEQUENCE_MIN: usize = 4;
 
 /// Appends the nodes of one column.
 pub(crate) struct ColumnWriter<'a> {
@@ -49,7 +56,7 @@ impl Sink for ColumnWriter<'_> {
         }
         first |= match &data.values {
             Values::Bool(bits) => put_bools(self.out, bits, data.present),
-            Values::Fixed { width, number, bytes } => put_fixed(self.out, bytes, *width, *number),
+            Values::Fixed { width, number, bytes } => put_fixed(self.out, bytes, *width, *number, PCO_LEVEL),
             Values::Var { lens, bytes } => put_var(self.out, lens, bytes),
             Values::List { lens } => {
                 put_u32s(self.out, lens);
@@ -72,7 +79,7 @@ fn put_bools(out: &mut Vec<u8>, bits: &[u8], count: usize) -> u8 {
     }
 }
 
-fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Number>) -> u8 {
+fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Number>, level: usize) -> u8 {
     if is_uniform(bytes, width) {
         let value = &bytes[..width];
         if value.iter().all(|byte| *byte == 0) {
@@ -85,19 +92,34 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
         put_packed(out, bytes);
         return CODEC_PLAIN;
     };
+    if let Some(sequence) = sequence(bytes, number) {
+        out.extend_from_slice(sequence);
+        return CODEC_SEQUENCE;
+    }
     let narrow = narrowest(bytes, number);
     let narrow_bytes = narrow.map(|(_, narrow)| width + 2 + bytes.len() / width * narrow);
     let plain_bytes = 1 + bytes.len();
     let fast_bytes = narrow_bytes.unwrap_or(plain_bytes).min(plain_bytes);
-    let pco = pco_compress(bytes, number)
-        .filter(|pco| pco.len() + varint_len(pco.len() as u64) + fast_bytes / WORTH < fast_bytes);
-    match (pco, narrow) {
-        (Some(pco), _) => {
+    let is_worth = |len: usize| len + fast_bytes / WORTH < fast_bytes;
+    let decimals = Decimals::of(bytes, number);
+    let is_sure = decimals
+        .as_ref()
+        .is_some_and(|decimals| decimals.exceptions.len() * VALUES_PER_EXCEPTION_SURE <= bytes.len() / width);
+    let decimals =
+        decimals.map(|decimals| decimal_bytes(&decimals, bytes, width)).filter(|coded| is_worth(coded.len()));
+    let pco = if is_sure && decimals.is_some() { None } else { pco_compress(bytes, number, level) };
+    let pco = pco.filter(|pco| is_worth(pco.len() + varint_len(pco.len() as u64)));
+    match (decimals, pco, narrow) {
+        (Some(decimals), pco, _) if pco.as_ref().is_none_or(|pco| decimals.len() <= pco.len()) => {
+            out.extend_from_slice(&decimals);
+            CODEC_DECIMAL
+        }
+        (_, Some(pco), _) => {
             put_varint(out, pco.len() as u64);
             out.extend_from_slice(&pco);
             CODEC_PCO
         }
-        (None, Some((base, narrow_width))) => {
+        (_, None, Some((base, narrow_width))) => {
             out.extend_from_slice(&base.to_le_bytes()[..width]);
             out.push(narrow_width as u8);
             let mut distances = Vec::new();
@@ -105,19 +127,49 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
             put_packed(out, &distances);
             CODEC_NARROW
         }
-        (None, None) => {
+        (_, None, None) => {
             put_packed(out, bytes);
             CODEC_PLAIN
         }
     }
 }
 
-/// Appends unsigned integers as a node of their own without nulls: one byte saying the codec, then the values.
-fn put_u32s(out: &mut Vec<u8>, values: &[u32]) {
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+/// The first two of integers at even distances; `None` of others.
+fn sequence(bytes: &[u8], number: Number) -> Option<&[u8]> {
+    let width = number.width();
+    if bytes.len() < SEQUENCE_MIN * width {
+        return None;
+    }
+    with_integer!(number, T => {
+        let (mut values, mut after) = (numbers!(bytes, T), numbers!(bytes[width..], T));
+        let step = after.next()?.wrapping_sub(values.next()?);
+        values.zip(after).all(|(value, next)| next.wrapping_sub(value) == step).then(|| &bytes[..2 * width])
+    }, None)
+}
+
+/// Decimals as they are written.
+fn decimal_bytes(decimals: &Decimals, bytes: &[u8], width: usize) -> Vec<u8> {
+    let mut out = vec![decimals.scale.to_byte()];
+    put_varint(&mut out, decimals.exceptions.len() as u64);
+    put_numbers(&mut out, &decimals.wholes, decimals.scale.whole_number(), PCO_LEVEL_DECIMALS);
+    if !decimals.exceptions.is_empty() {
+        put_u32s(&mut out, &decimals.exceptions);
+        let value = |at: &u32| &bytes[*at as usize * width..][..width];
+        put_packed(&mut out, &decimals.exceptions.iter().flat_map(value).copied().collect::<Vec<_>>());
+    }
+    out
+}
+
+/// Appends integers as a node of their own without nulls: one byte saying the codec, then the values.
+fn put_numbers(out: &mut Vec<u8>, bytes: &[u8], number: Number, level: usize) {
     let at = out.len();
     out.push(0);
-    out[at] = put_fixed(out, &bytes, 4, Some(Number::U32));
+    out[at] = put_fixed(out, bytes, number.width(), Some(number), level);
+}
+
+fn put_u32s(out: &mut Vec<u8>, values: &[u32]) {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    put_numbers(out, &bytes, Number::U32, PCO_LEVEL);
 }
 
 fn put_plain_var(out: &mut Vec<u8>, lens: &[u32], bytes: &[u8]) {
@@ -197,25 +249,83 @@ mod tests {
         prop_oneof![sums, noise]
     }
 
+    fn codec_of(bytes: &[u8], number: Number) -> (u8, usize) {
+        let mut out = Vec::new();
+        let codec = put_fixed(&mut out, bytes, number.width(), Some(number), PCO_LEVEL);
+        (codec, out.len())
+    }
+
+    fn bytes_of(values: impl Iterator<Item = f64>) -> Vec<u8> {
+        values.flat_map(f64::to_le_bytes).collect()
+    }
+
+    /// A walk of steps of -1, 0 and 1 hundredths, with a value of any bits in one place of each `odd_every`.
+    fn walk(odd_every: usize) -> Vec<u8> {
+        let (mut level, mut state) = (50i64, 1u64);
+        bytes_of((1..20_001).map(|row| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            level += (state >> 33) as i64 % 3 - 1;
+            if row % odd_every == 0 { f64::from_bits(state | 1) } else { level as f64 / 100.0 }
+        }))
+    }
+
+    #[test]
+    fn decimals_take_little_more_than_the_entropy_of_their_steps() {
+        let (codec, len) = codec_of(&walk(usize::MAX), Number::F64);
+        assert_eq!(codec, CODEC_DECIMAL);
+        // log2(3) bits a value are 0.198 bytes.
+        assert!(len < 20_000 * 205 / 1_000, "{len} bytes");
+    }
+
+    #[test]
+    fn decimals_with_exceptions_are_kept_where_they_are_smaller_than_pco() {
+        for (odd_every, is_decimal) in [(1_000, true), (100, true), (10, false)] {
+            let bytes = walk(odd_every);
+            let (codec, len) = codec_of(&bytes, Number::F64);
+            let pco = pco_compress(&bytes, Number::F64, PCO_LEVEL).map_or(usize::MAX, |pco| pco.len() + 3);
+            assert_eq!(codec == CODEC_DECIMAL, is_decimal, "every {odd_every}");
+            assert!(len <= pco, "every {odd_every}: {len} bytes, {pco} with pco");
+        }
+    }
+
+    #[test]
+    fn integers_at_even_distances_take_two_of_them() {
+        for (start, step) in
+            [(1_767_225_600_000_000_000i64, 1_000_000_000i64), (i64::MIN + 9, -5), (i64::MAX, i64::MAX)]
+        {
+            let even: Vec<i64> = (0..1_000).map(|row| start.wrapping_add(step.wrapping_mul(row))).collect();
+            let bytes: Vec<u8> = even.iter().flat_map(|value| value.to_le_bytes()).collect();
+            assert_eq!(codec_of(&bytes, Number::I64), (CODEC_SEQUENCE, 16));
+            // One that is elsewhere, be it the last, makes it no sequence; nor are three values one.
+            let mut odd = bytes.clone();
+            odd[999 * 8] ^= 1;
+            assert_ne!(codec_of(&odd, Number::I64).0, CODEC_SEQUENCE);
+            assert_ne!(codec_of(&bytes[..24], Number::I64).0, CODEC_SEQUENCE);
+            assert_eq!(codec_of(&bytes[..32], Number::I64).0, CODEC_SEQUENCE);
+        }
+        let small: Vec<u8> = (0..100).map(|row: u8| row.wrapping_mul(7)).collect();
+        assert_eq!(codec_of(&small, Number::U8), (CODEC_SEQUENCE, 2));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
         fn pco_is_chosen_where_it_saves_more_than_one_byte_in_thirty_two(values in any_integers()) {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            if is_uniform(&bytes, 8) {
+            if is_uniform(&bytes, 8) || sequence(&bytes, Number::I64).is_some() {
                 return Ok(());
             }
             // A byte says whether what follows is packed; base and width stand before distances.
             let narrow = narrowest(&bytes, Number::I64).map_or(usize::MAX, |(_, width)| 1 + 8 + 1 + values.len() * width);
             let fast = narrow.min(1 + bytes.len());
             let mut pco = Vec::new();
-            if let Some(packed) = pco_compress(&bytes, Number::I64) {
+            if let Some(packed) = pco_compress(&bytes, Number::I64, PCO_LEVEL) {
                 put_varint(&mut pco, packed.len() as u64);
                 pco.extend(packed);
             }
             let mut out = Vec::new();
-            let codec = put_fixed(&mut out, &bytes, 8, Some(Number::I64));
+            let codec = put_fixed(&mut out, &bytes, 8, Some(Number::I64), PCO_LEVEL);
             let is_worth = !pco.is_empty() && pco.len() + fast / 32 < fast;
             prop_assert_eq!(codec == CODEC_PCO, is_worth, "{} bytes for {}", pco.len(), fast);
             let bytes_max = if is_worth { pco.len() } else { fast };

@@ -20,6 +20,7 @@ mod builder;
 mod columnar_read;
 mod columnar_write;
 mod columns;
+mod decimal;
 mod encode;
 mod error;
 mod extract;

@@ -1,5 +1,6 @@
 //! Numbers by type: the only place that turns a type tag into generic code.
 
+use arrow_buffer::MutableBuffer;
 use arrow_schema::DataType;
 
 /// A type of number that fixed-width values can be.
@@ -219,4 +220,20 @@ impl Narrow<'_> {
         base[..self.base.len()].copy_from_slice(self.base);
         u64::from_le_bytes(base)
     }
+}
+
+/// Appends `count` integers at even distances, of which the first two are given.
+pub(crate) fn push_sequence(out: &mut MutableBuffer, first: &[u8], second: &[u8], number: Number, count: usize) {
+    with_integer!(number, T => {
+        let number_in = |bytes: &[u8]| numbers!(bytes, T).next().unwrap_or_default();
+        let (first, second) = (number_in(first), number_in(second));
+        let step = second.wrapping_sub(first);
+        let start = out.len() / size_of::<T>();
+        out.resize(out.len() + count * size_of::<T>(), 0);
+        let mut next = first;
+        for value in &mut out.typed_data_mut::<T>()[start..] {
+            *value = next;
+            next = next.wrapping_add(step);
+        }
+    }, ())
 }

@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::Arc;
 
-use arrow_array::{Int64Array, RecordBatch, StringArray};
+use arrow_array::{Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use chronotile_chunk::{
     Binding, Body, BodyLayout, ChunkRows, Columns, Defaults, Encoded, Grams, Head, Layout, encode_as, reseal,
@@ -188,6 +188,31 @@ fn a_tiny_chunk_cannot_announce_a_flood() {
     assert_eq!(read(&layout, &chunk, &[3]).unwrap().num_rows(), 1 << 20);
 }
 
+/// A column of float64 decimals: first byte, scale, exceptions, codec of the whole numbers and so on.
+#[test]
+fn decimals_that_break_a_rule_are_refused() {
+    let values: Vec<f64> = (0..200).map(|i| if i == 40 { f64::NAN } else { f64::from(i % 7) / 10.0 }).collect();
+    let batch = RecordBatch::try_from_iter([("value", Arc::new(Float64Array::from(values)) as _)]).unwrap();
+    let layout = Layout::new(batch.schema()).unwrap();
+    let chunk = write_as(BodyLayout::Columnar, &layout, &batch);
+    assert_eq!(read_all(&layout, &chunk).unwrap(), batch);
+    // The directory takes two bytes. 200 values have no extremes.
+    let node = chunk.body.iter().position(|byte| byte & 7 == 6).unwrap();
+    assert_eq!(chunk.body[node + 1..node + 3], [1, 1], "scale 1, one exception");
+    // Place and value of the exception are the last bytes: constant 40, and a value that is not compressed.
+    let place = chunk.body.len() - 8 - 1 - 4;
+    assert_eq!(chunk.body[place], 40);
+    for (at, value, says) in
+        [(node + 1, 23, "scale"), (node + 1, 0x81, "scale"), (node + 2, 0xff, "limit"), (place, 200, "out of order")]
+    {
+        let mut bad = chunk.clone();
+        bad.body[at] = value;
+        reseal(&mut bad.head, &bad.body, &BINDING);
+        let damage = read_all(&layout, &bad).unwrap_err().to_string();
+        assert!(damage.contains(says), "{at}: {damage}");
+    }
+}
+
 #[test]
 fn text_that_is_not_utf8_is_refused() {
     let texts = Arc::new(StringArray::from(vec!["aé", "b", "cd"]));
@@ -241,5 +266,20 @@ proptest! {
         chunk.head[0] = 1;
         reseal(&mut chunk.head, &chunk.body, &BINDING);
         touch(&layout, &chunk.head, &chunk.body, if in_head { declared } else { columns });
+    }
+
+    #[test]
+    fn changed_bytes_of_decimals_and_sequences_never_panic(
+        seed: u64, rows in 4..400usize, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let batch = decimal_batch(&mut Rng(seed), rows);
+        let layout = Layout::new(batch.schema()).unwrap();
+        let mut chunk = write_as(BodyLayout::Columnar, &layout, &batch);
+        for (at, value) in changes {
+            let at = at.index(chunk.body.len());
+            chunk.body[at] = value;
+        }
+        reseal(&mut chunk.head, &chunk.body, &BINDING);
+        touch(&layout, &chunk.head, &chunk.body, batch.num_columns());
     }
 }

@@ -25,13 +25,14 @@ use chronotile_types::BatchId;
 use common::*;
 use xxhash_rust::xxh3::xxh3_64;
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "small_types",
     "small_nested",
     "small_lz4",
     "columnar_types",
     "columnar_nested",
     "columnar_numbers",
+    "columnar_decimals",
     "consolidated",
     "text_filters",
 ];
@@ -114,6 +115,7 @@ fn build(name: &str) -> (RecordBatch, Encoded) {
         "small_lz4" => (BodyLayout::Small, repetitive(20)),
         "columnar_types" => (BodyLayout::Columnar, types(&mut rng, 40)),
         "columnar_nested" => (BodyLayout::Columnar, nested(&mut rng, 40)),
+        "columnar_decimals" => (BodyLayout::Columnar, decimal_batch(&mut rng, 700)),
         "text_filters" => (BodyLayout::Columnar, lines(600)),
         _ => (BodyLayout::Columnar, numbers(&mut rng, 700)),
     };

@@ -106,6 +106,30 @@ proptest! {
     }
 
     #[test]
+    fn decimals_and_sequences_come_back_bit_for_bit(seed: u64, rows in row_counts(), changes in prop::collection::vec(any::<(prop::sample::Index, u64)>(), 0..6)) {
+        let mut rng = Rng(seed);
+        let batch = decimal_batch(&mut rng, rows);
+        let layout = Layout::new(batch.schema()).unwrap();
+        // Some values of any bits among them, in every column.
+        let mut columns = batch.columns().to_vec();
+        for (at, bits) in changes {
+            for column in &mut columns {
+                let data = column.to_data();
+                let width = data.data_type().primitive_width().unwrap();
+                let mut bytes = data.buffers()[0].as_slice().to_vec();
+                let at = at.index(rows) * width;
+                bytes[at..at + width].copy_from_slice(&bits.to_le_bytes()[..width]);
+                let changed = data.into_builder().buffers(vec![arrow_buffer::Buffer::from(bytes)]).build().unwrap();
+                *column = arrow_array::make_array(changed);
+            }
+        }
+        let batch = RecordBatch::try_new(batch.schema(), columns).unwrap();
+        let chunk = write_as(BodyLayout::Columnar, &layout, &batch);
+        prop_assert_eq!(&read_all(&layout, &chunk).unwrap(), &batch);
+        prop_assert_eq!(&write_as(BodyLayout::Columnar, &layout, &read_all(&layout, &chunk).unwrap()), &chunk);
+    }
+
+    #[test]
     fn many_chunks_equal_their_rows_in_a_line(seed: u64, columns in 1..8usize, counts in prop::collection::vec(row_counts(), 1..6)) {
         let mut rng = Rng(seed);
         let schema = arbitrary_schema(&mut rng, columns);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, make_array};
+use arrow_array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, make_array};
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
@@ -240,6 +240,47 @@ pub fn arbitrary_batch(rng: &mut Rng, schema: &SchemaRef, rows: usize) -> Record
     let (before, after) = (rng.below(12), rng.below(3));
     let columns = schema.fields().iter().map(|f| arbitrary_array(rng, f, before + rows + after)).collect();
     RecordBatch::try_new(schema.clone(), columns).unwrap().slice(before, rows)
+}
+
+/// Decimals of both types and of several digits, with nulls and exceptions, beside integers at even distances.
+pub fn decimal_batch(rng: &mut Rng, rows: usize) -> RecordBatch {
+    let mut level = 500i64;
+    let walk: Vec<i64> = (0..rows)
+        .map(|_| {
+            level += rng.below(5) as i64 - 2;
+            level
+        })
+        .collect();
+    let odd = [f64::from_bits(0x7ff8_dead_beef_0001), -0.0, f64::INFINITY, f64::NEG_INFINITY, 0.1 + 0.2];
+    let even =
+        |start: i64, step: i64| Int64Array::from_iter_values((0..rows as i64).map(|i| start.wrapping_add(i * step)));
+    let double = |power: f64| Float64Array::from_iter_values(walk.iter().map(|whole| *whole as f64 / power));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("time", Arc::new(even(1_767_225_600_000_000_000, 1_000_000_000))),
+        ("falling", Arc::new(even(i64::MIN + 9, -5))),
+        ("two_digits", Arc::new(double(1e2))),
+        ("counts", Arc::new(double(1.0))),
+        ("float32", Arc::new(Float32Array::from_iter_values(walk.iter().map(|whole| *whole as f32 / 10.0)))),
+        ("widened", Arc::new(Float64Array::from_iter_values(walk.iter().map(|whole| f64::from(*whole as f32 / 1e3))))),
+        (
+            "wide",
+            Arc::new(Float64Array::from_iter_values(walk.iter().map(|whole| (*whole + 123_456_789_012) as f64 / 1e4))),
+        ),
+        (
+            "exceptions",
+            Arc::new(Float64Array::from_iter_values(walk.iter().enumerate().map(|(row, whole)| match row % 90 {
+                17 => odd[row / 90 % odd.len()],
+                _ => *whole as f64 / 1e2,
+            }))),
+        ),
+        (
+            "nulls",
+            Arc::new(
+                walk.iter().map(|whole| (whole % 7 != 0).then_some(*whole as f64 / 1e2)).collect::<Float64Array>(),
+            ),
+        ),
+    ];
+    RecordBatch::try_from_iter(columns).unwrap()
 }
 
 pub fn write_as(form: BodyLayout, layout: &Layout, batch: &RecordBatch) -> Encoded {
