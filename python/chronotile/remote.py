@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import ssl
@@ -38,6 +39,9 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 Parameters = list[tuple[str, str]]
 """Names and values of query parameters, in order."""
+
+_WHOLE_BYTES_MAX = 4 << 20
+"""Rows of known length up to this are received at once, so that the connection serves the next request."""
 
 _BY_KIND: dict[str, type[ChronotileError]] = {
     kind: getattr(errors, name) for kind, name in _native.error_kinds().items()
@@ -108,6 +112,10 @@ class Remote(Closing):
 
     def _stream(self, path: str, parameters: Parameters) -> ReadResult:
         answer = self._request("GET", path, parameters, None, "", ARROW)
+        if answer.length is not None and answer.length <= _WHOLE_BYTES_MAX:
+            with _complete("GET"):
+                body = answer.read()
+            return ReadResult(_native.read_arrow_stream(io.BytesIO(body)))
         # The stream is read while other requests are made: it keeps the connection for itself.
         connection, self._local.connection = self._local.connection, None
         return ReadResult(_native.read_arrow_stream(_Answer(answer, connection)))

@@ -154,6 +154,22 @@ def test_reads_are_those_of_the_library(service: Service) -> None:
         assert remote.groups() == local.groups()
 
 
+def test_short_answers_share_a_connection(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[http.client.HTTPConnection] = []
+    connect = http.client.HTTPConnection.connect
+
+    def counted(connection: http.client.HTTPConnection) -> None:
+        opened.append(connection)
+        connect(connection)
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", counted)
+    with historian.connect(service.url) as remote:
+        kept = [remote.raw("boiler.temp", "2026-01-01", "2026-01-02") for _ in range(3)]
+        assert remote.aggregate("boiler.temp", "2026-01-01", "2026-01-02", "1h", "Average").to_arrow().num_rows == 24
+        assert [result.to_arrow().num_rows for result in kept] == [3600] * 3
+    assert len(opened) == 1
+
+
 def service_archive(service: Service) -> str:
     return str(service.log_path.parent / "plant.db")
 
