@@ -34,17 +34,18 @@ pub fn list_names<S: AsRef<str>>(known: &[S]) -> String {
 
 /// Up to three known names that `name` may stand for, the nearest first; none where none is near.
 ///
-/// Near is a name of the same letters in another case, one that begins with `name` or contains it, and one that differs by few
-/// letters: one in up to four, two in up to seven, else three.
+/// Near is a name of the same letters in another case, one that differs by few letters (one in up to four, two in up to seven, else
+/// three), one that begins with `name`, and one in which a word begins with it: `mag` is near `magpsf`, `psfMag` and `psf_mag`, but
+/// not `offimage`. The same holds the other way round.
 #[must_use]
 pub fn nearest<'a, S: AsRef<str>>(name: &str, known: &'a [S]) -> Vec<&'a str> {
-    let wanted = folded(name);
-    if wanted.is_empty() {
+    let wanted = Folded::new(name);
+    if wanted.letters.is_empty() {
         return Vec::new();
     }
-    let mut near: Vec<(usize, &str)> = likely(&wanted, known)
+    let mut near: Vec<(usize, &str)> = likely(&wanted.letters, known)
         .into_iter()
-        .filter_map(|known| Some((distance(&wanted, &folded(known))?, known)))
+        .filter_map(|known| Some((distance(&wanted, &Folded::new(known))?, known)))
         .collect();
     near.sort_by_key(|&(distance, _)| distance);
     let Some(&(least, _)) = near.first() else { return Vec::new() };
@@ -56,7 +57,7 @@ fn likely<'a, S: AsRef<str>>(wanted: &[char], known: &'a [S]) -> Vec<&'a str> {
     if known.len() <= COMPARED_NAMES {
         return known.iter().map(AsRef::as_ref).collect();
     }
-    let ends = |known: &S| shared_ends(wanted, &folded(known.as_ref()));
+    let ends = |known: &S| shared_ends(wanted, &Folded::new(known.as_ref()).letters);
     let mut ranked: Vec<(usize, usize)> = known.iter().map(ends).zip(0..).collect();
     ranked.select_nth_unstable_by_key(COMPARED_NAMES, |&(ends, place)| (std::cmp::Reverse(ends), place));
     ranked.truncate(COMPARED_NAMES);
@@ -72,33 +73,56 @@ fn shared_ends(a: &[char], b: &[char]) -> usize {
     start + a.iter().rev().zip(b.iter().rev()).take(rest).take_while(shared).count()
 }
 
-/// The letters and digits in small letters.
-fn folded(name: &str) -> Vec<char> {
-    let letters = name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase);
-    letters.take(COMPARED_CHARS).collect()
+/// The letters and digits of a name in small letters, and where in them a word begins.
+struct Folded {
+    letters: Vec<char>,
+    words: Vec<usize>,
+}
+
+impl Folded {
+    fn new(name: &str) -> Self {
+        let (mut letters, mut words) = (Vec::new(), Vec::new());
+        let mut before = '_';
+        for c in name.chars() {
+            if letters.len() >= COMPARED_CHARS {
+                break;
+            }
+            if c.is_alphanumeric() {
+                if !before.is_alphanumeric() || (c.is_uppercase() && !before.is_uppercase()) {
+                    words.push(letters.len());
+                }
+                letters.extend(c.to_lowercase());
+            }
+            before = c;
+        }
+        letters.truncate(COMPARED_CHARS);
+        Self { letters, words }
+    }
 }
 
 /// How far apart two names are, smaller for what is more likely meant; `None` where they have nothing to do with each other.
-fn distance(wanted: &[char], known: &[char]) -> Option<usize> {
-    if known.is_empty() {
+fn distance(wanted: &Folded, known: &Folded) -> Option<usize> {
+    let (a, b) = (wanted.letters.len(), known.letters.len());
+    if b == 0 {
         return None;
     }
-    let edits_max = match wanted.len() {
+    let edits_max = match a {
         0..=4 => 1,
         5..=7 => 2,
         _ => 3,
     };
-    let edits = edits(wanted, known);
-    if edits <= edits_max && edits < wanted.len().max(known.len()) {
+    let edits = edits(&wanted.letters, &known.letters);
+    if edits <= edits_max && edits < a.max(b) {
         return Some(edits * 2);
     }
-    let (short, long) = if wanted.len() < known.len() { (wanted, known) } else { (known, wanted) };
-    let rest = long.len() - short.len();
-    if short.len() >= 2 && long.starts_with(short) {
+    let (part, whole) = if a < b { (wanted, known) } else { (known, wanted) };
+    let rest = a.abs_diff(b);
+    let part = &part.letters;
+    if part.len() >= 2 && whole.letters.starts_with(part) {
         return Some(8 + rest);
     }
-    let inside = short.len() >= 3 && long.windows(short.len()).any(|part| part == short);
-    inside.then_some(COMPARED_CHARS + rest)
+    let begins_word = part.len() >= 3 && whole.words.iter().any(|&word| whole.letters[word..].starts_with(part));
+    begins_word.then_some(COMPARED_CHARS + rest)
 }
 
 /// Letters to insert, remove, replace, or swap with the next (optimal string alignment).
@@ -134,7 +158,7 @@ mod tests {
         assert_eq!(nearest("object_id", &ZTF), ["objectId"]);
         assert_eq!(nearest("cnadid", &ZTF), ["candid"]);
         assert_eq!(nearest("sigma", &ZTF), ["sigmapsf"]);
-        assert_eq!(nearest("psf", &ZTF), ["magpsf"]);
+        assert_eq!(nearest("psf", &ZTF), [""; 0]);
         assert_eq!(nearest("airmass", &ZTF), [""; 0]);
         assert_eq!(nearest("x", &["y", "z"]), [""; 0]);
         assert_eq!(nearest("", &ZTF), [""; 0]);
@@ -150,13 +174,27 @@ mod tests {
             ("magpsf", "mag", Some(8 + 3)),
             ("ma", "magpsf", Some(8 + 4)),
             ("m", "magpsf", None),
-            ("psf", "magpsf", Some(COMPARED_CHARS + 3)),
-            ("magpsf", "psf", Some(COMPARED_CHARS + 3)),
-            ("sf", "magpsf", None),
+            ("psf", "mag_psf", Some(COMPARED_CHARS + 3)),
+            ("magPsf", "psf", Some(COMPARED_CHARS + 3)),
+            ("PSF", "magPSFerr", Some(COMPARED_CHARS + 6)),
+            ("psf", "magpsf", None),
+            ("magpsf", "psf", None),
+            ("sf", "mag_sf", None),
             ("abc", "", None),
         ] {
-            assert_eq!(distance(&folded(wanted), &folded(known)), apart, "{wanted} and {known}");
+            assert_eq!(distance(&Folded::new(wanted), &Folded::new(known)), apart, "{wanted} and {known}");
         }
+    }
+
+    #[test]
+    fn a_short_name_is_near_where_a_word_begins_with_it_and_not_inside_words() {
+        assert_eq!(nearest("mag", &["offimage", "magpsf"]), ["magpsf"]);
+        assert_eq!(nearest("mag", &["offimage", "psf_mag", "diaMagErr"]), ["psf_mag"]);
+        assert_eq!(nearest("mag", &["offimage", "diaMagErr"]), ["diaMagErr"]);
+        assert_eq!(nearest("temperature", &["boiler.temperature", "boilertemperature"]), ["boiler.temperature"]);
+        assert_eq!(nearest("mag", &["offimage", "magnet"]), ["magnet"]);
+        assert_eq!(nearest("mag", &["offimage"]), [""; 0]);
+        assert_eq!(nearest("err", &["ferry", "terror"]), [""; 0]);
     }
 
     #[test]
@@ -178,7 +216,7 @@ mod tests {
         for (a, b, shared) in
             [("abcd", "abxcd", 4), ("aaa", "aaaa", 3), ("abc", "xyz", 0), ("", "abc", 0), ("ab", "ba", 0)]
         {
-            assert_eq!(shared_ends(&folded(a), &folded(b)), shared, "{a} and {b}");
+            assert_eq!(shared_ends(&Folded::new(a).letters, &Folded::new(b).letters), shared, "{a} and {b}");
         }
     }
 
