@@ -21,10 +21,10 @@ pub enum SkyError {
         level_max: u32,
     },
     /// A right ascension or a declination is not a position on the sphere.
-    #[error("row {row}: ra {ra} dec {dec} is not a position: ra must be finite, dec from -90 to 90 degrees")]
+    #[error("{}ra {ra} dec {dec} is not a position: ra must be finite, dec from -90 to 90 degrees", in_row(*row))]
     BadPosition {
-        /// Row of the point in the arrays given; 0 for a single point.
-        row: usize,
+        /// Row of the point in the arrays given; none for a single point.
+        row: Option<usize>,
         /// Right ascension as given, degrees.
         ra: f64,
         /// Declination as given, degrees.
@@ -135,4 +135,9 @@ pub enum SkyError {
         /// Most ranges a cover may have.
         ranges_max: usize,
     },
+}
+
+/// What a message says of a row before it says what is wrong: `row 3: `.
+fn in_row(row: Option<usize>) -> String {
+    row.map_or_else(String::new, |row| format!("row {row}: "))
 }

@@ -98,7 +98,7 @@ impl Pixelization {
     /// [`SkyError::BadPosition`] for NaN, infinities, and declinations beyond the poles.
     pub fn index(&self, ra_deg: f64, dec_deg: f64) -> Result<u64, SkyError> {
         if !is_position(ra_deg, dec_deg) {
-            return Err(SkyError::BadPosition { row: 0, ra: ra_deg, dec: dec_deg });
+            return Err(SkyError::BadPosition { row: None, ra: ra_deg, dec: dec_deg });
         }
         Ok(self.index_unchecked(ra_deg, dec_deg))
     }
@@ -256,6 +256,6 @@ impl Pixelization {
 pub(crate) fn check_positions(ra: &[f64], dec: &[f64]) -> Result<(), SkyError> {
     match ra.iter().zip(dec).position(|(&r, &d)| !is_position(r, d)) {
         None => Ok(()),
-        Some(row) => Err(SkyError::BadPosition { row, ra: ra[row], dec: dec[row] }),
+        Some(row) => Err(SkyError::BadPosition { row: Some(row), ra: ra[row], dec: dec[row] }),
     }
 }

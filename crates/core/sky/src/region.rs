@@ -137,7 +137,7 @@ impl Region {
     /// [`SkyError::BadPosition`], [`SkyError::BadRadius`].
     pub fn circle(ra: f64, dec: f64, radius_deg: f64) -> Result<Self, SkyError> {
         if !is_position(ra, dec) {
-            return Err(SkyError::BadPosition { row: 0, ra, dec });
+            return Err(SkyError::BadPosition { row: None, ra, dec });
         }
         if !(0.0..=180.0).contains(&radius_deg) {
             return Err(SkyError::BadRadius { radius_deg });
@@ -180,7 +180,7 @@ impl Region {
         };
         if let Some(row) = vertices.iter().position(|&(ra, dec)| !is_position(ra, dec)) {
             let (ra, dec) = vertices[row];
-            return Err(SkyError::BadPosition { row, ra, dec });
+            return Err(SkyError::BadPosition { row: Some(row), ra, dec });
         }
         let vectors = vertices.iter().map(|&(ra, dec)| Vec3::from_degrees(ra, dec)).collect();
         Ok(Self {

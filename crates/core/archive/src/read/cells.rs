@@ -47,18 +47,20 @@ fn cells_of_columns(rule: &CellRule, columns: &[ArrayRef], rows: usize) -> std::
     let unfit = |column: usize, row: usize, reason: &str| (names[column].to_owned(), row, reason.to_owned());
     match rule {
         CellRule::Single => Ok(vec![0; rows]),
-        CellRule::Sky { ra, dec, .. } => {
+        CellRule::Sky { ra, .. } => {
             let position = |i: usize| degrees(&columns[i]).map_err(|(row, reason)| unfit(i, row, reason));
             let (ra_deg, dec_deg) = (position(0)?, position(1)?);
             let pixels = pixelization(rule).map_err(|e| (ra.clone(), 0, e.to_string()))?;
             let mut cells = vec![0; rows];
             if let Some(pixels) = pixels {
                 let (ra_deg, dec_deg) = (ra_deg.values(), dec_deg.values());
-                pixels.index_many(ra_deg, dec_deg, &mut cells).map_err(|e| {
+                pixels.index_many(ra_deg, dec_deg, &mut cells).map_err(|_| {
                     let bad = |row: &usize| pixels.index(ra_deg[*row], dec_deg[*row]).is_err();
                     let row = (0..rows).find(bad).unwrap_or(0);
-                    let column = if ra_deg[row].is_finite() { dec } else { ra };
-                    (column.clone(), row, e.to_string())
+                    match ra_deg[row].is_finite() {
+                        true => unfit(1, row, &format!("is {}: give degrees from -90 to 90", dec_deg[row])),
+                        false => unfit(0, row, &format!("is {}: give finite degrees", ra_deg[row])),
+                    }
                 })?;
             }
             Ok(cells)

@@ -123,7 +123,14 @@ async fn a_row_that_cannot_be_placed_is_named_with_its_column() {
         // The bad row is the third of the second input batch, the seventh in all.
         let batches = [positions(&[good; 4]), positions(&[good, good, row, good])];
         match dataset.write(input(batches), named("bad")).await {
-            Err(ArchiveError::Row { row: 6, column, .. }) => assert_eq!(column, name, "{row:?}"),
+            Err(error @ ArchiveError::Row { row: 6, .. }) => {
+                let message = error.to_string();
+                assert!(
+                    message.starts_with(&format!("row 6 does not fit dataset records: column {name:?} ")),
+                    "{message}"
+                );
+                assert_eq!(message.matches("row ").count(), 1, "{message}");
+            }
             other => panic!("{row:?}: {other:?}"),
         }
     }
