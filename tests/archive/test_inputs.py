@@ -156,6 +156,38 @@ def test_columns_of_python_and_numpy_values(
         assert repr(stored) == repr(wanted)
 
 
+@pytest.mark.parametrize("form", ["table", "reader", "batch", "iterator", "polars", "dict"])
+def test_the_first_null_of_a_required_column_is_named(memory: ct.Archive, form: str) -> None:
+    schema = pa.schema([pa.field(field.name, field.type, nullable=False) for field in ARROW.schema])
+    dataset = memory.create("d", schema=schema, cell=ct.key("k"), time="t", id="k")
+    given = pa.Table.from_arrays(ARROW.columns, schema=schema)
+    forms = {
+        "table": lambda: given,
+        "reader": given.to_reader,
+        "batch": lambda: given.to_batches()[0],
+        "iterator": lambda: iter([given.slice(0, 1), given.slice(1)]),
+        "polars": lambda: pl.from_arrow(ARROW),
+        "dict": lambda: COLUMNS,
+    }
+    with pytest.raises(ct.InvalidInputError, match='row 1 does not fit dataset d: column "x" is null') as caught:
+        dataset.write(forms[form]())
+    assert caught.value.kind == "invalid-rows"
+    assert caught.value.details == {"dataset": "d", "column": "x", "row": 1}
+    assert "nullable" not in str(caught.value)
+    assert dataset.info().rows == 0
+
+
+def test_a_position_that_is_none_is_named_with_its_row_once(memory: ct.Archive) -> None:
+    rows = {"id": [1, 2], "t": [10, 20], "ra": [1.0, 2.0], "dec": [3.0, 95.0]}
+    schema = {"id": "int64", "t": "timestamp[us]", "ra": "float64", "dec": "float64"}
+    dataset = memory.create("d", schema=schema, cell=ct.sky("ra", "dec"), time="t", id="id")
+    with pytest.raises(ct.InvalidInputError, match='^row 1 .* column "dec" is 95: give degrees') as caught:
+        dataset.write(rows)
+    assert str(caught.value).count("row ") == 1
+    with pytest.raises(ct.InvalidInputError, match="^ra 1 dec 95 is not a position"):
+        ct.circle(1.0, 95.0, 0.1)
+
+
 def test_nan_is_a_value_and_null_is_not(memory: ct.Archive) -> None:
     dataset = memory.create("d", schema={"t": "timestamp[s]", "x": "float64"}, cell=ct.single(), time="t")
     dataset.write({"t": [1, 2], "x": np.array([np.nan, 1.0])})

@@ -1,11 +1,15 @@
 //! Rows that Python hands in, as an iterator of record batches.
 
-use arrow_array::{RecordBatch, RecordBatchReader};
-use arrow_schema::ArrowError;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array as _, RecordBatch, RecordBatchIterator, RecordBatchOptions, RecordBatchReader};
+use arrow_schema::{ArrowError, DataType, Field, Fields, Schema};
 use chronotile_types::ErrorKind;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
-use pyo3_arrow::input::AnyRecordBatch;
+use pyo3_arrow::input::AnyArray;
 
 use crate::arrow::Table;
 use crate::errors::{arrow_error, invalid};
@@ -45,9 +49,9 @@ pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader
     if let Ok(block) = source.cast::<RecordBlock>() {
         return Ok(block.get().take());
     }
-    source.extract::<AnyRecordBatch>().and_then(AnyRecordBatch::into_reader).map_err(|error| {
+    imported(source).map_err(|error| {
         // What the object's own method raised is passed on; only this side's complaint about the schema is put in our words.
-        if error.is_instance_of::<pyo3::exceptions::PyValueError>(source.py()) {
+        if error.is_instance_of::<PyValueError>(source.py()) {
             return invalid(
                 ErrorKind::InvalidRows,
                 format!("the rows cannot be taken as a table: {}", error.value(source.py())),
@@ -55,6 +59,29 @@ pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader
         }
         error
     })
+}
+
+/// Rows through the C interface. Any column of them may hold nulls, whatever its schema says: the archive refuses nulls where the
+/// dataset allows none, and names the row.
+fn imported(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader + Send>> {
+    let arrays = source.extract::<AnyArray>()?.into_reader()?;
+    let field = arrays.field();
+    let DataType::Struct(fields) = field.data_type() else {
+        return Err(PyValueError::new_err(format!("they are one column of {}", field.data_type())));
+    };
+    let fields: Fields = fields.iter().map(|field| Field::clone(field).with_nullable(true)).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, field.metadata().clone()));
+    let batch_schema = schema.clone();
+    let batches = arrays.map(move |array| {
+        let array = array?;
+        let rows = array.as_struct();
+        if rows.null_count() > 0 {
+            return Err(ArrowError::InvalidArgumentError("a row is null as a whole, not in its columns".to_owned()));
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        RecordBatch::try_new_with_options(batch_schema.clone(), rows.columns().to_vec(), &options)
+    });
+    Ok(Box::new(RecordBatchIterator::new(batches, schema)))
 }
 
 /// All rows of a table or stream.

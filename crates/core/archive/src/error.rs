@@ -266,6 +266,15 @@ impl From<SchemaError> for ArchiveError {
 }
 
 impl ArchiveError {
+    /// The error with the row counted from the beginning of the input, of which the rows at hand are those from `first` on.
+    #[must_use]
+    pub(crate) fn behind_rows(mut self, first: u64) -> Self {
+        if let Self::Row { row, .. } = &mut self {
+            *row += first;
+        }
+        self
+    }
+
     /// The stable name of the case.
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -138,7 +138,8 @@ impl<'a> Write<'a> {
         for (input, batches) in inputs.into_iter().enumerate() {
             for batch in input::in_parts(batches) {
                 let spec = &self.target.frames[input].spec;
-                let rows = input::conform(spec, &batch.map_err(ArchiveError::Source)?)?;
+                let rows = input::conform(spec, &batch.map_err(ArchiveError::Source)?)
+                    .map_err(|error| error.behind_rows(self.given.rows[input] as u64))?;
                 let bytes = bytes_of(&rows);
                 if buffered + bytes > JOINED_BYTES_MAX && !buffer.is_empty() {
                     self.flush(std::mem::take(&mut buffer)).await?;

@@ -160,7 +160,8 @@ impl Dataset {
         let frame = self.frame();
         let (mut rows, mut content) = (0, Content::default());
         for batch in input::in_parts(batches) {
-            let batch = input::conform(&frame.spec, &batch.map_err(ArchiveError::Source)?)?;
+            let batch = input::conform(&frame.spec, &batch.map_err(ArchiveError::Source)?)
+                .map_err(|error| error.behind_rows(rows))?;
             rows += batch.num_rows() as u64;
             let hashes = row_hashes(&frame.spec, &batch).map_err(|e| frame.compute("hashing rows", e))?;
             hashes.into_iter().for_each(|hash| content.add(hash));

@@ -114,7 +114,7 @@ fn conform_column(spec: &DatasetSpec, given: Option<&ArrayRef>, rows: usize, fie
             |source| ArchiveError::Compute { dataset: spec.name.clone(), work: "filling in a default", source };
         let absent = absent_value(field).map_err(failed)?;
         if absent.is_null(0) && !field.is_nullable() {
-            return refuse(spec, field.name(), "is missing, and it may not be null");
+            return refuse(spec, field.name(), "is missing, and every record needs a value: add the column");
         }
         return take(&absent, &UInt32Array::from(vec![0; rows]), None).map_err(failed);
     };
@@ -126,7 +126,9 @@ fn conform_column(spec: &DatasetSpec, given: Option<&ArrayRef>, rows: usize, fie
         .and_then(|given| conform_array(&given, field.data_type()))
         .map_err(|reason| ArchiveError::Input { dataset: spec.name.clone(), column: field.name().clone(), reason })?;
     if !field.is_nullable() && column.null_count() > 0 {
-        return refuse(spec, field.name(), "holds nulls, which its definition does not allow");
+        let row = (0..column.len()).find(|row| column.is_null(*row)).unwrap_or(0) as u64;
+        let reason = "is null; every record needs a value: give one, or leave the record out".to_owned();
+        return Err(ArchiveError::Row { dataset: spec.name.clone(), row, column: field.name().clone(), reason });
     }
     Ok(column)
 }

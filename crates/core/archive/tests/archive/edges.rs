@@ -138,6 +138,34 @@ async fn a_row_that_cannot_be_placed_is_named_with_its_column() {
     assert_eq!(dataset.batches().await.unwrap(), vec![]);
 }
 
+#[tokio::test]
+async fn the_first_null_of_a_required_column_is_named_by_its_row_in_the_whole_input() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let nullable = sky();
+    let required = nullable.schema.fields().iter().map(|field| Field::clone(field).with_nullable(false));
+    let dataset =
+        create(&store, DatasetSpec { schema: Arc::new(Schema::new(required.collect::<Vec<_>>())), ..nullable }).await;
+    let good = (Some(60_000.0), Some(1), Some(10.0), Some(10.0));
+    for (name, row) in [
+        ("mjd", (None, good.1, good.2, good.3)),
+        ("id", (good.0, None, good.2, good.3)),
+        ("dec", (good.0, good.1, good.2, None)),
+    ] {
+        let batches = || [positions(&[good; 4]), positions(&[good, good, row, row])];
+        for error in [
+            dataset.write(input(batches()), named("bad")).await.map(|_| ()).unwrap_err(),
+            dataset.content(input(batches())).map(|_| ()).unwrap_err(),
+        ] {
+            let message = error.to_string();
+            let expected = format!(
+                "row 6 does not fit dataset records: column {name:?} is null; every record needs a value: give one"
+            );
+            assert!(message.starts_with(&expected), "{message}");
+        }
+    }
+    assert_eq!(read_all(&dataset).await.num_rows(), 0);
+}
+
 /// A dataset whose only interesting column is its time.
 fn timed(data_type: DataType, format: TimeFormat, window: &str) -> DatasetSpec {
     let fields = vec![Field::new("t", data_type, true), Field::new("id", DataType::Int64, true)];
