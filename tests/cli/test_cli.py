@@ -210,6 +210,15 @@ def test_datasets_of_a_group_are_created_shown_and_dropped_together(chronotile: 
     assert ok(chronotile("datasets", path, "--json")).strip() == "[]"
 
 
+def test_an_index_that_exists_is_a_conflict_as_a_dataset_is(chronotile: Run, stored: Path) -> None:
+    create = ["index", "create", stored, "detections", "--columns", "band"]
+    assert ok(chronotile(*create)).startswith("defined index band")
+    again = chronotile(*create)
+    assert (again.returncode, again.stdout) == (4, "")
+    assert "index band exists already, on band: use it" in again.stderr
+    assert chronotile("index", "create", stored, "detections", "--columns", "nothing").returncode == 2
+
+
 def test_how_far_records_move_is_part_of_a_definition(chronotile: Run, path: Path) -> None:
     schema = "id:int64,t:timestamp[us],ra:float64,dec:float64"
     sky = ["--schema", schema, "--sky", "ra,dec", "--time", "t", "--id", "id"]

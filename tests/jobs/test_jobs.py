@@ -315,8 +315,9 @@ def test_a_dataset_of_another_kind_has_indexes_too(survey: ct.Dataset, detection
     assert (info[0].name, info[0].columns) == ("by_band", ("band",))
     assert info[0].built is not None
     assert datetime.now(UTC) - info[0].built < timedelta(minutes=5)
-    with pytest.raises(ct.InvalidInputError, match="has this name"):
+    with pytest.raises(ct.InvalidInputError, match="index by_band exists already, on band: use it") as caught:
         survey.create_index(["mag"], "by_band")
+    assert caught.value.kind == "index-exists"
     assert survey.drop_index("by_band") == info[0].windows
 
 

@@ -41,7 +41,8 @@ Exit codes:
     1  other failure
     2  wrong usage, arguments or rows
     3  archive, dataset, batch, tag, file or cluster not found, or not an archive
-    4  conflict: the dataset, batch, file or cluster exists with different content
+    4  conflict: the dataset, batch, index, file or cluster exists already,
+       or with different content
     5  damage found
     6  busy, or outcome unknown: repeat the command
     7  the disk is full or read-only
@@ -138,6 +139,8 @@ def exit_code(error: ChronotileError) -> int:
     if isinstance(own, int):
         return own
     match error:
+        case InvalidInputError(kind="index-exists"):
+            return CONFLICT
         case InvalidInputError():
             return USAGE
         case DatasetNotFoundError() | BatchNotFoundError() | TagNotFoundError():

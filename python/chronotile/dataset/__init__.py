@@ -598,7 +598,7 @@ class Dataset:
         Raises
         ------
         InvalidInputError
-            The name is taken, or a column does not exist or cannot be indexed.
+            An index of this name exists (kind ``index-exists``), or a column does not exist or cannot be indexed.
         """
         names = [columns] if isinstance(columns, str) else list(columns)
         self._native.create_index("_".join(names)[:48].lower() if name is None else name, names)

@@ -279,6 +279,7 @@ impl ArchiveError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Store(error) => error.kind(),
+            Self::Spec(SpecError::IndexExists { .. }) => ErrorKind::IndexExists,
             Self::Spec(_) => ErrorKind::InvalidDefinition,
             Self::Time(_) => ErrorKind::InvalidTime,
             Self::Sky(_) => ErrorKind::InvalidSky,

@@ -246,6 +246,14 @@ pub enum SpecError {
         /// Types that fit.
         expected: &'static str,
     },
+    /// An index of this name exists.
+    #[error("index {name} exists already, on {columns}: use it, choose another name, or drop it first")]
+    IndexExists {
+        /// Its name.
+        name: String,
+        /// Its columns.
+        columns: String,
+    },
     /// A number outside its limits.
     #[error("{setting} is {value}: {expected}")]
     Limit {
@@ -304,12 +312,8 @@ impl DatasetSpec {
             let expected = "give 1 to 48 characters of a-z, 0-9 and _, beginning with a letter";
             return limit("index name", format!("{:?}", index.name), expected);
         }
-        if self.indexes.iter().any(|other| other.name == index.name) {
-            return limit(
-                "index name",
-                format!("{:?}", index.name),
-                "an index has this name: choose another, or drop that index",
-            );
+        if let Some(other) = self.indexes.iter().find(|other| other.name == index.name) {
+            return Err(SpecError::IndexExists { name: other.name.clone(), columns: other.columns.join(", ") });
         }
         if !(1..=INDEX_COLUMNS_MAX).contains(&index.columns.len()) {
             return limit("number of index columns", index.columns.len().to_string(), "name 1 to 16 columns");

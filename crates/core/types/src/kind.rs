@@ -120,7 +120,7 @@ error_kinds! {
     DatasetExists { DatasetExists 409, NotACopy 409, }
     DatasetNotFound { DatasetNotFound 404, }
     InvalidInput {
-        ArchivedRecords 400, ChangedRecords 400, Immutable 400, InvalidArrow 400, InvalidCheckpoint 400, InvalidCql 400,
+        ArchivedRecords 400, ChangedRecords 400, Immutable 400, IndexExists 409, InvalidArrow 400, InvalidCheckpoint 400, InvalidCql 400,
         InvalidDefinition 400, InvalidParameter 400, InvalidRequest 400, InvalidRows 400, InvalidSetting 400,
         InvalidSky 400, InvalidSource 400, InvalidTag 400, InvalidTime 400, InvalidUrl 400, KeyExists 400,
         NoTokens 400, SameArchive 400, TableNotFound 400, UnknownId 400, UnknownType 400, ValueRange 400,

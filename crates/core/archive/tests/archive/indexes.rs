@@ -417,7 +417,7 @@ async fn indexes_that_make_no_sense_are_refused() {
     let dataset = create(&store, spec()).await;
     dataset.create_index("one", &["note".into()]).await.unwrap();
     let text = |result: chronotile_archive::Result<()>| result.unwrap_err().to_string();
-    assert!(text(dataset.create_index("one", &["tag".into()]).await).contains("has this name"));
+    assert!(text(dataset.create_index("one", &["tag".into()]).await).contains("index one exists already, on note"));
     assert!(text(dataset.create_index("Two", &["tag".into()]).await).contains("a-z"));
     assert!(text(dataset.create_index("two", &["nothing".into()]).await).contains("not in the schema"));
     assert!(text(dataset.create_index("two", &["tag".into(), "tag".into()]).await).contains("twice"));
