@@ -6,9 +6,14 @@ from collections.abc import Iterable
 
 from chronotile import _native
 
-__all__ = ["name_hint"]
+__all__ = ["name_hint", "name_list"]
 
 
 def name_hint(name: str, known: Iterable[str]) -> str:
     """Suggest the nearest known names and list all: ``; did you mean magpsf? It has jd, magpsf``."""
     return _native.name_hint(str(name), list(known))
+
+
+def name_list(names: Iterable[str]) -> str:
+    """List names for a message, at most 20 of them: ``jd, magpsf``; of more also how many there are."""
+    return _native.list_names(list(names))

@@ -158,6 +158,10 @@ def test_a_plan_that_is_kept_is_used_again() -> None:
             {"id": [1], "fluxx": [1.0], "raa": [1.0]},
             "unknown columns of table DiaTest: fluxx, raa; did you mean flux, ra[?] Otherwise leave",
         ),
+        (
+            {"id": [1], **{f"other_{place:02}": [1.0] for place in range(97)}},
+            "unknown columns of table DiaTest: other_00, .*, other_19, [.]{3} [(]97 in all[)]; leave them out",
+        ),
         (pa.table([[1], [2], [3], [3]], names=["id", "flux", "id", "flux"]), "duplicate columns flux, id"),
         ({"id": [1.5]}, "cannot convert column id from double to int64"),
         ({"id": ["x"]}, "cannot convert column id from string to int64"),

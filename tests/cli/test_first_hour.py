@@ -442,7 +442,7 @@ def test_points_are_deleted_retained_annotated_and_plotted(plant: Shell) -> None
         "dropped 0 slices",
     ]
     plant("historian", "retain", "plant.db", "other", "1d", code=2)
-    assert "no group 'other'; the groups are main" in plant.errors
+    assert "no group 'other'; it has main" in plant.errors
 
 
 def test_old_points_are_dropped_when_asked(shell: Shell) -> None:

@@ -3,6 +3,7 @@
 use arrow_array::{Array, RecordBatch};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{ArrowError, DataType, Schema};
+use chronotile_types::list_names;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::options::TableOptions;
@@ -105,7 +106,12 @@ impl Table {
         }
         let hidden: Vec<&str> = self.columns[fitting..].iter().map(|column| column.name.as_str()).collect();
         if !hidden.is_empty() {
-            out.push_str(&format!("… {}: {}\n", many(hidden.len() as u64, "more column"), hidden.join(", ")));
+            let note = format!("… and {}", many(hidden.len() as u64, "more column"));
+            let named = format!("{note} ({}): use --columns or --json", list_names(&hidden));
+            // One line, with the names where they fit.
+            let fits = self.options.width.is_none_or(|limit| named.width() <= limit);
+            out.push_str(&if fits { named } else { format!("{note}: use --columns or --json") });
+            out.push('\n');
         }
     }
 }

@@ -411,9 +411,27 @@ fn a_table_is_aligned_cut_and_cannot_drive_the_terminal() {
     let limits = TableOptions { max_rows: 3, max_cell_width: 12, width: Some(24) };
     let shown = text(OutFormat::Table, &batch, &WriteOptions { table: limits, ..WriteOptions::default() });
     let expected = "name             value\nutf8           float64\n─────────────  ───────\né                  1.5\nnull             -20.0\n\
-        \\u{1b}[31mred      3.0\n… 1 more row\n… 1 more column: other\n";
+        \\u{1b}[31mred      3.0\n… 1 more row\n… and 1 more column: use --columns or --json\n";
     assert_eq!(shown, expected);
     assert!(text(OutFormat::Table, &batch.slice(0, 0), &WriteOptions::default()).ends_with("no rows\n"));
+}
+
+#[test]
+fn a_table_that_leaves_out_columns_says_so_in_one_line() {
+    let value: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    let batch = RecordBatch::try_from_iter((0..97).map(|i| (format!("column{i}"), value.clone()))).unwrap();
+    let last = |columns: usize, width: usize| {
+        let limits = TableOptions { width: Some(width), ..TableOptions::default() };
+        let batch = batch.project(&(0..columns).collect::<Vec<_>>()).unwrap();
+        let shown = text(OutFormat::Table, &batch, &WriteOptions { table: limits, ..WriteOptions::default() });
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines.len(), if columns > width / 9 { 5 } else { 4 }, "{shown}");
+        assert!(lines.iter().all(|line| line.chars().count() <= width), "{shown}");
+        lines[lines.len() - 1].to_owned()
+    };
+    assert_eq!(last(97, 80), "… and 88 more columns: use --columns or --json");
+    assert_eq!(last(11, 90), "… and 1 more column (column10): use --columns or --json");
+    assert_eq!(last(8, 80).trim(), "1        1        1        1        1        1        1        1");
 }
 
 #[test]
@@ -438,7 +456,10 @@ fn a_table_uses_the_width_of_the_terminal() {
     assert_eq!(widest(100), 99);
     // Cells of 40 are the narrowest; columns that do not fit then are named.
     assert_eq!(widest(80), 67);
-    assert!(shown(Some(80)).contains(&format!("{name}\n")) && shown(Some(80)).ends_with("… 1 more column: text\n"));
+    assert!(
+        shown(Some(80)).contains(&format!("{name}\n"))
+            && shown(Some(80)).ends_with("… and 1 more column (text): use --columns or --json\n")
+    );
     assert!(shown(None).lines().all(|line| line.chars().count() <= 5 + 2 + 40 + 2 + 40));
 }
 

@@ -178,6 +178,12 @@ pub fn name_hint(name: &str, known: Vec<String>) -> String {
     chronotile_types::name_hint(name, &known)
 }
 
+/// Names for a message: all of up to 20, else the first 20 and how many there are.
+#[pyfunction]
+pub fn list_names(names: Vec<String>) -> String {
+    chronotile_types::list_names(&names)
+}
+
 /// Up to three known names that `name` may stand for, the nearest first.
 #[pyfunction]
 pub fn nearest_names(name: &str, known: Vec<String>) -> Vec<String> {

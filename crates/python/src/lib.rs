@@ -45,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use super::backups::BackupDraft;
     #[pymodule_export]
-    use super::columns::{column_of_buffer, column_of_list, name_hint, nearest_names};
+    use super::columns::{column_of_buffer, column_of_list, list_names, name_hint, nearest_names};
     #[pymodule_export]
     use super::cql::CqlSession;
     #[pymodule_export]

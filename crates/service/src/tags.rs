@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use chronotile_types::ErrorKind;
+use chronotile_types::{ErrorKind, name_hint};
 
 use crate::answers::Reply;
 use crate::app::{App, Call};
@@ -188,7 +188,7 @@ async fn known_group(app: &App, call: &Call) -> Result<String> {
     if known.iter().any(|name| name == group) {
         return Ok(group.to_owned());
     }
-    let message = format!("no group {group:?}: there are {}", known.join(", "));
+    let message = format!("no group {group:?}{}", name_hint(group, &known));
     Err(Failure::new(ErrorKind::GroupNotFound, message))
 }
 

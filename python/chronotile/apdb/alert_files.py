@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from chronotile.apdb import alert_containers, names, values
 from chronotile.errors import InvalidInputError
+from chronotile.hints import name_list
 
 # The AB zero point is 3631 Jy, which is magnitude 31.4 for fluxes in nJy.
 _ZERO_POINT_NJY = 31.4
@@ -133,7 +134,7 @@ def _not_imported(part: str, lacking: list[str]) -> str:
 
 
 def _columns(lacking: list[str]) -> str:
-    return f"column{'s' * (len(lacking) > 1)} {', '.join(lacking)}"
+    return f"column{'s' * (len(lacking) > 1)} {name_list(lacking)}"
 
 
 def _demand(rows: Any, wanted: Iterable[str], what: str, path: Path) -> None:
@@ -463,10 +464,9 @@ def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
     elif {names.OBJECT_ID, names.RA, names.DEC} <= here:
         attribute = "objects"
     else:
-        columns = ", ".join(rows.schema.names[:8]) + " ..." * (len(rows.schema.names) > 8)
         raise InvalidInputError(
             f"{path}: no known alert format (packets, ZTF detections, or LSST objects, sources or forced "
-            f"sources); its columns are {columns}",
+            f"sources); its columns are {name_list(rows.schema.names)}",
             kind="invalid-rows",
         )
     before = getattr(tables, attribute)

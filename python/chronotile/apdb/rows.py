@@ -14,7 +14,7 @@ from chronotile import _native, optional
 from chronotile.apdb import names
 from chronotile.apdb.schema import Table
 from chronotile.errors import InvalidInputError
-from chronotile.hints import name_hint
+from chronotile.hints import name_hint, name_list
 from chronotile.result import ReadResult
 
 if TYPE_CHECKING:
@@ -186,13 +186,13 @@ def _plan(schema: Any, table: Table, filled: tuple[str, ...], where: str) -> tup
         return casts, fills
     if len(set(schema.names)) < len(schema.names):
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-        raise InvalidInputError(f"{where}: duplicate columns {', '.join(twice)}", kind="invalid-rows")
+        raise InvalidInputError(f"{where}: duplicate columns {name_list(twice)}", kind="invalid-rows")
     unknown = [name for name in schema.names if name not in table]
     if unknown:
         near = [hint for name in unknown[:3] for hint in _native.nearest_names(name, table.column_names)[:1]]
         hint = f"did you mean {', '.join(near)}? Otherwise " if near else ""
         raise InvalidInputError(
-            f"{where}: unknown columns of table {table.name}: {', '.join(unknown)}; {hint}leave them out, or migrate "
+            f"{where}: unknown columns of table {table.name}: {name_list(unknown)}; {hint}leave them out, or migrate "
             "the schema",
             kind="invalid-rows",
         )

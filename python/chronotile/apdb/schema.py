@@ -21,7 +21,7 @@ import pyarrow as pa
 from chronotile import optional
 from chronotile.apdb import names
 from chronotile.errors import DataFileError, InvalidInputError
-from chronotile.hints import name_hint
+from chronotile.hints import name_hint, name_list
 
 __all__ = ["Column", "Migration", "Schema", "Table"]
 
@@ -236,7 +236,7 @@ class Schema:
             if table.name == name:
                 return table
         raise InvalidInputError(
-            f"the schema has no table {name!r}; it has {', '.join(table.name for table in self.tables)}",
+            f"the schema has no table {name!r}{name_hint(name, [table.name for table in self.tables])}",
             kind="invalid-request",
         )
 
@@ -294,7 +294,7 @@ class Schema:
             unknown = wanted - set(self[name].column_names)
             if unknown:
                 raise InvalidInputError(
-                    f"table {name} has no column {', '.join(sorted(unknown))}", kind="invalid-definition"
+                    f"table {name} has no column {name_list(sorted(unknown))}", kind="invalid-definition"
                 )
         out = []
         for table in self.tables:

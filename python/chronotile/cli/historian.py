@@ -18,6 +18,7 @@ from chronotile.cli.common import Target, confirm, json_option, note_definitions
 from chronotile.cli.historian_points import PointFiles, chart
 from chronotile.cli.query import Output, output_options
 from chronotile.errors import InvalidInputError, TagNotFoundError
+from chronotile.hints import name_hint
 from chronotile.result import ReadResult
 from chronotile.terminal import count_text, table_text
 
@@ -444,7 +445,7 @@ def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
 def _older(h: library.Historian | RemoteHistorian, group: str, kept: str | None) -> int:
     """Number of slices of a group that are older than this."""
     if group not in h.groups():
-        raise InvalidInputError(f"no group {group!r}; the groups are {', '.join(h.groups())}", kind="invalid-tag")
+        raise InvalidInputError(f"no group {group!r}{name_hint(group, h.groups())}", kind="invalid-tag")
     if kept is None:
         return 0
     if not isinstance(h, library.Historian):

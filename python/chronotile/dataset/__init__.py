@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, cells, inputs, optional, times
 from chronotile.errors import InvalidInputError
+from chronotile.hints import name_list
 from chronotile.predicates import Where, native_predicates
 from chronotile.reports import (
     BatchInfo,
@@ -263,7 +264,7 @@ class Dataset:
             arrays.append(None if value is None else inputs.values_column([value], kind, f"default of column {name!r}"))
         if defaults:
             raise InvalidInputError(
-                f"defaults given for unknown columns {', '.join(map(repr, defaults))}: name only new columns",
+                f"defaults given for unknown columns {name_list(map(repr, defaults))}: name only new columns",
                 kind="invalid-definition",
             )
         self._native.add_columns(schema, arrays)

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use arrow_schema::DataType;
 use chronotile_store::{Commit, Expect};
-use chronotile_types::{IndexSpec, Window};
+use chronotile_types::{IndexSpec, Window, name_hint};
 
 use crate::catalog;
 use crate::catalog::clock;
@@ -92,8 +92,8 @@ impl Dataset {
         let found = frame.spec.indexes.iter().find(|index| index.name == name);
         found.cloned().ok_or_else(|| {
             let names: Vec<_> = frame.spec.indexes.iter().map(|index| index.name.as_str()).collect();
-            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            frame.refuse(format!("it has no index {name:?}; it has {known}"))
+            let hint = if names.is_empty() { "; it has none".to_owned() } else { name_hint(name, &names) };
+            frame.refuse(format!("no index {name:?}{hint}"))
         })
     }
 
