@@ -210,6 +210,43 @@ def test_datasets_of_a_group_are_created_shown_and_dropped_together(chronotile: 
     assert ok(chronotile("datasets", path, "--json")).strip() == "[]"
 
 
+def test_a_folder_in_place_of_a_file_is_wrong_usage(chronotile: Run, stored: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "night"
+    folder.mkdir()
+    new = tmp_path / "new.db"
+    define = ["--single", "--time", "t"]
+    for command, hint in (
+        (["ingest", stored, "detections", folder], "give a path such as"),
+        (["ingest", new, "rows", folder, "--create", *define], "give a path such as"),
+        (["ingest", new, "rows", folder, "--create", "--format", "lines", *define], "give a path such as"),
+        (["create", new, "rows", "--like", folder, *define], "give a path such as"),
+        (["read", stored, "detections", "--out", folder, "--format", "csv"], "give a path such as"),
+        (["historian", "write", new, folder], "give a path such as"),
+        (["apdb", "create", new, "--schema", folder], "Is a directory"),
+        (
+            ["apdb", "create", new, "--density", folder, "--objects", "1e6", "--visits-a-month", "30"],
+            "give a file in it",
+        ),
+    ):
+        done = chronotile(*command)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert hint in done.stderr and "folder" in done.stderr.replace("Is a directory", "folder"), done.stderr
+    assert not new.exists()
+    assert chronotile("ingest", stored, "detections", tmp_path / "none.csv").returncode == 3
+    absent = ["--density", tmp_path / "none.parquet", "--objects", "1e6", "--visits-a-month", "30"]
+    assert chronotile("apdb", "create", new, *absent).returncode == 3
+
+
+@pytest.mark.parametrize("url", ["cassandra://node1", "cassandra://node1/", "cassandra://node1,node2:9042/?dc=a"])
+def test_the_url_of_a_cluster_names_a_keyspace(chronotile: Run, url: str) -> None:
+    done = chronotile("datasets", url)
+    assert done.returncode == 2, done.stderr
+    assert f'"{url}" is not an archive URL: it names no keyspace; write' in done.stderr
+    with pytest.raises(ct.InvalidInputError) as caught:
+        ct.open(url)
+    assert caught.value.kind == "invalid-url"
+
+
 def test_an_index_that_exists_is_a_conflict_as_a_dataset_is(chronotile: Run, stored: Path) -> None:
     create = ["index", "create", stored, "detections", "--columns", "band"]
     assert ok(chronotile(*create)).startswith("defined index band")

@@ -27,10 +27,12 @@ pub enum IoError {
         path: PathBuf,
     },
     /// The path is a folder where a file is needed.
-    #[error("{path:?} is a folder, not a file; name the files in it (for example {path:?}/*.csv)")]
+    #[error("{path:?} is a folder, not a file: give a path such as {}", path.join(example).display())]
     IsFolder {
         /// The path as given.
         path: PathBuf,
+        /// Name of a file in it, to show what is wanted.
+        example: &'static str,
     },
     /// The operating system denies access to the path.
     #[error("permission to {action} {path:?} is denied; check its owner and mode")]
@@ -322,7 +324,7 @@ impl IoError {
         match error.kind() {
             io::ErrorKind::NotFound => Self::NotFound { path },
             io::ErrorKind::PermissionDenied => Self::Denied { path, action: "read" },
-            io::ErrorKind::IsADirectory => Self::IsFolder { path },
+            io::ErrorKind::IsADirectory => Self::IsFolder { path, example: "*.csv" },
             _ => Self::Read { name: format!("{path:?}"), source: error },
         }
     }
@@ -332,7 +334,7 @@ impl IoError {
         let path = path.to_path_buf();
         match error.kind() {
             io::ErrorKind::PermissionDenied => Self::Denied { path, action: "write" },
-            io::ErrorKind::IsADirectory => Self::IsFolder { path },
+            io::ErrorKind::IsADirectory => Self::IsFolder { path, example: "rows.csv" },
             io::ErrorKind::AlreadyExists => Self::Exists { path },
             _ => Self::Write { name: format!("{path:?}"), source: error },
         }

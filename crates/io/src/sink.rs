@@ -133,7 +133,7 @@ impl Out {
 fn open_path(path: PathBuf, overwrite: bool) -> Result<Target> {
     let mut path = path;
     match fs::metadata(&path) {
-        Ok(meta) if meta.is_dir() => return Err(IoError::IsFolder { path }),
+        Ok(meta) if meta.is_dir() => return Err(IoError::IsFolder { path, example: "rows.csv" }),
         Ok(meta) if !meta.is_file() => {
             let device = OpenOptions::new().write(true).open(&path).map_err(|e| IoError::creating(&path, e))?;
             return Ok(Target::Plain(BufWriter::with_capacity(BUFFER_BYTES, Box::new(device))));

@@ -240,7 +240,7 @@ fn open_file(path: &Path) -> Result<(File, Option<u64>)> {
     let file = File::open(path).map_err(|e| IoError::opening(path, e))?;
     let meta = file.metadata().map_err(|e| IoError::opening(path, e))?;
     if meta.is_dir() {
-        return Err(IoError::IsFolder { path: path.to_path_buf() });
+        return Err(IoError::IsFolder { path: path.to_path_buf(), example: "*.csv" });
     }
     Ok((file, meta.is_file().then_some(meta.len())))
 }

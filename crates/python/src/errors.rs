@@ -226,9 +226,9 @@ pub fn io_error(error: IoError) -> PyErr {
     let file = |kind| Fault::new(kind, message.clone());
     match &error {
         I::NotFound { .. } | I::NoFolder { .. } => file(K::FileNotFound),
-        I::IsFolder { .. } | I::Denied { .. } => file(K::FileAccess),
+        I::Denied { .. } => file(K::FileAccess),
         I::Exists { .. } => file(K::FileExists),
-        I::UnknownFormat { .. } | I::WrongFormat { .. } => file(K::FileFormat),
+        I::IsFolder { .. } | I::UnknownFormat { .. } | I::WrongFormat { .. } => file(K::FileFormat),
         I::BrokenPipe => file(K::BrokenPipe),
         I::Read { .. } | I::Write { .. } => file(K::FileIo),
         I::Damaged { .. } => file(K::FileDamaged),

@@ -69,7 +69,7 @@ impl LineReader {
         let name = path.display().to_string();
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => IoError::NotFound { path: path.to_path_buf() },
-            io::ErrorKind::IsADirectory => IoError::IsFolder { path: path.to_path_buf() },
+            io::ErrorKind::IsADirectory => IoError::IsFolder { path: path.to_path_buf(), example: "*.log" },
             io::ErrorKind::PermissionDenied => IoError::Denied { path: path.to_path_buf(), action: "read" },
             _ => IoError::Read { name: path.display().to_string(), source },
         };

@@ -217,8 +217,14 @@ def positions(path: str | os.PathLike[str]) -> tuple[Any, Any]:
     """Read columns ra and dec of a Parquet file, without rows that hold nulls."""
     import pyarrow.parquet as pq
 
+    if os.path.isdir(path):
+        raise DataFileError(f"cannot read positions from {path}: it is a folder; give a file in it", kind="file-format")
     try:
         table = pq.read_table(path, columns=["ra", "dec"]).drop_null()
-    except (OSError, pa.ArrowInvalid) as error:
+    except FileNotFoundError as error:
+        raise DataFileError(
+            f"cannot read positions from {path}: there is no such file", kind="file-not-found"
+        ) from error
+    except (OSError, pa.ArrowException) as error:
         raise DataFileError(f"cannot read positions from {path}: {error}", kind="file-format") from error
     return table["ra"].to_numpy(), table["dec"].to_numpy()

@@ -202,7 +202,8 @@ class Schema:
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            kind = "file-not-found" if isinstance(error, FileNotFoundError) else "file-access"
+            kinds = {FileNotFoundError: "file-not-found", IsADirectoryError: "file-format"}
+            kind = kinds.get(type(error), "file-access")
             hint = (
                 f"; the named schemas are {LSST} and {SMALL}; anything else is a file" if path.parent == Path() else ""
             )

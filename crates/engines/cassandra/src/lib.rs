@@ -48,10 +48,14 @@ const SWAP_AT_ONCE: usize = 16;
 /// # Errors
 /// What is wrong with it, as text.
 pub fn settings(url: &str) -> std::result::Result<Settings, String> {
-    Settings::parse(url).map_err(|error| match error {
+    let settings = Settings::parse(url).map_err(|error| match error {
         CqlError::Url { reason, .. } => reason,
         other => other.to_string(),
-    })
+    })?;
+    match settings.keyspace.is_empty() {
+        true => Err("it names no keyspace".to_owned()),
+        false => Ok(settings),
+    }
 }
 
 /// How an archive is opened, besides what its URL says.
@@ -100,10 +104,6 @@ impl CassandraStore {
     /// [`StoreError::NotFound`] where there is none and none is to be made, [`StoreError::NotAnArchive`] for a keyspace
     /// with other tables, [`StoreError::NewerFormat`], [`StoreError::Refused`] for settings that cannot be used.
     pub async fn open(settings: Settings, options: Options) -> Result<Self> {
-        if settings.keyspace.is_empty() {
-            let reason = "the URL names no keyspace: cassandra://HOST/KEYSPACE".to_owned();
-            return Err(StoreError::Refused { engine: ENGINE, reason });
-        }
         let timeout = settings.timeout;
         let read = Call { consistency: settings.read_consistency, timeout, instead: None };
         let write = Call { consistency: settings.write_consistency, timeout, instead: None };
