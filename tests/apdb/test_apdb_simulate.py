@@ -196,6 +196,37 @@ def test_simulate_makes_the_database_it_is_told_to_and_refuses_another(chronotil
     assert "use layout chunks, or an archive on one" in refused.stderr
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_second_simulation_on_a_database_is_a_conflict_and_can_be_continued(
+    chronotile: RunCli, tmp_path: Path, workers: str
+) -> None:
+    def simulate(*more: str) -> Any:
+        small = (
+            "--detectors",
+            "2",
+            "--variables",
+            "300",
+            "--transients",
+            "200",
+            "--workers",
+            workers,
+            "--schema",
+            "small",
+        )
+        return chronotile("apdb", "simulate", tmp_path / "survey.db", *small, "--log", tmp_path / "log", *more)
+
+    assert simulate("--visits", "3", "--nights", "3").returncode == 0
+    again = simulate("--visits", "3", "--nights", "3")
+    assert (again.returncode, again.stdout, again.stderr.count("\n")) == (4, "", 1), again.stderr
+    assert "holds other rows of these visits, up to visit 2: a survey was simulated on it before" in again.stderr
+    assert "continue with --first-visit 3" in again.stderr
+    assert simulate("--visits", "4", "--nights", "4", "--first-visit", "3").returncode == 0
+    with apdb.open(tmp_path / "survey.db") as database:
+        assert len(database.visits()) == 4 * 2
+    done = simulate("--visits", "3", "--nights", "3", "--first-visit", "3")
+    assert (done.returncode, "first_visit is 3: use less than the number of visits, 3" in done.stderr) == (2, True)
+
+
 def fake_logs(folder: Path, visits: int, days: float, slope: float = 1e-4) -> Path:
     """Logs of a simulation whose times are known."""
     folder.mkdir()

@@ -19,7 +19,7 @@ import numpy as np
 from chronotile import apdb as own
 from chronotile import optional
 from chronotile.apdb.schema import Schema
-from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile.errors import BatchConflictError, ChronotileError, InvalidInputError
 from chronotile_tools.survey.simulate.drivers import ChronotileDriver, Driver, PeerDriver
 from chronotile_tools.survey.simulate.universe import PADDING_DEG, Survey, Universe
 
@@ -29,7 +29,9 @@ _JOIN_S = 30
 
 
 class SimulationError(ChronotileError, RuntimeError):
-    """A worker failed. Kind ``simulation-failed``; the message has its last output."""
+    """A worker failed for a reason that is no error of Chronotile. Kind ``simulation-failed``; the message has its
+    traceback.
+    """
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,12 @@ def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list
 
     Raises
     ------
+    BatchConflictError
+        The database holds other rows of a visit: the survey, or another one, was simulated on it before.
+    ChronotileError
+        Another error of a worker; the others were ended.
     SimulationError
-        A worker failed; the others were ended.
+        A worker failed otherwise.
     InvalidInputError
         Invalid settings.
     """
@@ -106,6 +112,11 @@ def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list
     if not 1 <= plan.workers <= survey.detectors:
         raise InvalidInputError(
             f"workers is {plan.workers}: use 1 to the number of detectors, {survey.detectors}", kind="invalid-setting"
+        )
+    if plan.first_visit >= survey.visits:
+        raise InvalidInputError(
+            f"first_visit is {plan.first_visit}: use less than the number of visits, {survey.visits}",
+            kind="invalid-setting",
         )
     schema, layout = _opened(plan)
     plan.log.mkdir(parents=True, exist_ok=True)
@@ -172,13 +183,36 @@ def _wait(
                 raise SimulationError(f"a process ended with {died[0].exitcode}", kind="simulation-failed") from None
             continue
         if kind == "failed":
-            raise SimulationError(f"a process failed:\n{value}", kind="simulation-failed")
+            raise _failure(plan, value)
         if kind == "ended":
             ended += 1
         else:
             done += value
             if progress is not None:
                 progress(done, total)
+
+
+def _failure(plan: Run, value: ChronotileError | str) -> ChronotileError:
+    """What to raise for the error or the traceback of a process."""
+    if isinstance(value, str):
+        return SimulationError(f"a process failed:\n{value}", kind="simulation-failed")
+    if not isinstance(value, BatchConflictError):
+        return value
+    with own.open(plan.target, read_only=True) as database:
+        stored = max(database.visits().to_arrow()["visit"].to_pylist(), default=0)
+    return BatchConflictError(
+        f"{plan.target} holds other rows of these visits, up to visit {stored}: a survey was simulated on it before. "
+        f"Use a new database, or continue with --first-visit {stored + 1} and more --visits",
+        kind=value.kind,
+        **value.details,
+    )
+
+
+def _report_failure(results: Any, error: BaseException) -> None:
+    """Send the reason to the parent, and wait until it is sent."""
+    results.put(("failed", error if isinstance(error, ChronotileError) else traceback.format_exc(limit=-6)))
+    results.close()
+    results.join_thread()
 
 
 def _driver(plan: Run) -> Driver:
@@ -205,10 +239,11 @@ def _work(plan: Run, schema: str, number: int, barrier: Any, results: Any) -> No
                     barrier.wait(600)
             driver.close()
         results.put(("ended", number))
-    except BaseException:
+    except BaseException as error:
+        # Before the others fail at the barrier, so that the parent gets the cause first.
+        _report_failure(results, error)
         if barrier is not None:
             barrier.abort()
-        results.put(("failed", traceback.format_exc(limit=-6)))
 
 
 def _detector_visit(universe: Universe, driver: Driver, visit: int, detector: int) -> Iterator[dict[str, Any]]:
@@ -254,5 +289,5 @@ def _read(plan: Run, schema: str, number: int, stop: Any, results: Any) -> None:
                 )  # fmt: skip
                 stop.wait(0.05)
             driver.close()
-    except BaseException:
-        results.put(("failed", traceback.format_exc(limit=-6)))
+    except BaseException as error:
+        _report_failure(results, error)
