@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from chronotile import _native, cells, inputs, scanning, times
+from chronotile import _native, arguments, cells, inputs, scanning, times
 from chronotile.closing import Closing
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
@@ -202,22 +202,22 @@ class Archive(Closing):
         axis = times.resolve_axis(time, time_format, time_scale, types)
         window = times.duration_text(window, "window")
         native = self._native.create(
-            name,
+            arguments.text(name, "name"),
             columns,
             cell=cells.to_json(cell),
             time=(axis.column, axis.format, axis.scale),
             window=window,
             windows_per_slice=_windows_per_slice(slice, window),
-            id=[id] if isinstance(id, str) else list(id),
-            merge=merge,
-            version=version,
+            id=arguments.name_list(id, "id"),
+            merge=arguments.text(merge, "merge"),
+            version=None if version is None else arguments.text(version, "version"),
             retention=None if retention is None else times.duration_text(retention, "retention"),
-            layout=layout,
-            partition_cells=partition_cells,
-            text=[text] if isinstance(text, str) else list(text),
+            layout=arguments.text(layout, "layout"),
+            partition_cells=arguments.integer(partition_cells, "partition_cells"),
+            text=arguments.name_list(text, "text"),
             moves_deg=cells.angle_deg(moves, "moves"),
-            group=group,
-            exist_ok=exist_ok,
+            group=None if group is None else arguments.text(group, "group"),
+            exist_ok=arguments.flag(exist_ok, "exist_ok"),
         )
         return Dataset(native)
 
@@ -229,7 +229,7 @@ class Archive(Closing):
         DatasetNotFoundError
             No such dataset; the message lists the existing ones.
         """
-        return Dataset(self._native.dataset(name))
+        return Dataset(self._native.dataset(arguments.text(name, "name")))
 
     def group(self, name: str) -> Group:
         """Open a group of datasets.
@@ -239,7 +239,7 @@ class Archive(Closing):
         DatasetNotFoundError
             No such group; the message lists the existing ones.
         """
-        return Group(self._native.group(name), name)
+        return Group(self._native.group(arguments.text(name, "name")), name)
 
     def groups(self) -> list[str]:
         """Names of all groups, sorted."""

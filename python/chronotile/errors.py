@@ -96,8 +96,8 @@ class InvalidInputError(ChronotileError, ValueError):
 
     Kinds: ``invalid-definition``, ``invalid-time``, ``invalid-sky``, ``invalid-url``, ``invalid-request``,
     ``invalid-rows``, ``invalid-tag``, ``invalid-source``, ``invalid-arrow``, ``invalid-setting``, ``immutable``,
-    ``too-large``, ``same-archive``, ``unknown-id``, ``key-exists``, ``index-exists``, ``archived-records``, ``changed-records``,
-    ``no-tokens``; of a cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``,
+    ``too-large``, ``same-archive``, ``unknown-id``, ``key-exists``, ``index-exists``, ``archived-records``,
+    ``changed-records``, ``no-tokens``; of a cluster also ``invalid-cql``, ``table-not-found``, ``invalid-parameter``,
     ``invalid-checkpoint``, ``value-range``, ``unknown-type``; of a service also ``no-such-path``,
     ``method-not-allowed``, ``not-acceptable``, ``unsupported-type``, ``unsupported-encoding``, ``group-not-found``.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native, optional
+from chronotile import _native, arguments, optional
 from chronotile.dataset import Dataset, check_batch_name
 from chronotile.errors import DatasetNotFoundError
 from chronotile.hints import name_hint
@@ -86,6 +86,7 @@ class Group:
             As for :meth:`Dataset.write`.
         """
         check_batch_name(batch)
+        replace = arguments.flag(replace, "replace")
         rows = [(name, self[name].native_rows(given)) for name, given in data.items()]
         reports = self._native.write(rows, batch, replace)
         return {name: WriteReport(**report) for (name, _), report in zip(rows, reports, strict=True)}
@@ -120,7 +121,7 @@ class Group:
 
     def batch(self, key: str) -> GroupBatchInfo | None:
         """The batch of this name, or None; answers "is this visit stored?"."""
-        info = self._native.batch(key)
+        info = self._native.batch(arguments.text(key, "key"))
         return None if info is None else self._info(info)
 
     def remove_batch(self, key: str) -> int:
@@ -132,7 +133,7 @@ class Group:
         BatchNotFoundError
             No batch has this name.
         """
-        return self._native.remove_batch(key)
+        return self._native.remove_batch(arguments.text(key, "key"))
 
     def _info(self, info: dict[str, Any]) -> GroupBatchInfo:
         datasets = {name: self[name].batch_info(part) for name, part in info.pop("datasets").items()}

@@ -8,7 +8,7 @@ from datetime import time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from chronotile import _native, conditions, scanning, times
+from chronotile import _native, arguments, conditions, scanning, times
 from chronotile.conditions import Condition
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
@@ -31,6 +31,7 @@ def listed(where: Where, types: Types | None = None) -> list[Condition]:
     if where is None:
         return []
     items: Iterable[Any] = [where] if isinstance(where, str) or _is_condition(where) else where
+    items = arguments.instance(items, Iterable, "where", 'a condition such as "mag<18", or a list of conditions')
     return [conditions.condition(item, types or {}) if isinstance(item, str) else item for item in items]
 
 

@@ -181,10 +181,10 @@ def test_a_position_that_is_none_is_named_with_its_row_once(memory: ct.Archive) 
     rows = {"id": [1, 2], "t": [10, 20], "ra": [1.0, 2.0], "dec": [3.0, 95.0]}
     schema = {"id": "int64", "t": "timestamp[us]", "ra": "float64", "dec": "float64"}
     dataset = memory.create("d", schema=schema, cell=ct.sky("ra", "dec"), time="t", id="id")
-    with pytest.raises(ct.InvalidInputError, match='^row 1 .* column "dec" is 95: give degrees') as caught:
+    with pytest.raises(ct.InvalidInputError, match=r'^row 1 .* column "dec" is 95: give degrees') as caught:
         dataset.write(rows)
     assert str(caught.value).count("row ") == 1
-    with pytest.raises(ct.InvalidInputError, match="^ra 1 dec 95 is not a position"):
+    with pytest.raises(ct.InvalidInputError, match=r"^ra 1 dec 95 is not a position"):
         ct.circle(1.0, 95.0, 0.1)
 
 

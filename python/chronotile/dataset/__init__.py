@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native, cells, inputs, optional, times
+from chronotile import _native, arguments, cells, inputs, optional, times
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_list
 from chronotile.predicates import Where, native_predicates
@@ -320,6 +320,7 @@ class Dataset:
             Raised by the engine; see :mod:`chronotile.errors` for what to do.
         """
         check_batch_name(batch)
+        replace = arguments.flag(replace, "replace")
         return WriteReport(**self._native.write(self.native_rows(data), batch, replace))
 
     def native_rows(self, data: Any) -> Any:
@@ -457,7 +458,7 @@ class Dataset:
         **place
             As for :meth:`read`: region, cells, keys, ids, start, end, columns, where.
         """
-        by = None if by is None else ([by] if isinstance(by, str) else list(by))
+        by = None if by is None else arguments.name_list(by, "by")
         return ReadResult(self._native.latest(self.native_request(**place), by))
 
     def count(self, **place: Any) -> int:
@@ -488,7 +489,7 @@ class Dataset:
             The columns, then ``count`` (uint64).
         """
         arrow = optional.module("pyarrow", "count_by()", "arrow")
-        by = [columns] if isinstance(columns, str) else list(columns)
+        by = arguments.name_list(columns, "columns")
         table, _ = self._native.count_by(self.native_request(**place), by, by_window, groups_max)
         counts: pyarrow.Table = arrow.table(table)
         return counts
@@ -497,7 +498,7 @@ class Dataset:
         """Explain how :meth:`read` with these arguments uses an index and text filters; with `by` (may be empty), how
         :meth:`count_by` does. Reads chunk heads, but no records.
         """
-        names = None if by is None else [by] if isinstance(by, str) else list(by)
+        names = None if by is None else arguments.name_list(by, "by")
         used = self._native.explain(self.native_request(**place), names)
         for name in ("windows_indexed", "windows_direct"):
             used[name] = tuple(map(self._tick, used[name]))
@@ -532,8 +533,6 @@ class Dataset:
             raise InvalidInputError(
                 f"invalid region {region!r}: give ct.circle, ct.box or ct.polygon", kind="invalid-request"
             )
-        if isinstance(columns, str):
-            columns = [columns]
         return _native.Request(
             region=region,
             cells=None if cells is None else [int(cell) for cell in cells],
@@ -541,9 +540,9 @@ class Dataset:
             ids=None if ids is None else self._key_arrays(ids, self.id, "ids"),
             start=None if start is None else times.moment(start, self.time, "start"),
             end=None if end is None else times.moment(end, self.time, "end"),
-            columns=None if columns is None else list(columns),
+            columns=None if columns is None else arguments.name_list(columns, "columns"),
             predicates=native_predicates(where, self._known.types),
-            history=history,
+            history=arguments.flag(history, "history"),
         )
 
     def _cell_columns(self) -> tuple[str, ...]:
@@ -601,7 +600,7 @@ class Dataset:
         InvalidInputError
             An index of this name exists (kind ``index-exists``), or a column does not exist or cannot be indexed.
         """
-        names = [columns] if isinstance(columns, str) else list(columns)
+        names = arguments.name_list(columns, "columns")
         self._native.create_index("_".join(names)[:48].lower() if name is None else name, names)
 
     def drop_index(self, name: str) -> int:

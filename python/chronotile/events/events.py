@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import cells, inputs, intervals, scanning, times
+from chronotile import arguments, cells, inputs, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.dataset import Dataset
@@ -154,13 +154,16 @@ def create(
     DatasetExistsError
         The name is taken.
     """
-    if not _is_name(name):
+    if not _is_name(arguments.text(name, "name")):
         raise InvalidInputError(
             f"invalid name {scanning.shown(name)}: give 1 to {_NAME_CHARS_MAX} characters of a-z, 0-9 and _, beginning "
             "with a letter",
             kind="invalid-definition",
         )
-    declared = dict(fields or {})
+    archive = arguments.instance(archive, Archive, "archive", "an open archive: chronotile.open(...)")
+    exist_ok = arguments.flag(exist_ok, "exist_ok")
+    declared: dict[str, str] = dict(arguments.instance(fields or {}, Mapping, "fields", "a dict of names and types"))
+    paths = dict(arguments.instance(paths or {}, Mapping, "paths", "a dict of fields and their paths"))
     taken = [column for column in declared if column in OWN_COLUMNS]
     if taken:
         raise InvalidInputError(
@@ -168,10 +171,10 @@ def create(
             f"{taken[0]!r} in paths (--field NAME=TYPE@{taken[0]})",
             kind="invalid-definition",
         )
-    strange = [column for column in paths or {} if column not in declared]
+    strange = [column for column in paths if column not in declared]
     if strange:
         raise InvalidInputError(f"paths names the undeclared field {strange[0]!r}", kind="invalid-definition")
-    settings = Settings(dict(paths or {}), time_field, time_format, stream_field, retention.ttl_seconds(ttl),
+    settings = Settings(paths, time_field, time_format, stream_field, retention.ttl_seconds(ttl),
                         limits or Limits())  # fmt: skip
     columns = {
         "time": _KEPT_US, "stream": "utf8", **declared, "body": "utf8", "body_bytes": "int64", "line": "int64",
@@ -209,6 +212,7 @@ def open(archive: Archive, name: str = "events", *, clock: Callable[[], datetime
     DatasetNotFoundError
         No such archive of events.
     """
+    archive = arguments.instance(archive, Archive, "archive", "an open archive: chronotile.open(...)")
     dataset, dead = archive.dataset(name), archive.dataset(f"{name}_dead")
     return Events(dataset, dead, SettingsStore(archive.dataset(f"{name}_settings")), clock)
 
@@ -532,9 +536,8 @@ class Events:
         newest_first : bool
             Sort order, which also determines the documents that `limit` keeps.
         """
-        chosen = ["time", "stream", *self.fields, "body"] if columns is None else list(columns)
-        self._check_columns(chosen)
-        if limit is not None and limit < 1:
+        chosen = self._chosen(columns)
+        if limit is not None and arguments.integer(limit, "limit") < 1:
             raise InvalidInputError(f"limit={limit} is out of range: use at least 1", kind="invalid-request")
         question = self.question(start=start, end=end, streams=streams, where=where, text=text, **equal)
         return pa.concat_tables(parts_in_order(self._dataset, question, chosen, limit, newest_first=newest_first))
@@ -547,8 +550,7 @@ class Events:
 
         `question` as for :meth:`count`; `bounds` limits memory. There is at least one part, which may be empty.
         """
-        chosen = ["time", "stream", *self.fields, "body"] if columns is None else list(columns)
-        self._check_columns(chosen)
+        chosen = self._chosen(columns)
         asked = self.question(**question)
         return parts_in_order(self._dataset, asked, chosen, limit, newest_first=newest_first, bounds=bounds)
 
@@ -569,7 +571,7 @@ class Events:
             ``start`` of each interval, the columns of `by`, ``count`` (int64); in order of time.
         """
         width = intervals.interval(interval)
-        names = _listed(by)
+        names = arguments.name_list(by, "by")
         self._check_columns(names)
         return summaries.histogram(self._dataset, self.question(**question), width, names, bounds)
 
@@ -581,9 +583,10 @@ class Events:
         pyarrow.Table
             The columns, ``count`` (int64), ``share`` (float64).
         """
+        n = arguments.integer(n, "n")
         if n < 1:
             raise InvalidInputError(f"n={n} is out of range: use at least 1", kind="invalid-request")
-        names = _listed(columns)
+        names = arguments.name_list(columns, "columns")
         self._check_columns(names)
         return summaries.top(self._dataset, self.question(**question), names, n)
 
@@ -618,12 +621,20 @@ class Events:
         # Without documents in the period nothing is read, which would refuse these.
         native_predicates(conditions, known)
         if text is not None:
-            conditions.append(("body", "contains", text))
+            conditions.append(("body", "contains", arguments.text(text, "text")))
         bounds = [self._us(moment, what) for moment, what in ((start, "start"), (end, "end"))]
         if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
             raise InvalidInputError(f"start {start} is after end {end}", kind="invalid-time")
-        chosen = None if streams is None else tuple(_listed(streams))
+        chosen = None if streams is None else tuple(arguments.name_list(streams, "streams"))
         return Question(bounds[0], bounds[1], chosen, tuple(conditions), self._visibility())
+
+    def _chosen(self, columns: Iterable[str] | None) -> list[str]:
+        """Columns to return: those given, or the usual ones."""
+        if columns is None:
+            return ["time", "stream", *self.fields, "body"]
+        chosen = arguments.name_list(columns, "columns")
+        self._check_columns(chosen)
+        return chosen
 
     def _check_columns(self, names: list[str]) -> None:
         known = self._dataset.column_types
@@ -708,7 +719,3 @@ class Events:
     def set_limits(self, limits: Limits) -> None:
         """Change the limits of streams; other processes apply them from their next ingest on."""
         self._settings.write(replace(self.settings, limits=limits))
-
-
-def _listed(names: str | Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)

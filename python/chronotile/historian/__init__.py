@@ -18,12 +18,12 @@ from __future__ import annotations
 import os
 import threading
 import time as clock
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native, inputs, optional, scanning, times
+from chronotile import _native, arguments, inputs, optional, scanning, times
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
 from chronotile.closing import Closing
@@ -187,7 +187,10 @@ def open(
     InvalidInputError
         The archive holds no history, and `create` is False.
     """
+    create = arguments.flag(create, "create")
     own = not isinstance(archive, Archive)
+    if own and not isinstance(archive, str):
+        archive = arguments.instance(archive, os.PathLike, "archive", "an open archive, a URL or a path")
     opened = archive if isinstance(archive, Archive) else open_archive(archive, create=create)
     future_ns = None if max_future is None else times.duration_ns(max_future, "max_future")
     return Historian(opened, _native.Historian.open(opened._native, create, future_ns), own)
@@ -218,6 +221,7 @@ def connect(
     """
     from chronotile.historian.remote import RemoteHistorian
 
+    url = arguments.text(url, "url")
     return RemoteHistorian(url, token, ca, timeout)
 
 
@@ -263,7 +267,8 @@ class Historian(Closing):
 
         The first call reads all existing definitions, which takes seconds for a million tags.
         """
-        return _tags(self._native.define([_definition(tag) for tag in tags]))
+        given = arguments.instance(tags, Iterable, "tags", "a list of tags, or of mappings", kind="invalid-tag")
+        return _tags(self._native.define([_definition(tag) for tag in given]))
 
     def tag(self, tag: TagKey) -> Tag:
         """Return a tag by name, with at most one small read; or by number, for which the first call reads all tags.
@@ -281,7 +286,8 @@ class Historian(Closing):
         The text before the first wildcard narrows the search to a range of names. A pattern that starts with a wildcard
         is compared with all names. ``*`` alone reads all definitions, in a second or two for a million tags.
         """
-        return _tags(self._native.tags(pattern, _INT64_MAX if limit is None else limit))
+        most = _INT64_MAX if limit is None else arguments.integer(limit, "limit")
+        return _tags(self._native.tags(arguments.text(pattern, "pattern"), most))
 
     def refresh(self) -> None:
         """Clear this process's cache of tags, so that changes by other processes are seen at the next use. New tags of
@@ -326,6 +332,8 @@ class Historian(Closing):
         """
         if not_finite not in ("refuse", "bad"):
             raise InvalidInputError(f'invalid not_finite={not_finite!r}: use "refuse" or "bad"', kind="invalid-setting")
+        batch = None if batch is None else arguments.text(batch, "batch")
+        replace = arguments.flag(replace, "replace")
         done = self._native.write(inputs.rows(_timed(points), _POINT_TYPES), batch, replace, not_finite == "bad")
         return PointsReport(*done)
 
@@ -360,6 +368,7 @@ class Historian(Closing):
         its end. Points are streamed. The value column has the tags' type, float64 for mixed numbers, or text for any
         mix with text.
         """
+        bounds = arguments.flag(bounds, "bounds")
         return ReadResult(self._native.raw(_keys(tags), _ns(start, "start"), _ns(end, "end"), bounds))
 
     def latest(self, tags: TagKey | Iterable[TagKey]) -> Any:
@@ -377,6 +386,7 @@ class Historian(Closing):
         A point at the requested time is returned as it is; between points, the value is interpolated as by
         ``Interpolative``, stepped or linear according to `stepped` or the tag.
         """
+        stepped = None if stepped is None else arguments.flag(stepped, "stepped")
         moments = [_ns(moment, "time") for moment in _moments(times)]
         return _Result(self._native.at(_keys(tags), moments, stepped))
 
@@ -442,6 +452,7 @@ class Historian(Closing):
             rules,
             points_only,
         )
+        aggregate = arguments.text(aggregate, "aggregate")
         width = 0 if interval is None else times.duration_ns(interval, "interval")
         return ReadResult(
             self._native.aggregate(_keys(tags), _ns(start, "start"), _ns(end, "end"), width, aggregate, overrides)
@@ -455,12 +466,14 @@ class Historian(Closing):
         ``minmax`` keeps the first, least, greatest and last point of equal time spans, so no spike is lost; ``lttb``
         (largest triangle three buckets, Steinarsson 2013) keeps the shape with fewer points. Bad points are excluded.
         """
+        points, method = arguments.integer(points, "points"), arguments.text(method, "method")
         return _Result(self._native.plot(_key(tag), _ns(start, "start"), _ns(end, "end"), points, method))
 
     # ------------------------------------------------------------------ annotations, retention, maintenance
 
     def annotate(self, tag: TagKey, time: times.Moment, text: str, *, author: str = "") -> None:
         """Add an annotation at a time of a tag. ``AnnotationCount`` counts them."""
+        text, author = arguments.text(text, "text"), arguments.text(author, "author")
         self._native.annotate(_key(tag), _ns(time, "time"), author, text)
 
     def annotations(self, tags: TagKey | Iterable[TagKey], start: times.Moment, end: times.Moment) -> ReadResult:
@@ -474,14 +487,14 @@ class Historian(Closing):
     def set_retention(self, group: str, retention: str | timedelta | None) -> None:
         """Set the age past which :meth:`retire` drops the points of a group; None keeps them forever."""
         text = None if retention is None else times.duration_text(retention, "retention")
-        self._native.set_retention(group, text)
+        self._native.set_retention(arguments.text(group, "group"), text)
 
     def retire(self, group: str, *, dry_run: bool = False) -> int:
         """Drop points older than the group's retention, in slices of 30 days; return their number.
 
         Age is measured by this machine's clock, never by the newest point, so a wrong future time drops nothing.
         """
-        return self._native.retire(group, dry_run)
+        return self._native.retire(arguments.text(group, "group"), arguments.flag(dry_run, "dry_run"))
 
     def maintain(self) -> MaintainReport:
         """Merge small chunks, and compute hourly statistics for days with many points, which speed up aggregates.
@@ -504,6 +517,7 @@ class BufferedWriter(Closing):
     """
 
     def __init__(self, historian: Historian | _Filtering, points: int, seconds: float) -> None:
+        points, seconds = arguments.integer(points, "points"), arguments.number(seconds, "seconds")
         if points < 1 or not seconds > 0:
             raise InvalidInputError("points must be at least 1 and seconds above 0", kind="invalid-setting")
         self._historian = historian
@@ -586,6 +600,7 @@ def compute(
     overrides = _overrides(
         stepped, treat_uncertain_as_bad, percent_good, percent_bad, sloped_extrapolation, percent, rules, False
     )
+    aggregate = arguments.text(aggregate, "aggregate")
     width = 0 if interval is None else times.duration_ns(interval, "interval")
     request = (_ns(start, "start"), _ns(end, "end"), width)
     rows = inputs.rows(_timed(points), _POINT_TYPES)
@@ -717,15 +732,18 @@ def _overrides(
 ) -> dict[str, Any]:
     if rules not in ("standard", "samples"):
         raise InvalidInputError(f'invalid rules={rules!r}: use "standard" or "samples"', kind="invalid-setting")
-    return {
+    flags = {
         "stepped": stepped,
         "treat_uncertain_as_bad": treat_uncertain_as_bad,
-        "percent_good": percent_good,
-        "percent_bad": percent_bad,
         "sloped_extrapolation": sloped_extrapolation,
-        "percent": percent,
+    }
+    numbers = {"percent_good": percent_good, "percent_bad": percent_bad}
+    return {
+        **{name: None if value is None else arguments.flag(value, name) for name, value in flags.items()},
+        **{name: None if value is None else arguments.number(value, name) for name, value in numbers.items()},
+        "percent": arguments.number(percent, "percent"),
         "sample_results": rules == "samples",
-        "points_only": points_only,
+        "points_only": arguments.flag(points_only, "points_only"),
     }
 
 
@@ -753,16 +771,31 @@ def _column(values: Sequence[Any]) -> _native.Array:
     raise InvalidInputError("a column mixes text and numbers: use one type", kind="invalid-rows")
 
 
+_PROPERTY_CHECKS: dict[str, Callable[..., Any]] = {
+    "int": arguments.integer,
+    "str": arguments.text,
+    "bool": arguments.flag,
+    "float": arguments.number,
+}
+
+
 def _definition(tag: Mapping[str, Any] | Tag) -> dict[str, Any]:
+    if not isinstance(tag, Tag):
+        arguments.instance(tag, Mapping, "a tag to define", "a mapping with a name, or a Tag", kind="invalid-tag")
     given = dict(vars(tag)) if isinstance(tag, Tag) else dict(tag)
     defaults = dict(vars(Tag(name="", number=-1)))
     unknown = given.keys() - defaults.keys()
     if unknown or not isinstance(given.get("name"), str):
         what = f"has no property {sorted(unknown)[0]!r}" if unknown else "needs a name"
         raise InvalidInputError(f"a tag {what}: it has {', '.join(defaults)}", kind="invalid-tag")
+    for name, annotation in Tag.__annotations__.items():
+        kind, _, optional_ = annotation.partition(" | ")
+        if name in given and not (optional_ and given[name] is None):
+            what = f"{name} of tag {given['name']!r}"
+            given[name] = _PROPERTY_CHECKS[kind](given[name], what, kind="invalid-tag")
     merged = defaults | given
     for name in ("exception_deviation", "compression_deviation"):
-        merged[name] = -1.0 if merged[name] is None else float(merged[name])
+        merged[name] = -1.0 if merged[name] is None else merged[name]
     return merged
 
 

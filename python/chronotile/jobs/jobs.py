@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import _native, cells, intervals, scanning, times
+from chronotile import _native, arguments, cells, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.counting import count_equal
@@ -74,14 +74,20 @@ def create(
     exist_ok : bool
         Open the dataset if it exists with the same definition, and add missing indexes.
     """
+    archive, name = _archive(archive), arguments.text(name, "name")
+    id, version = arguments.text(id, "id"), None if version is None else arguments.text(version, "version")
+    id_bucket, exist_ok = arguments.integer(id_bucket, "id_bucket"), arguments.flag(exist_ok, "exist_ok")
+    wanted_indexes = [
+        tuple(arguments.name_list(wanted, "each of indexes"))
+        for wanted in arguments.instance(indexes, Iterable, "indexes", "a list of column names, or of lists of them")
+    ]
     with _columns_named():
         dataset = archive.create(
             name, schema=schema, cell=cells.id_bucket(id, id_bucket), time=time, window=window, slice=slice, id=[id],
             merge="latest", version=version, retention=retention, exist_ok=exist_ok,
         )  # fmt: skip
     known = {index.columns for index in dataset.indexes()}
-    for wanted in indexes:
-        columns = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    for columns in wanted_indexes:
         if columns not in known:
             dataset.create_index(columns)
     return Jobs(dataset)
@@ -112,7 +118,12 @@ def open(archive: Archive, name: str = "jobs") -> Jobs:
     InvalidInputError
         The dataset does not have exactly one integer id column.
     """
-    return Jobs(archive.dataset(name))
+    return Jobs(_archive(archive).dataset(arguments.text(name, "name")))
+
+
+def _archive(given: object) -> Archive:
+    archive: Archive = arguments.instance(given, Archive, "archive", "an open archive: chronotile.open(...)")
+    return archive
 
 
 class Jobs:
@@ -242,7 +253,7 @@ class Jobs:
         pyarrow.Table
             The columns, ``count``, then ``COLUMN_FUNCTION`` of each aggregate; null where a group has no values.
         """
-        by = [columns] if isinstance(columns, str) else list(columns)
+        by = arguments.name_list(columns, "columns")
         selection = self._selection(**question)
         if not aggregates:
             return _most_first(self._dataset.count_by(by, groups_max=bounds.groups_max, **selection), by)
@@ -270,6 +281,7 @@ class Jobs:
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
         """Return the `n` most frequent values of columns, as :meth:`group_by` does, and their ``share`` of all selected
         jobs (0 to 1)."""
+        n = arguments.integer(n, "n")
         if n < 1:
             raise InvalidInputError(f"n={n} is out of range: use at least 1", kind="invalid-request")
         found = self.group_by(columns, **question)
@@ -304,7 +316,7 @@ class Jobs:
         pyarrow.Table
             ``start`` of each interval, the columns of `by`, ``count``; in order of time.
         """
-        names = [by] if isinstance(by, str) else list(by)
+        names = arguments.name_list(by, "by")
         selection = self._selection(**question)
         width = intervals.interval(interval)
         window_s = _seconds(self._dataset.window, "window")
@@ -359,11 +371,16 @@ class Jobs:
         pyarrow.Table
             The columns of `by`, ``count``, then ``pQ`` (float64) of each percentile.
         """
-        names = [by] if isinstance(by, str) else list(by)
-        wanted = [float(value) for value in q]
+        names = arguments.name_list(by, "by")
+        given = arguments.instance(q, Iterable, "q", "a list of numbers")
+        wanted = [arguments.number(value, "each of q") for value in given]
         if not wanted or not all(0 <= value <= 100 for value in wanted):
             raise InvalidInputError(f"invalid percentiles {wanted}: give numbers from 0 to 100", kind="invalid-request")
-        pair = (duration, duration) if isinstance(duration, str) else duration
+        pair = arguments.name_list(duration, "duration")
+        if not isinstance(duration, str) and len(pair) != 2:
+            raise InvalidInputError(
+                f"duration has {len(pair)} columns: give one, or a pair of time columns", kind="invalid-request"
+            )
         columns = list(dict.fromkeys([*names, *pair]))
         rows = self._dataset.read(columns=columns, **self._selection(**question))
         schema = pa.schema([self._dataset.schema.field(name) for name in columns])
