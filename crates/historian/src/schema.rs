@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use chronotile_archive::ArchiveError;
-use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Duration, MergeRule, StorageLayout, TimeFormat, TimeScale, TimeSpec,
-};
+use chronotile_types::{CellRule, DatasetName, DatasetSpec, Duration, TimeFormat, TimeScale, TimeSpec};
 
 use crate::error::Result;
 use crate::tag::Storage;
@@ -45,23 +43,12 @@ struct Shape {
 
 fn spec(name: &str, shape: Shape) -> Result<DatasetSpec> {
     let name = DatasetName::new(name).map_err(|error| ArchiveError::Spec(error.into()))?;
+    let time = TimeSpec { column: "time".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc };
     Ok(DatasetSpec {
-        name,
-        schema: shape.columns,
-        schema_versions: vec![],
         cell: shape.cell,
-        time: TimeSpec { column: "time".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
-        window: days(shape.window_days)?,
         windows_per_slice: shape.windows_per_slice,
         id: shape.id.iter().map(|id| (*id).to_owned()).collect(),
-        merge: MergeRule::Append,
-        retention: None,
-        indexes: vec![],
-        layout: StorageLayout::Chunks,
-        partition_cells: 1,
-        text: vec![],
-        moves_deg: 0.0,
-        group: None,
+        ..DatasetSpec::new(name, shape.columns, time, days(shape.window_days)?)
     })
 }
 

@@ -11,7 +11,7 @@ use arrow_array::{
 };
 use arrow_schema::Schema;
 use chronotile_archive::{Archive, ConsolidateOptions, Dataset, OpenOptions, Place, ReadRequest, WriteOptions};
-use chronotile_types::{CellRule, DatasetName, DatasetSpec, MergeRule, TimeFormat, TimeScale, TimeSpec};
+use chronotile_types::{CellRule, DatasetName, DatasetSpec, TimeFormat, TimeScale, TimeSpec};
 use futures::TryStreamExt;
 
 const TILES: i64 = 48;
@@ -60,23 +60,12 @@ fn visit(random: &mut Random, visit: i64) -> RecordBatch {
 }
 
 fn spec(schema: Arc<Schema>) -> DatasetSpec {
+    let time = TimeSpec { column: "mjd".into(), format: TimeFormat::Mjd, scale: TimeScale::Tai };
+    let name = DatasetName::new("sources").expect("a legal name");
     DatasetSpec {
-        name: DatasetName::new("sources").expect("a legal name"),
-        schema,
-        schema_versions: vec![],
         cell: CellRule::Value { column: "cell".into() },
-        time: TimeSpec { column: "mjd".into(), format: TimeFormat::Mjd, scale: TimeScale::Tai },
-        window: "30d".parse().expect("a duration"),
-        windows_per_slice: 1,
         id: vec!["id".into()],
-        merge: MergeRule::Append,
-        retention: None,
-        indexes: vec![],
-        text: vec![],
-        moves_deg: 0.0,
-        group: None,
-        layout: chronotile_types::StorageLayout::Chunks,
-        partition_cells: 1,
+        ..DatasetSpec::new(name, schema, time, "30d".parse().expect("a duration"))
     }
 }
 

@@ -211,7 +211,7 @@ pub(crate) mod tests {
         TimestampSecondArray,
     };
     use arrow_schema::{Field, Schema};
-    use chronotile_types::{CellRule, DatasetName, MergeRule, StorageLayout, TimeScale, TimeSpec};
+    use chronotile_types::{CellRule, DatasetName, TimeScale, TimeSpec};
     use proptest::prelude::*;
     use std::sync::Arc;
 
@@ -221,26 +221,14 @@ pub(crate) mod tests {
             TimeFormat::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None),
             _ => DataType::Float64,
         };
+        let fields = vec![Field::new("t", time_type, true), Field::new("tag", DataType::Int64, true)];
+        let time = TimeSpec { column: "t".into(), format, scale: TimeScale::Utc };
+        let name = DatasetName::new("records").unwrap();
         DatasetSpec {
-            name: DatasetName::new("records").unwrap(),
-            schema: Arc::new(Schema::new(vec![
-                Field::new("t", time_type, true),
-                Field::new("tag", DataType::Int64, true),
-            ])),
             schema_versions: vec![2],
             cell: CellRule::Value { column: "tag".into() },
-            time: TimeSpec { column: "t".into(), format, scale: TimeScale::Utc },
-            window: "1s".parse().unwrap(),
             windows_per_slice: 2,
-            id: vec![],
-            merge: MergeRule::Append,
-            retention: None,
-            indexes: vec![],
-            layout: StorageLayout::Chunks,
-            partition_cells: 1,
-            text: vec![],
-            moves_deg: 0.0,
-            group: None,
+            ..DatasetSpec::new(name, Arc::new(Schema::new(fields)), time, "1s".parse().unwrap())
         }
     }
 

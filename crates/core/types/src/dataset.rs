@@ -267,6 +267,30 @@ pub enum SpecError {
 }
 
 impl DatasetSpec {
+    /// A dataset of one cell whose rows are records of their own, kept forever, in slices of one window. The other parts
+    /// are set on top: `DatasetSpec { id, ..DatasetSpec::new(name, schema, time, window) }`.
+    #[must_use]
+    pub fn new(name: DatasetName, schema: SchemaRef, time: TimeSpec, window: Duration) -> Self {
+        Self {
+            name,
+            schema,
+            schema_versions: vec![],
+            cell: CellRule::Single,
+            time,
+            window,
+            windows_per_slice: 1,
+            id: vec![],
+            merge: MergeRule::Append,
+            retention: None,
+            indexes: vec![],
+            layout: StorageLayout::Chunks,
+            partition_cells: one(),
+            text: vec![],
+            moves_deg: 0.0,
+            group: None,
+        }
+    }
+
     /// Checks every rule that does not need the sky: names, types, limits. Returns the spec with its schema normalized.
     pub fn checked(mut self) -> Result<Self, SpecError> {
         self.schema = normalize_schema(&self.schema)?;
@@ -586,29 +610,19 @@ mod tests {
 
     fn spec() -> DatasetSpec {
         let field = |name: &str, t| Field::new(name, t, true);
+        let schema = Schema::new(vec![
+            field("ra", DataType::Float64),
+            field("dec", DataType::Float64),
+            field("jd", DataType::Float64),
+            field("candid", DataType::Int64),
+            field("name", DataType::Utf8),
+        ]);
+        let time = TimeSpec { column: "jd".into(), format: TimeFormat::Jd, scale: TimeScale::Utc };
+        let name = DatasetName::new("detections").unwrap();
         DatasetSpec {
-            name: DatasetName::new("detections").unwrap(),
-            schema: Arc::new(Schema::new(vec![
-                field("ra", DataType::Float64),
-                field("dec", DataType::Float64),
-                field("jd", DataType::Float64),
-                field("candid", DataType::Int64),
-                field("name", DataType::Utf8),
-            ])),
-            schema_versions: vec![],
             cell: CellRule::Sky { ra: "ra".into(), dec: "dec".into(), scheme: "mq3c".into(), level: 10 },
-            time: TimeSpec { column: "jd".into(), format: TimeFormat::Jd, scale: TimeScale::Utc },
-            window: "30d".parse().unwrap(),
-            windows_per_slice: 1,
             id: vec!["candid".into()],
-            merge: MergeRule::Append,
-            retention: None,
-            indexes: vec![],
-            layout: StorageLayout::Chunks,
-            partition_cells: 1,
-            text: vec![],
-            moves_deg: 0.0,
-            group: None,
+            ..DatasetSpec::new(name, Arc::new(schema), time, "30d".parse().unwrap())
         }
     }
 

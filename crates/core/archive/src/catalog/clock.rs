@@ -150,9 +150,7 @@ mod tests {
     use arrow_array::{Int64Array, RecordBatch, TimestampMicrosecondArray};
     use arrow_schema::{DataType, Field, Schema, TimeUnit};
     use chronotile_memory::MemoryStore;
-    use chronotile_types::{
-        CellRule, DatasetName, DatasetSpec, Duration, MergeRule, StorageLayout, TimeFormat, TimeScale, TimeSpec,
-    };
+    use chronotile_types::{DatasetName, DatasetSpec, MergeRule, TimeFormat, TimeScale, TimeSpec};
     use futures::TryStreamExt;
     use proptest::prelude::*;
 
@@ -163,23 +161,13 @@ mod tests {
         let time = DataType::Timestamp(TimeUnit::Microsecond, None);
         let field = |name: &str, kind: &DataType| Field::new(name, kind.clone(), false);
         let fields = vec![field("id", &DataType::Int64), field("t", &time), field("value", &DataType::Int64)];
+        let time = TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc };
+        let name = DatasetName::new("d").unwrap();
         DatasetSpec {
-            name: DatasetName::new("d").unwrap(),
-            schema: Arc::new(Schema::new(fields)),
-            schema_versions: vec![],
-            cell: CellRule::Single,
-            time: TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
-            window: Duration::from_seconds(86_400).unwrap(),
             windows_per_slice: 30,
             id: vec!["id".into()],
             merge,
-            retention: None,
-            indexes: vec![],
-            layout: StorageLayout::Chunks,
-            partition_cells: 1,
-            text: vec![],
-            moves_deg: 0.0,
-            group: None,
+            ..DatasetSpec::new(name, Arc::new(Schema::new(fields)), time, "1d".parse().unwrap())
         }
     }
 

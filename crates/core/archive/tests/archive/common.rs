@@ -16,7 +16,7 @@ use chronotile_store::{
     Record, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Instant, MergeRule, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec, Window,
+    CellRule, DatasetName, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec, Window,
 };
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
@@ -26,29 +26,20 @@ pub const HOUR: i64 = 3_600_000_000;
 
 /// Records of integer tags: `t` in microseconds, windows of an hour, slices of two, ids `id`.
 pub fn spec() -> DatasetSpec {
+    let schema = Schema::new(vec![
+        Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), true),
+        Field::new("id", DataType::Int64, true),
+        Field::new("tag", DataType::Int64, true),
+        Field::new("x", DataType::Float64, true),
+        Field::new("note", DataType::Utf8, true),
+    ]);
+    let time = TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc };
+    let name = DatasetName::new("records").unwrap();
     DatasetSpec {
-        name: DatasetName::new("records").unwrap(),
-        schema: Arc::new(Schema::new(vec![
-            Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), true),
-            Field::new("id", DataType::Int64, true),
-            Field::new("tag", DataType::Int64, true),
-            Field::new("x", DataType::Float64, true),
-            Field::new("note", DataType::Utf8, true),
-        ])),
-        schema_versions: vec![],
         cell: CellRule::Value { column: "tag".into() },
-        time: TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc },
-        window: "1h".parse().unwrap(),
         windows_per_slice: 2,
         id: vec!["id".into()],
-        merge: MergeRule::Append,
-        retention: None,
-        indexes: vec![],
-        layout: chronotile_types::StorageLayout::Chunks,
-        partition_cells: 1,
-        text: vec![],
-        moves_deg: 0.0,
-        group: None,
+        ..DatasetSpec::new(name, Arc::new(schema), time, "1h".parse().unwrap())
     }
 }
 

@@ -186,10 +186,10 @@ impl Shape {
             Axis::Mjd => (TimeFormat::Mjd, 3_600),
             Axis::Jd => (TimeFormat::Jd, 3_600),
         };
+        let time = TimeSpec { column: "t".into(), format, scale: TimeScale::Utc };
+        let window = chronotile_types::Duration::from_seconds(step_s * self.window_steps).unwrap();
+        let name = DatasetName::new("model").unwrap();
         let spec = DatasetSpec {
-            name: DatasetName::new("model").unwrap(),
-            schema: Arc::new(Schema::new(self.fields())),
-            schema_versions: vec![],
             cell: match self.rule {
                 Rule::Single => CellRule::Single,
                 Rule::Value => CellRule::Value { column: "tag".into() },
@@ -201,8 +201,6 @@ impl Shape {
                     CellRule::Sky { ra: "ra".into(), dec: "dec".into(), scheme: "mq3c".into(), level: SKY_LEVEL as u8 }
                 }
             },
-            time: TimeSpec { column: "t".into(), format, scale: TimeScale::Utc },
-            window: chronotile_types::Duration::from_seconds(step_s * self.window_steps).unwrap(),
             windows_per_slice: self.windows_per_slice,
             id: match self.ids {
                 Ids::None => vec![],
@@ -217,13 +215,8 @@ impl Shape {
                 Merge::LatestByVersion => MergeRule::Latest { version: Some("version".into()) },
                 Merge::LatestByFloat => MergeRule::Latest { version: Some("x".into()) },
             },
-            retention: None,
-            indexes: vec![],
             text: if self.filtered { text(&["note", "sub"]) } else { vec![] },
-            layout: chronotile_types::StorageLayout::Chunks,
-            partition_cells: 1,
-            moves_deg: 0.0,
-            group: None,
+            ..DatasetSpec::new(name, Arc::new(Schema::new(self.fields())), time, window)
         };
         spec.checked().unwrap()
     }
