@@ -107,7 +107,11 @@ def _pandas(frame: Any, types: Types) -> Any:
         import pyarrow
     except ImportError:
         return _arrow_object({str(name): _pandas_column(frame[name]) for name in frame.columns}, types)
-    return pyarrow.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    try:
+        return pyarrow.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except pyarrow.ArrowException:
+        # A column mixes types. Converted one by one, columns are named in errors.
+        return _arrow_object({str(name): _pandas_column(frame[name]) for name in frame.columns}, types)
 
 
 def _pandas_column(series: Any) -> Any:
@@ -254,7 +258,8 @@ def _column_of_list(values: list[Any], wanted: str | None, what: str) -> _native
     except InvalidInputError as error:
         # The list has no name there.
         text = str(error).replace("the list ", f"{what} ", 1)
-        text = text if what in text else f"{what}: {text}"
+        kind = f" of type {wanted}" if wanted and text.startswith("value ") else ""
+        text = text if what in text else f"{what}{kind}: {text}"
         raise InvalidInputError(text, kind=error.kind, **error.details) from None
 
 

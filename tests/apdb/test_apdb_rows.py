@@ -150,6 +150,15 @@ def test_a_plan_that_is_kept_is_used_again() -> None:
     assert table.plans[()] is not kept[()]
 
 
+@pytest.mark.parametrize("form", [dict, pd.DataFrame])
+def test_a_column_of_several_types_is_named(form: Any) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"^the rows: cannot convert column band, give values of one type: "
+    ) as caught:
+        conform(form({"id": [1, 2], "band": ["r", 2]}), TABLE, {}, "the rows")
+    assert caught.value.details == {"column": "band"}
+
+
 @pytest.mark.parametrize(
     ("rows", "words"),
     [

@@ -5,10 +5,12 @@ from __future__ import annotations
 import array
 import datetime as dt
 import decimal
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -186,6 +188,34 @@ def test_a_position_that_is_none_is_named_with_its_row_once(memory: ct.Archive) 
     assert str(caught.value).count("row ") == 1
     with pytest.raises(ct.InvalidInputError, match=r"^ra 1 dec 95 is not a position"):
         ct.circle(1.0, 95.0, 0.1)
+
+
+@pytest.mark.parametrize("form", [dict, pd.DataFrame, lambda rows: {**rows, "s": np.array(rows["s"], object)}])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["a", 2, 3], "value 1 is 2, of type int, but the others are str: give values of one type"),
+        ([1, "b", None], "value 1 is 'b', of type str, but the others are int: give values of one type"),
+        (["a", None, 1.5], "value 2 is 1.5, of type float, but the others are str: give values of one type"),
+    ],
+)
+def test_values_of_several_types_in_a_text_column_are_named(
+    memory: ct.Archive, form: Callable[[dict[str, list[Any]]], Any], values: list[Any], message: str
+) -> None:
+    dataset = memory.create("d", schema=ARROW.schema, cell=ct.key("k"), time="t", id="k")
+    rows = form({"k": [1, 2, 3], "t": pd.to_datetime([1, 2, 3], unit="us").to_list(), "x": [0.5] * 3, "s": values})
+    with pytest.raises(ct.InvalidInputError, match=f"^column 's' of type utf8: {re.escape(message)}$") as caught:
+        dataset.write(rows)
+    assert caught.value.kind == "invalid-rows"
+
+
+@pytest.mark.parametrize("form", [lambda table: table, pa.Table.to_pandas, lambda table: table.to_batches()[0]])
+def test_integers_for_a_text_column_are_refused_with_both_types(
+    memory: ct.Archive, form: Callable[[pa.Table], Any]
+) -> None:
+    dataset = memory.create("d", schema=ARROW.schema, cell=ct.key("k"), time="t", id="k")
+    with pytest.raises(ct.InvalidInputError, match='column "s" has type Int64, the dataset has Utf8: cast it first'):
+        dataset.write(form(ARROW.set_column(3, "s", ARROW["k"])))
 
 
 def test_nan_is_a_value_and_null_is_not(memory: ct.Archive) -> None:

@@ -38,24 +38,24 @@ fn natural_column(values: &Bound<'_, PyList>, wanted: Option<&DataType>) -> PyRe
         return Ok(new_null_array(wanted.unwrap_or(&DataType::Null), values.len()));
     };
     if first.is_instance_of::<PyBool>() {
-        return Ok(Arc::new(BooleanArray::from(extract::<bool>(values)?)));
+        return Ok(Arc::new(BooleanArray::from(extract::<bool>(values, "bool")?)));
     }
     if first.is_instance_of::<PyString>() {
-        return Ok(Arc::new(StringArray::from(extract::<String>(values)?)));
+        return Ok(Arc::new(StringArray::from(extract::<String>(values, "str")?)));
     }
     if first.is_instance_of::<PyBytes>() {
-        let bytes = extract::<Vec<u8>>(values)?;
+        let bytes = extract::<Vec<u8>>(values, "bytes")?;
         return Ok(Arc::new(BinaryArray::from_iter(bytes)));
     }
     let floats = values.iter().any(|value| value.is_instance_of::<PyFloat>());
     if floats || wanted.is_some_and(DataType::is_floating) {
-        return Ok(Arc::new(Float64Array::from(extract::<f64>(values)?)));
+        return Ok(Arc::new(Float64Array::from(extract::<f64>(values, "float")?)));
     }
     if first.is_instance_of::<PyInt>() {
-        if let Ok(signed) = extract::<i64>(values) {
+        if let Ok(signed) = extract::<i64>(values, "int") {
             return Ok(Arc::new(Int64Array::from(signed)));
         }
-        return Ok(Arc::new(UInt64Array::from(extract::<u64>(values)?)));
+        return Ok(Arc::new(UInt64Array::from(extract::<u64>(values, "int")?)));
     }
     let kind = first.get_type().name()?.to_string();
     Err(invalid(
@@ -64,16 +64,23 @@ fn natural_column(values: &Bound<'_, PyList>, wanted: Option<&DataType>) -> PyRe
     ))
 }
 
-fn extract<'py, T: for<'a> FromPyObject<'a, 'py>>(values: &Bound<'py, PyList>) -> PyResult<Vec<Option<T>>> {
+/// The values of a list, all of which must be of the type that Python calls `expected`, or None.
+fn extract<'py, T: for<'a> FromPyObject<'a, 'py>>(
+    values: &Bound<'py, PyList>,
+    expected: &str,
+) -> PyResult<Vec<Option<T>>> {
     let one = |(index, value): (usize, Bound<'py, PyAny>)| {
         if value.is_none() {
             return Ok(None);
         }
         value.extract::<T>().map(Some).map_err(|_| {
             let shown = value.repr().map_or_else(|_| "a value".to_owned(), |text| text.to_string());
+            let given = value.get_type().name().map_or_else(|_| "another type".to_owned(), |name| name.to_string());
             invalid(
                 ErrorKind::InvalidRows,
-                format!("value {index} of the list, {shown}, does not fit the values before it"),
+                format!(
+                    "value {index} is {shown}, of type {given}, but the others are {expected}: give values of one type"
+                ),
             )
         })
     };

@@ -115,19 +115,36 @@ def arrow_table(data: Any, what: str) -> Any:
     if package == "pandas" and package in sys.modules and hasattr(data, "columns"):
         if any(name is not None for name in data.index.names):
             data = data.reset_index()
-        return pa.Table.from_pandas(data, preserve_index=False)
+        try:
+            return pa.Table.from_pandas(data, preserve_index=False)
+        except pa.ArrowException as error:
+            raise _mixed({name: data[name] for name in data.columns}, what, error) from error
     if package == "polars" and hasattr(data, "collect") and not hasattr(data, "__arrow_c_stream__"):
         data = data.collect()
     if package == "astropy" and hasattr(data, "colnames"):
         data = {name: data[name] for name in data.colnames}
     if isinstance(data, Mapping):
-        return pa.table(dict(data))
+        try:
+            return pa.table(dict(data))
+        except (pa.ArrowException, TypeError) as error:
+            raise _mixed(data, what, error) from error
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     raise InvalidInputError(
         f"{what} have type {type(data).__name__}: give an Arrow table, a DataFrame or a dict of arrays",
         kind="invalid-rows",
     )
+
+
+def _mixed(columns: Mapping[str, Any], what: str, error: Exception) -> InvalidInputError:
+    """The error for columns that Arrow cannot convert; it names the first such column."""
+    for name, values in columns.items():
+        try:
+            pa.array(values)
+        except (pa.ArrowException, TypeError) as reason:
+            text = f"{what}: cannot convert column {name}, give values of one type: {reason}"
+            return InvalidInputError(text, kind="invalid-rows", column=str(name))
+    return InvalidInputError(f"{what}: {error}", kind="invalid-rows")
 
 
 def with_units(data: Any, table: Table) -> Any:
