@@ -107,7 +107,7 @@ class Head:
     rows: int
     time: tuple[int, int]
     ids: tuple[bytes, bytes]
-    origins: list[tuple[str, int]]
+    origins: list[tuple[str, int, int]]
     body_bytes: int
     block_bytes: int
     body_checksum: int
@@ -143,7 +143,7 @@ def parse_head(data: bytes, cell: int, window: int, chunk: str) -> Head:
     for _ in range(r.varint()):
         batch = r.take(16).hex()
         stamp = (stamp + r.signed() + (1 << 63)) % (1 << 64) - (1 << 63)
-        origins.append((batch, stamp))
+        origins.append((batch, stamp, int.from_bytes(r.take(4), "little")))
     compression = flags >> 4 & 3
     body_bytes = r.varint()
     block_bytes = r.varint() if compression else body_bytes

@@ -10,10 +10,12 @@ pub(crate) mod superseded;
 use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
+use chronotile_chunk::Origin;
 use chronotile_store::{ChunkKey, DatasetRef, Expect, Record, RecordPut, Store};
 use chronotile_types::{BatchId, Cell, ChunkId, DatasetName, Membership, SliceId, Tile, Window};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{ArchiveError, Result};
 
@@ -84,11 +86,21 @@ pub(crate) struct Intent {
     pub attempt: String,
 }
 
+impl Intent {
+    /// The attempt at a batch that holds it.
+    pub(crate) fn origin(&self, batch: BatchId) -> Origin {
+        Origin { batch, written_us: self.written_us, token: xxh3_64(self.attempt.as_bytes()) as u32 }
+    }
+}
+
 /// What is known of a batch whose writing has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BatchRecord {
     pub key: Option<String>,
     pub written_us: i64,
+    /// Tells the attempt from others of the same moment.
+    #[serde(default)]
+    pub token: u32,
     /// When the record was put: by then all rows were durable.
     pub ended_us: i64,
     /// Whether the batch was taken out again.
@@ -136,14 +148,29 @@ pub(crate) struct BatchPart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Previous {
     pub written_us: i64,
+    #[serde(default)]
+    pub token: u32,
     pub ended_us: i64,
     pub removed: bool,
+}
+
+impl Previous {
+    /// The attempt whose rows counted.
+    pub(crate) fn counting(&self, batch: BatchId) -> Option<Origin> {
+        (!self.removed).then_some(Origin { batch, written_us: self.written_us, token: self.token })
+    }
 }
 
 impl BatchRecord {
     /// This as what was before.
     pub(crate) fn as_previous(&self) -> Previous {
-        Previous { written_us: self.written_us, ended_us: self.ended_us, removed: self.removed }
+        let Self { written_us, token, ended_us, removed, .. } = *self;
+        Previous { written_us, token, ended_us, removed }
+    }
+
+    /// The attempt whose rows count.
+    pub(crate) fn counting(&self, batch: BatchId) -> Option<Origin> {
+        (!self.removed).then_some(Origin { batch, written_us: self.written_us, token: self.token })
     }
 
     /// What it says of one dataset; `None` for one of a group that it was not written to.

@@ -125,7 +125,7 @@ fn rows(rng: &mut Rng, columns: &[Column], schema: &SchemaRef, rows: usize, per_
 }
 
 const BINDING: Binding = Binding { tile: Tile { cell: Cell(5), window: Window(7) }, chunk: ChunkId(9) };
-const ORIGIN: Origin = Origin { batch: BatchId(1 << 100), written_us: 1_763_700_000_000_000 };
+const ORIGIN: Origin = Origin { batch: BatchId(1 << 100), written_us: 1_763_700_000_000_000, token: 0x1234_5678 };
 
 fn zone() -> Zone {
     Zone {

@@ -40,13 +40,15 @@ impl Binding {
     }
 }
 
-/// The batch a row came from and when that batch was written.
+/// The attempt at a batch that a row came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
     /// The batch.
     pub batch: BatchId,
     /// Write stamp, microseconds since the Unix epoch.
     pub written_us: i64,
+    /// Tells attempts of one moment apart.
+    pub token: u32,
 }
 
 /// The origins of a chunk's rows: one for a freshly written chunk, several after consolidation. Never empty.
@@ -175,6 +177,7 @@ pub(crate) fn put_head(
         out.extend_from_slice(&origin.batch.to_bytes());
         put_signed(&mut out, origin.written_us.wrapping_sub(before));
         before = origin.written_us;
+        out.extend_from_slice(&origin.token.to_le_bytes());
     }
     put_varint(&mut out, sealed.body.len() as u64);
     if sealed.compression != Compression::None {
@@ -210,13 +213,13 @@ fn read_keys(reader: &mut Reader) -> Result<(ZoneKey, ZoneKey), Damage> {
 }
 
 fn read_origins(reader: &mut Reader) -> Result<Origins, Damage> {
-    // Each origin takes at least 17 bytes, which bounds the allocation by the head's own size.
-    let count = reader.size(reader.rest().len() / 17)?;
+    // Each origin takes at least 21 bytes, which bounds the allocation by the head's own size.
+    let count = reader.size(reader.rest().len() / 21)?;
     let mut before = 0i64;
     let mut next = || -> Result<Origin, Damage> {
         let batch = BatchId(u128::from_be_bytes(reader.array()?));
         before = before.wrapping_add(reader.signed()?);
-        Ok(Origin { batch, written_us: before })
+        Ok(Origin { batch, written_us: before, token: u32::from_le_bytes(reader.array()?) })
     };
     match count {
         0 => Err(Damage::malformed("a chunk has no origin")),

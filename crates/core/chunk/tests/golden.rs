@@ -129,8 +129,13 @@ fn build(name: &str) -> (RecordBatch, Encoded) {
         let chunk = write_as(form, &layout, &batch);
         return (batch, chunk);
     }
-    let origins: Vec<Origin> =
-        (0..3).map(|i| Origin { batch: BatchId(1000 + i), written_us: ORIGIN.written_us - 7 * i as i64 }).collect();
+    let origins: Vec<Origin> = (0..3)
+        .map(|i| Origin {
+            batch: BatchId(1000 + i),
+            written_us: ORIGIN.written_us - 7 * i as i64,
+            token: 0x0101_0101 * i as u32,
+        })
+        .collect();
     let indexes: Vec<u32> = (0..batch.num_rows()).map(|_| rng.below(3) as u32).collect();
     let numbers: Vec<i64> = (0..batch.num_rows() as i64).collect();
     let rows =
@@ -158,7 +163,8 @@ fn write_golden_chunks() {
         writer.write(&batch).unwrap();
         write("arrow", &writer.into_inner().unwrap());
         let head = Head::parse(&encoded.head, &BINDING).unwrap();
-        let origins: Vec<_> = head.origins.iter().map(|o| format!("[\"{}\", {}]", o.batch, o.written_us)).collect();
+        let origins: Vec<_> =
+            head.origins.iter().map(|o| format!("[\"{}\", {}, {}]", o.batch, o.written_us, o.token)).collect();
         entries.push(format!(
             "  {{\"name\": \"{name}\", \"cell\": {}, \"window\": {}, \"chunk\": \"{chunk}\", \"rows\": {}, \
              \"schema_version\": {}, \"unique_ids\": {}, \"time\": [{}, {}], \"origins\": [{}],\n   \

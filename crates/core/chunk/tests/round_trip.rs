@@ -181,7 +181,11 @@ proptest! {
         let layout = Layout::new(schema.clone()).unwrap();
         let batch = arbitrary_batch(&mut rng, &schema, rows);
         let origins: Vec<_> = (0..origin_count)
-            .map(|_| Origin { batch: BatchId(u128::from(rng.next()) << 70), written_us: rng.next() as i64 })
+            .map(|_| Origin {
+                batch: BatchId(u128::from(rng.next()) << 70),
+                written_us: rng.next() as i64,
+                token: rng.next() as u32,
+            })
             .collect();
         let indexes: Vec<u32> = (0..rows).map(|_| rng.below(origin_count) as u32).collect();
         let numbers: Vec<i64> = (0..rows).map(|row| if seed % 2 == 0 { row as i64 } else { rng.next() as i64 }).collect();

@@ -62,7 +62,7 @@ fn wrapped(chunk: &Chunk) -> Chunk {
     let columns: [ArrayRef; 3] =
         [Arc::new(rows), Arc::new(BinaryArray::from(heads)), Arc::new(BinaryArray::from(pieces))];
     let batch = RecordBatch::try_new(layout().schema().clone(), columns.to_vec()).unwrap();
-    let origins = [Origin { batch: BatchId(1), written_us: 1 }];
+    let origins = [Origin { batch: BatchId(1), written_us: 1, token: 9 }];
     let rows = ChunkRows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
     let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MAX };
     let binding = Binding { tile: chunk.key.tile, chunk: chunk.key.id };

@@ -9,7 +9,7 @@ use arrow_array::types::{Int32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, BinaryArray, Int32Array, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow_select::concat::concat;
 use bytes::Bytes;
-use chronotile_chunk::{ChunkRows, Head, Origin, plain_body};
+use chronotile_chunk::{ChunkRows, Head, plain_body};
 use chronotile_cql::scylla::response::query_result::QueryRowsResult;
 use chronotile_store::{Chunk, ChunkKey};
 use chronotile_types::{BatchId, Cell, ChunkId, SliceId, Tile, Window};
@@ -259,12 +259,14 @@ fn one_array(pieces: &[Piece], column: usize) -> Option<ArrayRef> {
 }
 
 fn row_origins(pieces: &[Piece], head: &Head) -> Option<Vec<u32>> {
-    let places: HashMap<Origin, u32> = head.origins.iter().copied().zip(0..).collect();
+    // Rows do not have the tokens of their attempts; in one chunk batch and stamp tell these apart.
+    let places: HashMap<(BatchId, i64), u32> =
+        head.origins.iter().map(|origin| (origin.batch, origin.written_us)).zip(0..).collect();
     let mut indexes = Vec::with_capacity(head.rows as usize);
     for piece in pieces {
         for row in piece.rows.clone() {
             let batch = BatchId::from_bytes(piece.page.batches.value(row))?;
-            indexes.push(*places.get(&Origin { batch, written_us: piece.page.written.value(row) })?);
+            indexes.push(*places.get(&(batch, piece.page.written.value(row)))?);
         }
     }
     Some(indexes)

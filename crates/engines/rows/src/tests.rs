@@ -34,7 +34,8 @@ fn key(id: u128) -> ChunkKey {
 /// A chunk of some rows, of several batches where there are several rows.
 fn chunk(id: u128, batch: &RecordBatch, version: u32) -> Chunk {
     let rows = batch.num_rows();
-    let origins = [(1, 50), (2, 40), (2, 41)].map(|(batch, written_us)| Origin { batch: BatchId(batch), written_us });
+    let origins =
+        [(1, 50), (2, 40), (2, 41)].map(|(batch, written_us)| Origin { batch: BatchId(batch), written_us, token: 7 });
     let used = rows.min(3);
     let row_origin: Vec<u32> = (0..rows).map(|row| (row % used) as u32).collect();
     let ordinals: Vec<i64> = (0..rows as i64).map(|row| row * 3 - 4).collect();
@@ -304,7 +305,7 @@ fn what_cql_has_no_place_for_is_refused_by_column() {
 #[test]
 fn only_chunks_in_plain_form_are_taken() {
     let rows = batch(&[Some(1); 20]);
-    let origins = [Origin { batch: BatchId(1), written_us: 1 }];
+    let origins = [Origin { batch: BatchId(1), written_us: 1, token: 0 }];
     let layout = Layout::new(rows.schema()).unwrap();
     let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MAX };
     let given = ChunkRows { batch: &rows, origins: &origins, row_origin: None, ordinals: None, text: &[] };

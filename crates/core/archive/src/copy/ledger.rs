@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use chronotile_chunk::Origin;
 use chronotile_store::{DatasetRef, Store};
 use chronotile_types::BatchId;
 use xxhash_rust::xxh3::xxh3_64;
@@ -19,6 +20,7 @@ const COPY_ATTEMPT: &str = "copy:";
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub written_us: i64,
+    pub token: u32,
     pub removed: bool,
     /// Of the record as the source has it.
     pub fingerprint: u64,
@@ -76,8 +78,10 @@ impl Ledger {
     }
 
     /// Whether rows of this batch and stamp belong to a finished batch.
-    pub(super) fn has_rows_of(&self, batch: BatchId, written_us: i64) -> bool {
-        let live = |known: &Known| !known.removed && known.written_us == written_us;
+    pub(super) fn has_rows_of(&self, origin: &Origin) -> bool {
+        let batch = origin.batch;
+        let live =
+            |known: &Known| !known.removed && (known.written_us, known.token) == (origin.written_us, origin.token);
         self.is_whole(batch) && self.finished.get(&batch).is_some_and(live)
     }
 
@@ -112,8 +116,8 @@ impl Ledger {
 /// What is kept of a record.
 pub(super) fn known(parsed: BatchRecord) -> Result<Known> {
     let copied = parsed.copied.as_deref().map(fingerprint_of_copy);
-    let (written_us, removed) = (parsed.written_us, parsed.removed);
-    Ok(Known { written_us, removed, fingerprint: fingerprint(parsed)?, copied })
+    let (written_us, token, removed) = (parsed.written_us, parsed.token, parsed.removed);
+    Ok(Known { written_us, token, removed, fingerprint: fingerprint(parsed)?, copied })
 }
 
 /// The same for a record and its copies.

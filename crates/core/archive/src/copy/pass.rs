@@ -277,7 +277,7 @@ async fn look(shared: &Shared) -> Result<(Ledger, Ledger)> {
 fn is_wanted(plan: &Ledger, seen: &ObservedChunk) -> bool {
     match &seen.head {
         Ok(head) => match &head.origins[..] {
-            [origin] => plan.has_rows_of(origin.batch, origin.written_us),
+            [origin] => plan.has_rows_of(origin),
             _ => true,
         },
         // Nobody can tell; what is damaged is copied and reported.
@@ -287,7 +287,7 @@ fn is_wanted(plan: &Ledger, seen: &ObservedChunk) -> bool {
 
 /// Whether all rows of a chunk belong to batches that were finished as the pass began.
 fn is_planned(plan: &Ledger, seen: &ObservedChunk) -> bool {
-    let known = |head: &Head| head.origins.iter().all(|origin| plan.has_rows_of(origin.batch, origin.written_us));
+    let known = |head: &Head| head.origins.iter().all(|origin| plan.has_rows_of(origin));
     seen.head.as_ref().is_ok_and(known)
 }
 

@@ -117,7 +117,7 @@ fn is_same(source: &ObservedChunk, target: &ObservedChunk, damaged: bool) -> boo
 /// Whether a chunk of the source holds rows of a batch that counts as finished on the target.
 fn is_due(there: &Ledger, source: &ObservedChunk) -> bool {
     match &source.head {
-        Ok(head) => head.origins.iter().any(|origin| there.has_rows_of(origin.batch, origin.written_us)),
+        Ok(head) => head.origins.iter().any(|origin| there.has_rows_of(origin)),
         Err(_) => true,
     }
 }

@@ -232,7 +232,7 @@ impl Shape {
     fn put(&self, bytes: &mut Vec<u8>, number: usize, columns: Vec<ArrayRef>) -> Result<(), EncodeError> {
         let layout = &self.layouts[number];
         let batch = RecordBatch::try_new(layout.schema().clone(), columns).map_err(|_| EncodeError::WrongType)?;
-        let origins = [Origin { batch: BatchId(0), written_us: 0 }];
+        let origins = [Origin { batch: BatchId(0), written_us: 0, token: 0 }];
         let rows = ChunkRows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
         let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MIN };
         let encoded = encode(layout, 0, &rows, &zone, false, &self.binding(number))?;

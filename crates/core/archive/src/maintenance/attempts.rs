@@ -64,48 +64,75 @@ impl Dataset {
             }
         });
         let before_us = stored.filter(|_| !left.others).map_or(i64::MIN, |(record, _)| record.written_us);
-        let of = Unwanted { batch, before_us, keep_us: None };
+        let of = Unwanted { batch, before_us, keep: None };
         self.clear_attempts(of, (&refs, &HashSet::new()), Commit { before, after, ..Commit::default() }).await
     }
 
-    /// Takes away rows that were met in these tiles of batches of which the catalog knows nothing: an attempt put them that was cut
-    /// off a day ago or more. The record of a removed batch stays in its place, so that such an attempt, should it go on after all,
-    /// finds that it has to begin again.
+    /// Takes away rows that were met in these tiles of attempts that do not count and that nobody holds any more: of batches of which
+    /// the catalog knows nothing, once they began a day ago, and of attempts before the one that counts, once no reader needs them.
     ///
     /// # Errors
     /// The engine.
     pub(crate) async fn sweep_strays(&self, strays: HashMap<Origin, HashSet<(SliceId, Tile)>>) -> Result<()> {
         let home = &self.frame().dataset;
-        for (Origin { batch, written_us }, tiles) in strays {
-            let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
-            let stamp = self.stamp_us().await?;
-            if stamp.saturating_sub(written_us) < catalog::EXPIRES_US
-                || self.store().record(&record_key).await?.is_some()
-                || self.store().record(&intent_key).await?.is_some()
-            {
+        for (origin, tiles) in strays {
+            if self.store().record(&catalog::intent_key(home, origin.batch)).await?.is_some() {
                 continue;
             }
-            let intent = Intent { key: None, written_us: stamp, attempt: removal_attempt(stamp) };
-            let held = catalog::to_json(&intent_key, &intent)?;
-            let removed = batches::removed(None, (stamp, self.clock().about_now_us().max(stamp)), None);
-            let before = vec![
-                catalog::put(intent_key.clone(), held.clone(), Expect::Absent),
-                catalog::put(record_key.clone(), catalog::to_json(&record_key, &removed)?, Expect::Absent),
-            ];
-            match self.commit(Commit { before, ..Commit::default() }).await {
+            let key = catalog::batch_key(home, origin.batch);
+            let swept = match catalog::get::<BatchRecord>(self.store(), &key).await? {
+                Some((record, bytes)) => self.sweep_before(origin, (record, bytes), &tiles).await,
+                None => self.sweep_unknown(origin, &tiles).await,
+            };
+            match swept {
                 // Its writer goes on, or somebody else clears up.
-                Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => continue,
-                begun => begun?,
-            }
-            let before = vec![catalog::put(intent_key.clone(), held.clone(), Expect::Is(held.clone()))];
-            let after = vec![catalog::delete_known(intent_key, held)];
-            let of = Unwanted { batch, before_us: stamp, keep_us: None };
-            match self.clear_attempts(of, (&[], &tiles), Commit { before, after, ..Commit::default() }).await {
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. }) | ArchiveError::SliceRetired { .. }) => {}
-                cleared => cleared?,
+                swept => swept?,
             }
         }
         Ok(())
+    }
+
+    /// Takes away rows of an attempt that came before the one that counts.
+    async fn sweep_before(
+        &self,
+        origin: Origin,
+        (record, bytes): (BatchRecord, Bytes),
+        tiles: &HashSet<(SliceId, Tile)>,
+    ) -> Result<()> {
+        let home = &self.frame().dataset;
+        let since_us = self.clock().about_now_us().saturating_sub(record.ended_us);
+        if origin.written_us >= record.written_us || since_us < self.kept_us() {
+            return Ok(());
+        }
+        let key = catalog::batch_key(home, origin.batch);
+        let as_it_was = catalog::put(key, bytes.clone(), Expect::Is(bytes));
+        let before = vec![as_it_was, catalog::no_record(catalog::intent_key(home, origin.batch))];
+        let of = Unwanted { batch: origin.batch, before_us: record.written_us, keep: None };
+        self.clear_attempts(of, (&[], tiles), Commit { before, ..Commit::default() }).await
+    }
+
+    /// Takes away rows of a batch of which the catalog knows nothing. The record of a removed batch stays in its place, so that its
+    /// attempt, should it go on after all, finds that it has to begin again.
+    async fn sweep_unknown(&self, origin: Origin, tiles: &HashSet<(SliceId, Tile)>) -> Result<()> {
+        let (home, batch) = (&self.frame().dataset, origin.batch);
+        let stamp = self.stamp_us().await?;
+        if stamp.saturating_sub(origin.written_us) < catalog::EXPIRES_US {
+            return Ok(());
+        }
+        let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
+        let intent = Intent { key: None, written_us: stamp, attempt: removal_attempt(stamp) };
+        let held = catalog::to_json(&intent_key, &intent)?;
+        let removed = batches::removed(None, (stamp, self.clock().about_now_us().max(stamp)), None);
+        let before = vec![
+            catalog::put(intent_key.clone(), held.clone(), Expect::Absent),
+            catalog::put(record_key.clone(), catalog::to_json(&record_key, &removed)?, Expect::Absent),
+        ];
+        self.commit(Commit { before, ..Commit::default() }).await?;
+        let before = vec![catalog::put(intent_key.clone(), held.clone(), Expect::Is(held.clone()))];
+        let after = vec![catalog::delete_known(intent_key, held)];
+        let of = Unwanted { batch, before_us: stamp, keep: None };
+        self.clear_attempts(of, (&[], tiles), Commit { before, after, ..Commit::default() }).await
     }
 
     /// Clears up after attempts that were cut off: such as began a day ago, and such as ended their batch and did not clear up.

@@ -225,7 +225,7 @@ impl Dataset {
             self.nothing_dropped(&watch).await?;
         }
         if !returned.is_empty() {
-            let of = Unwanted { batch, before_us: stamp, keep_us: None };
+            let of = Unwanted { batch, before_us: stamp, keep: None };
             let last = Commit { before: vec![ours], ..Commit::default() };
             self.clear_attempts(of, (&refs, &returned), last).await.map_err(race)?;
         }
@@ -271,6 +271,7 @@ pub(crate) fn removed(
     BatchRecord {
         key: key.map(str::to_owned),
         written_us,
+        token: 0,
         ended_us,
         removed: true,
         rows: 0,

@@ -57,13 +57,13 @@ pub(crate) struct Unwanted {
     pub batch: BatchId,
     /// Attempts with this stamp or a later one are not among them.
     pub before_us: i64,
-    /// Nor is the one with this stamp.
-    pub keep_us: Option<i64>,
+    /// Nor is this one.
+    pub keep: Option<Origin>,
 }
 
 impl Unwanted {
     fn has(&self, origin: &Origin) -> bool {
-        origin.batch == self.batch && origin.written_us < self.before_us && Some(origin.written_us) != self.keep_us
+        origin.batch == self.batch && origin.written_us < self.before_us && Some(*origin) != self.keep
     }
 }
 
@@ -663,12 +663,13 @@ impl Gathered {
             ranks.extend(part_ranks(frame, part, &body)?);
             taken += 1;
         }
-        let mut places: HashMap<(BatchId, i64), u32> = HashMap::new();
+        let mut places: HashMap<Origin, u32> = HashMap::new();
         let mut origins = Vec::new();
         let mut row_origin = Vec::with_capacity(ranks.len());
         for rank in &ranks {
-            let place = *places.entry((rank.batch, rank.written_us)).or_insert_with(|| {
-                origins.push(Origin { batch: rank.batch, written_us: rank.written_us });
+            let origin = Origin { batch: rank.batch, written_us: rank.written_us, token: rank.token };
+            let place = *places.entry(origin).or_insert_with(|| {
+                origins.push(origin);
                 origins.len() as u32 - 1
             });
             row_origin.push(place);
@@ -807,6 +808,7 @@ fn consolidated_id(sources: &[ChunkId], kept: &[Origin], age: Age, range: std::o
     for origin in kept {
         bytes.extend_from_slice(&origin.batch.to_bytes());
         bytes.extend_from_slice(&origin.written_us.to_be_bytes());
+        bytes.extend_from_slice(&origin.token.to_be_bytes());
     }
     bytes.extend_from_slice(&(range.start as u64).to_be_bytes());
     bytes.extend_from_slice(&(range.end as u64).to_be_bytes());

@@ -72,10 +72,10 @@ impl Dataset {
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), expect)];
         self.commit(Commit { before, ..Commit::default() }).await.map_err(race)?;
 
-        let keep_us = record.filter(|record| !record.removed).map(|record| record.written_us);
+        let keep = record.and_then(|record| record.counting(batch));
         let after = vec![catalog::delete_known(intent_key.clone(), intent.clone())];
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
-        let of = Unwanted { batch, before_us: stamp, keep_us };
+        let of = Unwanted { batch, before_us: stamp, keep };
         self.supersede(batch).await?;
         let last = Commit { before, after, ..Commit::default() };
         self.clear_attempts(of, (&[], tiles), last).await.map_err(race)?;

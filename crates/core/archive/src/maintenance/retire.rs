@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use chronotile_chunk::Origin;
 use chronotile_store::{Cells, DropSlice, Expect, RecordPut, Scan, StoreError, TileStatistics};
-use chronotile_types::{BatchId, Duration, Instant, SliceId, TimeRange, Window};
+use chronotile_types::{Duration, Instant, SliceId, TimeRange, Window};
 use futures::TryStreamExt;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -177,15 +178,16 @@ impl Dataset {
             let heads = chunks.iter().map(|chunk| frame.head(chunk)).collect::<Result<Vec<_>>>()?;
             let _ = visible.decide_now(heads.iter()).await?;
             let origins = heads.iter().flat_map(|head| head.origins.iter()).filter(|origin| visible.hides(origin));
-            hidden.extend(origins.map(|origin| (origin.batch, origin.written_us)));
+            hidden.extend(origins.copied());
         }
-        let records = self.records_of(hidden.iter().map(|(batch, _)| *batch).collect()).await?;
+        let records = self.records_of(hidden.iter().map(|origin| origin.batch).collect()).await?;
         let alive_us = self.clock().about_now_us() - catalog::EXPIRES_US;
-        let is_later = |(batch, written_us): &(BatchId, i64)| {
+        let is_later = |Origin { batch, written_us, .. }: &Origin| {
             *written_us > alive_us && records.get(batch).is_none_or(|record| *written_us > record.written_us)
         };
         let may_count = hidden.iter().any(is_later);
-        let attempts = hidden.into_iter().map(|(batch, written_us)| format!("{batch}{written_us}")).collect();
+        let name = |origin: &Origin| format!("{}{}{}", origin.batch, origin.written_us, origin.token);
+        let attempts = hidden.iter().map(name).collect();
         Ok(Pending { attempts, may_count })
     }
 

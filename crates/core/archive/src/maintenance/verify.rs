@@ -6,6 +6,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use chronotile_chunk::{Body, Columns, Head, Origin};
 use chronotile_store::{Cells, Chunk, ChunkKey, Scan};
@@ -171,7 +172,7 @@ impl Dataset {
         let written: HashSet<ChunkKey> = lists.refs().map(|chunk| chunk.key).collect();
         let mut missing: Vec<(RowsMissing, u64)> = Vec::new();
         for (tile, refs) in lists.by_tile() {
-            let here = found.rows.get(&(tile, batch, record.written_us)).copied().unwrap_or(0);
+            let here = record.counting(batch).and_then(|origin| found.rows.get(&(tile, origin))).copied().unwrap_or(0);
             let expected: u64 = refs.iter().map(|chunk| u64::from(chunk.rows)).sum();
             let alone = found
                 .holders
@@ -191,7 +192,7 @@ impl Dataset {
                 continue;
             }
             let slice = refs[0].key.slice;
-            let here = self.distinct_rows(frame, slice, tile, (batch, record.written_us)).await?;
+            let here = self.distinct_rows(frame, slice, tile, record.counting(batch)).await?;
             let (key, rows) = (record.key.clone(), expected.saturating_sub(here));
             // Rows of one step have different ids, so that at least these are missing, however many others became one.
             let rows_min = lists.most_of_one_step(tile).saturating_sub(here);
@@ -288,7 +289,7 @@ impl Dataset {
 
     /// How many different rows of a batch and stamp a tile holds now: a chunk that came back after its rows were consolidated
     /// holds none that count twice.
-    async fn distinct_rows(&self, frame: &Frame, slice: SliceId, tile: Tile, of: (BatchId, i64)) -> Result<u64> {
+    async fn distinct_rows(&self, frame: &Frame, slice: SliceId, tile: Tile, of: Option<Origin>) -> Result<u64> {
         let mut rows: HashSet<u64> = HashSet::new();
         let hasher = std::hash::RandomState::new();
         let mut chunks = self.tile_scan(frame, slice, tile, true).await?;
@@ -296,7 +297,7 @@ impl Dataset {
             for chunk in chunks {
                 // Damage is told where the chunk is checked.
                 let Ok(head) = frame.head(&chunk) else { continue };
-                if head.origins.iter().any(|origin| (origin.batch, origin.written_us) == of) {
+                if head.origins.iter().any(|origin| Some(*origin) == of) {
                     let part = ParsedChunk::new(chunk, head);
                     let found = part.with_body(frame, |body| identities(frame, &part, body, of, &hasher));
                     rows.extend(found.unwrap_or_default());
@@ -315,6 +316,7 @@ impl Dataset {
         report: &mut VerifyReport,
     ) -> Result<()> {
         let home = &frame.dataset;
+        let superseded = if self.puts_unclaimed() { self.superseded_batches().await? } else { Arc::default() };
         let mut known: HashMap<BatchId, (Option<Intent>, Option<BatchRecord>)> = HashMap::new();
         for (key, origin, rows) in strangers {
             let batch = origin.batch;
@@ -333,11 +335,12 @@ impl Dataset {
                 origin.written_us < record.written_us && self.clock().about_now_us() - record.ended_us < COPIED_LATER_US
             };
             let arriving = arriving || ledger.is_copy && stored.as_ref().is_some_and(replaced);
-            let live = stored.as_ref().is_some_and(|record| !record.removed && record.written_us == origin.written_us);
+            let live = stored.as_ref().and_then(|record| record.counting(batch)) == Some(origin);
             // An attempt may put chunks before it says anything in the catalog.
             let young = self.clock().about_now_us().saturating_sub(origin.written_us) < catalog::EXPIRES_US;
             let later = stored.as_ref().is_none_or(|record| origin.written_us > record.written_us);
-            let on_its_way = self.puts_unclaimed() && young && later;
+            // Of a batch that was never replaced nor removed, it cannot have come back.
+            let on_its_way = self.puts_unclaimed() && young && (later || !superseded.contains(&batch));
             let is_begun = begun.as_ref().is_some_and(|intent| !is_removal(intent));
             if is_begun
                 || on_its_way
@@ -412,7 +415,7 @@ impl Ledger {
     /// Whether rows of this origin belong to a stored batch, or to one of which nothing can be said.
     fn has(&self, origin: &Origin) -> bool {
         let batch = &origin.batch;
-        let stored = |record: &BatchRecord| !record.removed && record.written_us == origin.written_us;
+        let stored = |record: &BatchRecord| record.counting(*batch) == Some(*origin);
         self.changing.contains(batch) || self.unknown.contains(batch) || self.stored.get(batch).is_some_and(stored)
     }
 }
@@ -421,8 +424,8 @@ impl Ledger {
 #[derive(Default)]
 struct Found {
     chunks: HashSet<ChunkKey>,
-    /// Rows of a batch and stamp in a tile.
-    rows: HashMap<(Tile, BatchId, i64), u64>,
+    /// Rows of an attempt in a tile.
+    rows: HashMap<(Tile, Origin), u64>,
     /// The chunks that hold rows of a batch in a tile.
     holders: HashMap<(Tile, BatchId), Vec<ChunkId>>,
     damaged: HashSet<Tile>,
@@ -434,7 +437,7 @@ impl Found {
     fn enter(&mut self, key: ChunkKey, head: &Head, rows: &[u64], ledger: &Ledger) {
         self.chunks.insert(key);
         for (origin, rows) in head.origins.iter().zip(rows) {
-            *self.rows.entry((key.tile, origin.batch, origin.written_us)).or_default() += rows;
+            *self.rows.entry((key.tile, *origin)).or_default() += rows;
             self.holders.entry((key.tile, origin.batch)).or_default().push(key.id);
             if !ledger.has(origin) {
                 self.strangers.push((key, *origin, *rows));
@@ -494,7 +497,7 @@ fn identities(
     frame: &Frame,
     part: &ParsedChunk,
     body: &Body,
-    of: (BatchId, i64),
+    of: Option<Origin>,
     hasher: &std::hash::RandomState,
 ) -> Result<Vec<u64>> {
     use std::hash::BuildHasher;
@@ -511,7 +514,7 @@ fn identities(
     let keys = keys.map_err(|e| frame.compute("comparing ids", e))?;
     let is_of = |row: usize| {
         let origin = part.head.origins[origins.as_ref().map_or(0, |origins| origins[row] as usize)];
-        (origin.batch, origin.written_us) == of
+        Some(origin) == of
     };
     let identity = |row: usize| {
         let ordinal = if keys.is_some() { 0 } else { ordinals.as_ref().map_or(0, |ordinals| ordinals[row]) };

@@ -438,6 +438,7 @@ fn first_columns(query: &Query, parts: &[ParsedChunk], dirty: bool) -> Vec<usize
 pub(crate) struct Rank {
     pub written_us: i64,
     pub batch: BatchId,
+    pub token: u32,
     pub ordinal: i64,
     pub chunk: ChunkId,
     pub row: u32,
@@ -453,6 +454,7 @@ pub(crate) fn part_ranks(frame: &Frame, part: &ParsedChunk, body: &Body) -> Resu
         let origin: Origin = part.head.origins[index];
         Rank {
             written_us: origin.written_us,
+            token: origin.token,
             batch: origin.batch,
             chunk: part.chunk.key.id,
             ordinal: ordinals.as_ref().map_or(0, |ordinals| ordinals[row as usize]),

@@ -290,9 +290,10 @@ impl Query {
                 common && !apart
             }
             // A place in a batch is one record, whose content changes only where the batch is written anew.
-            Identity::Ordinal => a.origins.iter().any(|origin| {
-                b.origins.iter().any(|other| other.batch == origin.batch && other.written_us != origin.written_us)
-            }),
+            Identity::Ordinal => a
+                .origins
+                .iter()
+                .any(|origin| b.origins.iter().any(|other| other.batch == origin.batch && other != origin)),
         }
     }
 }

@@ -108,6 +108,7 @@ impl Dataset {
                 for origin in head.origins.iter().filter(|origin| visible.hides(origin)) {
                     ids.extend_from_slice(&origin.batch.to_bytes());
                     ids.extend_from_slice(&origin.written_us.to_be_bytes());
+                    ids.extend_from_slice(&origin.token.to_be_bytes());
                 }
                 rows += u64::from(head.rows);
                 (tick_min, tick_max) = (tick_min.min(head.zone.time_min), tick_max.max(head.zone.time_max));

@@ -62,8 +62,8 @@ struct State {
     superseded: Arc<HashSet<BatchId>>,
     /// Whether consolidated chunks may have rows that do not count.
     unsettled: bool,
-    /// Of batches that were looked up, the stamp of the attempt whose rows the read returns.
-    chosen: HashMap<BatchId, Option<i64>>,
+    /// Of batches that were looked up, the attempt whose rows the read returns.
+    chosen: HashMap<BatchId, Option<Origin>>,
     /// Attempts that were met for the first time after all heads were looked at: they ended after that, if at all.
     later: HashSet<Origin>,
     /// Batches that ended a moment ago and took long: they are not consolidated yet.
@@ -242,8 +242,8 @@ impl Visibility {
         batch: BatchId,
         record: &BatchRecord,
         (taken, shown): ((SliceId, Tile), bool),
-    ) -> Result<Option<i64>> {
-        let current = (!record.removed).then_some(record.written_us);
+    ) -> Result<Option<Origin>> {
+        let current = record.counting(batch);
         if record.ended_us < self.late_us {
             return Ok(current);
         }
@@ -257,7 +257,7 @@ impl Visibility {
                 if previous.ended_us >= self.late_us {
                     return Err(ArchiveError::ReadRace { dataset: frame.spec.name.clone() });
                 }
-                Ok((!previous.removed).then_some(previous.written_us))
+                Ok(previous.counting(batch))
             }
             _ => Ok(current),
         }
@@ -294,8 +294,8 @@ impl Visibility {
     }
 
     fn choose_current(&self, batches: &HashSet<BatchId>, records: &HashMap<BatchId, BatchRecord>) {
-        let current = |batch: &BatchId| records.get(batch).filter(|r| !r.removed).map(|record| record.written_us);
-        let counting = batches.iter().filter_map(|batch| Some(Origin { batch: *batch, written_us: current(batch)? }));
+        let current = |batch: &BatchId| records.get(batch).and_then(|record| record.counting(*batch));
+        let counting = batches.iter().filter_map(current);
         {
             let mut state = self.state_mut();
             let superseded = state.superseded.clone();
@@ -308,7 +308,7 @@ impl Visibility {
         self.choose(batches.iter().map(|batch| (*batch, current(batch))));
     }
 
-    fn choose(&self, chosen: impl Iterator<Item = (BatchId, Option<i64>)>) {
+    fn choose(&self, chosen: impl Iterator<Item = (BatchId, Option<Origin>)>) {
         self.state_mut().chosen.extend(chosen);
     }
 
@@ -344,7 +344,7 @@ impl Visibility {
 
 impl State {
     fn hides(&self, origin: &Origin) -> bool {
-        let other = self.chosen.get(&origin.batch).is_some_and(|chosen| *chosen != Some(origin.written_us));
+        let other = self.chosen.get(&origin.batch).is_some_and(|chosen| *chosen != Some(*origin));
         other || self.later.contains(origin)
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
-use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, StoreError};
 use chronotile_types::{BatchId, SliceId, Tile};
 
@@ -343,19 +342,17 @@ impl<'a> Attempt<'a> {
         }
         if self.earlier.stored.is_none() {
             // Reads of this process that begin from here on need not ask.
-            let origin = Origin { batch: self.target.batch, written_us: self.claim.intent.written_us };
+            let origin = self.claim.intent.origin(self.target.batch);
             self.target.dataset.remember_counting(std::iter::once(origin));
         }
         Ok(self.put.inputs.iter().map(|input| input.report.clone()).collect())
     }
 
     /// Whether this attempt may put its chunks before it says anything in the catalog: it has begun nothing there, and knows of no
-    /// earlier one. Its stamp must be a time, by which it is told apart from an attempt that another process makes at the same moment;
-    /// processes that keep behind the same later stamp, of a clock that is wrong, might choose the same next one.
+    /// earlier one.
     fn needs_no_claim(&self) -> bool {
-        let dataset = self.target.dataset;
         let is_first = self.claim.found.is_none() && self.put.parts.is_empty() && !self.earlier.is_known();
-        is_first && dataset.puts_unclaimed() && self.claim.intent.written_us <= dataset.clock().about_now_us()
+        is_first && self.target.dataset.puts_unclaimed()
     }
 
     /// Puts all chunks and ends the batch by one decision about its records. What is left of an attempt that is cut off between the
@@ -371,8 +368,9 @@ impl<'a> Attempt<'a> {
 
     /// Takes back the chunks of an attempt that put them without a claim and lost the batch to another one.
     pub(crate) async fn take_back_unclaimed(self, other: &Self) {
-        let counting_us = other.earlier.stored.as_ref().map(|stored| stored.record.written_us);
-        if self.claim.found.is_some() || counting_us == Some(self.claim.intent.written_us) {
+        let batch = self.target.batch;
+        let counting = other.earlier.stored.as_ref().and_then(|stored| stored.record.counting(batch));
+        if self.claim.found.is_some() || counting == Some(self.claim.intent.origin(batch)) {
             return;
         }
         let remove = self.put.refs().map(|chunk| chunk.key).collect();
@@ -398,7 +396,7 @@ impl<'a> Attempt<'a> {
     fn encode(&mut self, buffer: Vec<Filed>) -> Result<Vec<Chunk>> {
         let mut by_input: Vec<Vec<Filed>> = self.target.frames.iter().map(|_| Vec::new()).collect();
         buffer.into_iter().for_each(|filed| by_input[filed.input].push(filed));
-        let origin = Origin { batch: self.target.batch, written_us: self.claim.intent.written_us };
+        let origin = self.claim.intent.origin(self.target.batch);
         let mut all = Vec::new();
         for (input, buffer) in by_input.into_iter().enumerate().filter(|(_, buffer)| !buffer.is_empty()) {
             let frame = &self.target.frames[input];
@@ -571,6 +569,7 @@ impl<'a> Attempt<'a> {
         let record = BatchRecord {
             key: self.target.key.clone(),
             written_us: self.claim.intent.written_us,
+            token: self.claim.intent.origin(self.target.batch).token,
             ended_us: self.target.dataset.clock().about_now_us().max(self.claim.intent.written_us),
             removed: false,
             rows: put.sum(|report| report.rows),

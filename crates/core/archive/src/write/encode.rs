@@ -95,6 +95,7 @@ fn chunk_id(origin: Origin, tile: Tile, hashes: &[u64]) -> ChunkId {
     let mut bytes = Vec::with_capacity(64);
     bytes.extend_from_slice(&origin.batch.to_bytes());
     bytes.extend_from_slice(&origin.written_us.to_be_bytes());
+    bytes.extend_from_slice(&origin.token.to_be_bytes());
     bytes.extend_from_slice(&tile.cell.0.to_be_bytes());
     bytes.extend_from_slice(&tile.window.0.to_be_bytes());
     bytes.extend_from_slice(&content.to_bytes());

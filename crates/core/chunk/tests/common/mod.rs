@@ -43,8 +43,11 @@ pub const BINDING: Binding = Binding {
     chunk: ChunkId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
 };
 
-pub const ORIGIN: Origin =
-    Origin { batch: BatchId(0xfeed_0000_1111_2222_3333_4444_5555_6666), written_us: 1_763_700_000_123_456 };
+pub const ORIGIN: Origin = Origin {
+    batch: BatchId(0xfeed_0000_1111_2222_3333_4444_5555_6666),
+    written_us: 1_763_700_000_123_456,
+    token: 0x9abc_def0,
+};
 
 pub fn zone() -> Zone {
     Zone {
