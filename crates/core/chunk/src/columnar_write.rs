@@ -27,8 +27,8 @@ pub(crate) const NODE_ALL_NULL: u8 = 1 << 4;
 
 /// A faster codec wins over a smaller one that saves less than one byte in this many.
 const WORTH: usize = 32;
-/// Of decimals with an exception in fewer values than this, pco is tried as well.
-const VALUES_PER_EXCEPTION_SURE: usize = 256;
+/// Where exceptions are more than one in so many values, pco is tried on the floats as well.
+const VALUES_PER_RARE_EXCEPTION: usize = 256;
 /// Fewer values are not looked at as a sequence.
 const SEQUENCE_MIN: usize = 4;
 
@@ -102,12 +102,12 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
     let fast_bytes = narrow_bytes.unwrap_or(plain_bytes).min(plain_bytes);
     let is_worth = |len: usize| len + fast_bytes / WORTH < fast_bytes;
     let decimals = Decimals::of(bytes, number);
-    let is_sure = decimals
+    let has_rare_exceptions = decimals
         .as_ref()
-        .is_some_and(|decimals| decimals.exceptions.len() * VALUES_PER_EXCEPTION_SURE <= bytes.len() / width);
+        .is_some_and(|decimals| decimals.exceptions.len() * VALUES_PER_RARE_EXCEPTION <= bytes.len() / width);
     let decimals =
         decimals.map(|decimals| decimal_bytes(&decimals, bytes, width)).filter(|coded| is_worth(coded.len()));
-    let pco = if is_sure && decimals.is_some() { None } else { pco_compress(bytes, number, level) };
+    let pco = if has_rare_exceptions && decimals.is_some() { None } else { pco_compress(bytes, number, level) };
     let pco = pco.filter(|pco| is_worth(pco.len() + varint_len(pco.len() as u64)));
     match (decimals, pco, narrow) {
         (Some(decimals), pco, _) if pco.as_ref().is_none_or(|pco| decimals.len() <= pco.len()) => {
