@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from support_data import data_file, separation_deg
 
 import chronotile as ct
 from chronotile import apdb
-from chronotile.apdb import names, turns
+from chronotile.apdb import changes, names
 from chronotile.dataset import Dataset
 from chronotile_tools.survey.simulate import Run, Survey, run
 from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2
@@ -73,46 +74,65 @@ def test_changes_of_one_row_by_several_processes_all_hold(path: Path) -> None:
     assert {row["timeWithdrawnMjdTai"] for row in changed} == {START + 1}
 
 
-def test_a_turn_that_a_dead_process_left_is_taken_over_when_its_writes_are_over(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with apdb.create(path, "small") as database:
-        database.store(**visit_of(1, [1, 2]))
-    leave = (
-        "import os, sys; from chronotile import apdb\n"
-        "survey = apdb.open(sys.argv[1])\n"
-        "with survey._tables.turns.take(): os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", leave, str(path)], check=False).returncode == 9
-    with apdb.open(path) as database:
-        monkeypatch.setattr(turns, "WAIT_S", 0.1)
-        with pytest.raises(ct.BusyError, match="another process is changing records"):
-            database.close_validity([1], START + 2)
-        assert len(database.objects()) == 2, "nothing was changed"
-        monkeypatch.setattr(turns, "GRACE_S", -turns.LEASE_S)
-        assert database.close_validity([1], START + 2) == 1
-        assert database.objects()["diaObjectId"].to_pylist() == [2]
+def test_a_change_that_others_overtake_begins_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with apdb.create(path, "small") as database, apdb.open(path) as other:
+        database.store(**visit_of(1, [1, 2, 3]))
+        write, overtaken = ct.Group.write, []
+
+        def late(group: ct.Group, data: Any, batch: str | None = None, **options: Any) -> Any:
+            # Another process changes the same source between the read and the write.
+            if not overtaken:
+                overtaken.append(batch)
+                other.reassociate({11_001: 7})
+            return write(group, data, batch, **options)
+
+        monkeypatch.setattr(ct.Group, "write", late)
+        assert database.withdraw_sources([11_001], START + 1) == 1
+        monkeypatch.undo()
+        (row,) = [row for row in database.sources().to_arrow().to_pylist() if row["diaSourceId"] == 11_001]
+        assert (row["ssObjectId"], row["timeWithdrawnMjdTai"]) == (7, START + 1)
+        assert [batch.key for batch in database.archive.group(names.GROUP).batches()][-2:] == ["change-1", "change-2"]
 
 
-def test_a_change_whose_turn_ran_out_writes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_that_never_come_through_say_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with apdb.create(path, "small") as database:
         database.store(**visit_of(1, [1, 2]))
-        monkeypatch.setattr(turns, "LEASE_S", -1.0)
-        with pytest.raises(ct.BusyError, match="took longer") as refused:
+        monkeypatch.setattr(changes, "_ATTEMPTS", 3)
+        write, numbers = ct.Group.write, itertools.count()
+
+        def late(group: ct.Group, data: Any, batch: str | None = None, **options: Any) -> Any:
+            write(group, {"dia_source": database.dataset("DiaSource").schema.empty_table()}, batch)
+            next(numbers)
+            return write(group, data, batch, **options)
+
+        monkeypatch.setattr(ct.Group, "write", late)
+        with pytest.raises(ct.BusyError, match="kept changing records") as refused:
             database.withdraw_sources([11_001])
-        assert refused.value.kind == "lost-race"
+        assert (refused.value.kind, next(numbers)) == ("lost-race", 3)
         monkeypatch.undo()
         assert database.sources()["timeWithdrawnMjdTai"].null_count == 2
-        assert database.withdraw_sources([11_001]) == 1, "the turn was given back"
+        assert database.withdraw_sources([11_001]) == 1
 
 
-def test_turns_that_ended_leave_a_bounded_number_of_records(path: Path) -> None:
-    with apdb.create(path, "small") as database:
+def test_a_process_finds_the_last_change_of_many_and_dead_ones_hinder_nobody(path: Path) -> None:
+    with apdb.create(path, "small") as database, apdb.open(path) as late:
         database.store(**visit_of(1, [1, 2]))
+        assert late.close_validity([1], START + 2) == 1
         for number in range(30):
-            database.reassociate({11_001: number})
-        assert len(database.archive[names.TURNS].batches()) <= 2 * turns._KEPT + 2
-        assert database.sources(object_ids=[2]).to_arrow().num_rows == 1
+            assert database.reassociate({11_001: number}) == 1
+        # A process that began a change and was killed leaves nothing.
+        begin = (
+            "import os, sys; from chronotile import apdb\n"
+            "survey = apdb.open(sys.argv[1])\n"
+            "survey._tables.changes.make(lambda change: os._exit(9))"
+        )
+        assert subprocess.run([sys.executable, "-c", begin, str(path)], check=False).returncode == 9
+        assert late.reassociate({11_001: 77}) == 1
+        assert late.archive.group(names.GROUP).batch("change-32") is not None
+        with apdb.open(path) as new:
+            assert new.reassociate({11_001: 78}) == 1
+            assert new.archive.group(names.GROUP).batch("change-33") is not None
+            assert new.archive.group(names.GROUP).batch("change-34") is None
 
 
 # ---------------------------------------------------------------------- maintenance
@@ -133,8 +153,6 @@ MAINTENANCE = """
 import sys
 import pyarrow.parquet as pq
 from chronotile import apdb
-from chronotile.apdb import turns
-turns.LEASE_S = turns.GRACE_S = 1.0
 with apdb.open(sys.argv[1]) as survey:
     survey.maintain(
         associations=pq.read_table(sys.argv[2]),
@@ -157,9 +175,7 @@ def kill_maintenance(archive: Path, given: Path, moment: str) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_maintenance_killed_in_the_middle_beside_a_writer_loses_nothing(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maintenance_killed_in_the_middle_beside_a_writer_loses_nothing(path: Path, tmp_path: Path) -> None:
     pq.write_table(associations(), tmp_path / "given.parquet")
     stored, stop, trouble = set(range(VISITS)), threading.Event(), []
     with apdb.create(path, "small") as database:
@@ -185,8 +201,6 @@ def test_maintenance_killed_in_the_middle_beside_a_writer_loses_nothing(
             stop.set()
             writer.join()
         assert not trouble
-        for name, value in (("LEASE_S", 1.0), ("GRACE_S", 1.0)):
-            monkeypatch.setattr(turns, name, value)
         stages: list[str] = []
         report = database.maintain(associations=associations(), progress=lambda what, done, total: stages.append(what))
         assert (report.reassociated, report.unknown, report.crowded) == (0, 0, []), "the killed ones had done it"

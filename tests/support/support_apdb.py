@@ -51,7 +51,10 @@ class Model:
             return
         self.visits.add((visit, detector))
         for row in pa.table(objects).to_pylist():
-            self.objects.setdefault(row["diaObjectId"], {})[visit_time] = {**row, "validityEndMjdTai": None}
+            versions = self.objects.setdefault(row["diaObjectId"], {})
+            # A version that was changed since is newer than one of the same visit that another detector brings.
+            if versions.get(visit_time, {}).get("validityEndMjdTai") is None:
+                versions[visit_time] = {**row, "validityEndMjdTai": None}
         for row in pa.table(sources).to_pylist():
             self.sources[row["diaSourceId"]] = {**row, "ssObjectId": None, "timeWithdrawnMjdTai": None}
         for row in pa.table(forced_sources).to_pylist():

@@ -19,7 +19,7 @@ from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import drop_deleted, newest, set_column
 from chronotile.apdb.survey import Apdb
-from chronotile.apdb.updates import write_changes
+from chronotile.apdb.updates import listed_changes
 from chronotile.errors import InvalidInputError
 
 __all__ = ["Chunk", "Feed"]
@@ -144,7 +144,7 @@ class Feed:
         """Add changes that were made elsewhere to the feed."""
         moment = 40_587 + time_ns / 1e9 / _DAY_S
         given = {name: column for name, column in columns.items() if column[0] is not None}
-        write_changes(self._updates, given, kind, time_ns, moment, chunk, order)
+        self._updates.write(listed_changes(given, kind, time_ns, moment, chunk, order))
 
     def forget(self, chunks: Iterable[int]) -> None:
         """Remove replicated chunks from the feed. Their rows stay in the tables."""

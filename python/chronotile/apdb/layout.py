@@ -224,7 +224,7 @@ def create_own(archive: Archive, layout: Layout) -> None:
         archive.create(
             UPDATES, schema=UPDATE_SCHEMA, cell=cells.id_bucket("chunk", 6 * layout.feed_chunk_s),
             time=times.mjd("update_mjd_tai", scale="tai"), window="1d", slice="360d", id=["operation", "update_order"],
-            merge="latest", exist_ok=True,
+            merge="latest", group=names.GROUP, exist_ok=True,
         )  # fmt: skip
 
 

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
-import numpy as np
 import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
+from chronotile.apdb.changes import Change, changing
 from chronotile.apdb.cold import ColdStorage, require_folder, restored_batch
 from chronotile.apdb.density import Crowded, crowded
-from chronotile.apdb.rows import newest, set_column
+from chronotile.apdb.rows import newest
 from chronotile.apdb.tables import SurveyTables
-from chronotile.apdb.turns import in_turn
-from chronotile.apdb.updates import Updates, associated
+from chronotile.apdb.updates import Updates, associated, deleted
 from chronotile.apdb.values import version_of
 from chronotile.errors import BatchNotFoundError, DamagedError, InvalidInputError
 from chronotile.reports import ConsolidateReport, DatasetInfo, GroupBatchInfo, SliceInfo, VerifyReport
@@ -47,8 +46,6 @@ class MaintenanceReport:
         Consolidation report of each dataset.
     reassociated, unknown : int
         Sources that were assigned to another solar-system object; and associations whose source is not stored.
-    recounted : int
-        Objects whose source count was corrected after an interrupted change.
     statistics : dict of str to DatasetInfo
         Statistics of each dataset, those of the tables first.
     crowded : list of Crowded
@@ -58,7 +55,6 @@ class MaintenanceReport:
     consolidated: dict[str, ConsolidateReport]
     reassociated: int
     unknown: int
-    recounted: int
     statistics: dict[str, DatasetInfo]
     crowded: list[Crowded]
 
@@ -87,7 +83,7 @@ class Maintenance:
 
     def _all(self) -> list[str]:
         """Names of all datasets, those of the tables first."""
-        own = [names.VISITS, names.METADATA, *([names.TURNS] if names.TURNS in self._tables.archive else [])]
+        own = [names.VISITS, names.METADATA]
         own += [names.FEED, layouts.UPDATES] if self._tables.layout.feed else []
         return [*(names.dataset_name(table.name) for table in self._tables.schema.stored_tables), *own]
 
@@ -97,9 +93,8 @@ class Maintenance:
     ) -> MaintenanceReport:  # fmt: skip
         """Daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics.
 
-        If a :meth:`reassign` was interrupted, the sources of its objects are counted again. Maintenance may be
-        interrupted or killed at any time and started again: finished work stays, and nothing is lost. Reads, stores
-        and changes by other processes may run at the same time.
+        Maintenance may be interrupted or killed at any time and started again: finished work stays, and nothing is
+        lost. Reads, stores and changes by other processes may run at the same time.
 
         Parameters
         ----------
@@ -119,7 +114,6 @@ class Maintenance:
         """
         moment = None if before is None else values.mjd_tai(before, "before")
         notify: Progress = progress or (lambda what, done, total: None)
-        recounted = self._updates.mend_counts()
         changed, unknown = (0, 0) if associations is None else self._associate(associations, notify)
         consolidated, damage = {}, None
         for name in self._all():
@@ -138,7 +132,7 @@ class Maintenance:
             notify("statistics", number, len(self._all()))
             statistics[name] = self._tables.archive[name].info()
         self._note(statistics)
-        return MaintenanceReport(consolidated, changed, unknown, recounted, statistics, self._crowded(statistics))
+        return MaintenanceReport(consolidated, changed, unknown, statistics, self._crowded(statistics))
 
     def _associate(self, associations: Any, notify: Progress) -> tuple[int, int]:
         """Assign sources to objects, one change per part; return how many changed and how many are not stored."""
@@ -263,7 +257,6 @@ class Maintenance:
         begun = [key for key in unfinished if self._tables.group.batch(key) is not None]
         return RemovalReport(rows.num_rows + len(begun), sum(counts))
 
-    @in_turn
     def _remove(
         self, rows: Any, unfinished: list[str], changed: bool, archived: str | os.PathLike[str] | Literal[False] | None
     ) -> RemovalReport:
@@ -285,12 +278,7 @@ class Maintenance:
                 "archived=FOLDER (--archived FOLDER) to remove them there too, else archived=False (--not-archived)",
                 kind="archived-records",
             )
-        for _, name, part in found:
-            if part.num_rows:
-                hidden = names.version_column(name)
-                gone = set_column(part, hidden, np.full(part.num_rows, names.GONE))
-                self._tables.turns.check()
-                self._tables.datasets[name].write(gone)
+        self._delete_changed(rows)
         total = visits = 0
         if archived:
             total = sum(self._take_from_files(row, archived) for row in rows.to_pylist())
@@ -299,10 +287,19 @@ class Maintenance:
             if batch is not None and self._drop(key):
                 visits += 1
                 total += _rows_of(batch)
+        # Records that others changed meanwhile.
+        self._delete_changed(rows)
         if archived:
             # Rows archived since the files were searched.
             total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
         return RemovalReport(visits, total)
+
+    @changing
+    def _delete_changed(self, change: Change, rows: Any) -> None:
+        """Delete the records of detector-visits that were changed after they were stored."""
+        for name in names.MAIN_TABLES:
+            for row in rows.to_pylist():
+                change.add(names.dataset_name(name), deleted(name, self._changed(name, row)))
 
     def _rows_not_restored(self, row: dict[str, Any]) -> int:
         """Number of sources and forced sources of a detector-visit whose slices were dropped and not restored."""

@@ -37,7 +37,7 @@ NO_VISIT = -1
 GROUP = "apdb"
 """Group of the datasets that a detector-visit is stored in."""
 
-VISITS, METADATA, FEED, TURNS = "apdb_visits", "apdb_metadata", "apdb_feed", "apdb_turns"
+VISITS, METADATA, FEED = "apdb_visits", "apdb_metadata", "apdb_feed"
 """The front end's own datasets."""
 
 

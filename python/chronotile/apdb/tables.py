@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from chronotile import sky
 from chronotile.apdb import names
+from chronotile.apdb.changes import Changes
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.metadata import Metadata
 from chronotile.apdb.schema import Schema
-from chronotile.apdb.turns import Turns
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import DatasetNotFoundError
@@ -42,8 +42,8 @@ class SurveyTables:
         The datasets that a detector-visit is stored in, as one batch.
     visits : Dataset
         The detector-visits.
-    turns : Turns
-        Lock that serializes changes of stored records.
+    changes : Changes
+        Changes of stored records.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -59,7 +59,7 @@ class SurveyTables:
                 kind="dataset-not-found",
             )
         self.layout = Layout.from_json(found)
-        self.turns = Turns(archive)
+        self.changes = Changes(lambda: self.group)
         self.use_schema(Schema.from_json(self.metadata.get(SCHEMA_KEY) or ""))
 
     def use_schema(self, schema: Schema) -> None:

@@ -1,12 +1,11 @@
 """Change stored records: each change is a newer version of a row, so readers see the old version or the new one.
 
-Any number of processes may change records: each change waits for its turn (:mod:`chronotile.apdb.turns`), reads the
-newest versions and writes newer ones. Stores and reads continue meanwhile.
+Any number of processes may change records (:mod:`chronotile.apdb.changes`): each change reads the newest versions and
+writes newer ones, as one batch over all tables and the replication feed. Stores and reads continue meanwhile.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -19,17 +18,14 @@ import pyarrow.compute as pc
 
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
+from chronotile.apdb.changes import Change, changing
 from chronotile.apdb.cold import ColdStorage, of_records, require_folder
 from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
 from chronotile.apdb.tables import SurveyTables
-from chronotile.apdb.turns import in_turn
-from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.times import Moment
 
 _DEDUP_KEY = "apdb:dedup_mjd_tai"
-_RECOUNT_KEY = "apdb:recount"
-"""Dataset of the objects whose source counts are being updated."""
 _NEAR_DAYS = 0.01
 
 
@@ -75,9 +71,9 @@ class Updates:
         given = associated(assignments)
         return self.give(given, start=start, end=end, time=time, object_id=object_id, missing=missing)[0]
 
-    @in_turn
+    @changing
     def give(
-        self, given: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
+        self, change: Change, given: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
         object_id: int | None = None, missing: str = "error",
     ) -> tuple[int, int]:  # fmt: skip
         """Assign sources to solar-system objects; return how many were changed, and how many are stored."""
@@ -91,11 +87,13 @@ class Updates:
         if names.REASSOCIATED in self._tables.schema[names.SOURCE]:
             changed = set_column(changed, names.REASSOCIATED, np.full(rows.num_rows, moment))
         more = {names.SS_OBJECT_ID: wanted, names.REASSOCIATED: np.full(rows.num_rows, moment)}
-        self._change(names.SOURCE, changed, "reassign_diasource_to_ssobject", more, moment)
+        self._change(change, names.SOURCE, changed, "reassign_diasource_to_ssobject", more, moment)
         return int(rows.num_rows), int(stored)
 
-    @in_turn
-    def reassign(self, assignments: Any, *, increment: bool = True, decrement: bool = True, time: Moment = None) -> int:
+    @changing
+    def reassign(
+        self, change: Change, assignments: Any, *, increment: bool = True, decrement: bool = True, time: Moment = None
+    ) -> int:
         """Assign sources to other objects, typically to merge duplicates, and update the source counts.
 
         Parameters
@@ -118,22 +116,19 @@ class Updates:
         InvalidInputError
             Kind ``unknown-id``: some sources or objects are not stored. Nothing was changed.
         """
-        self.mend_counts()
         given = _pairs(assignments, names.SOURCE_ID, names.OBJECT_ID)
         sources = self._find(names.SOURCE, given, [names.SOURCE_ID], None, None)
         wanted = _mapped(given, names.SOURCE_ID, names.OBJECT_ID, sources)
         sources, wanted = _only(sources, _differ(sources[names.OBJECT_ID], wanted), wanted)
-        before = sources[names.OBJECT_ID]
         objects = self._objects_of(sources, wanted)
         moment = _moment(time)
         gained = wanted if increment else np.empty(0, np.int64)
-        lost = pc.drop_null(before).to_numpy() if decrement else np.empty(0, np.int64)
-        self._note_counts(objects, np.union1d(gained, lost), moment, sources.num_rows)
+        lost = pc.drop_null(sources[names.OBJECT_ID]).to_numpy() if decrement else np.empty(0, np.int64)
         self._change(
-            names.SOURCE, set_column(sources, names.OBJECT_ID, wanted), "reassign_diasource_to_diaobject",
+            change, names.SOURCE, set_column(sources, names.OBJECT_ID, wanted), "reassign_diasource_to_diaobject",
             {names.OBJECT_ID: wanted}, moment,
         )  # fmt: skip
-        self.mend_counts()
+        self._count(change, objects, gained, lost, moment, sources.num_rows)
         return int(sources.num_rows)
 
     def _objects_of(self, sources: Any, wanted: Any) -> Any:
@@ -148,66 +143,23 @@ class Updates:
             raise _unknown(names.OBJECT, missing)
         return found
 
-    def _note_counts(self, objects: Any, ids: Any, moment: float, order: int) -> None:
-        """Record the objects whose sources are about to change, and how many of their counted sources are not stored
-        (older than the database, or archived). With this record, the count can be recomputed at any time, however far
-        the change got.
-        """
-        rows = objects.filter(pc.is_in(objects[names.OBJECT_ID], pa.array(ids, pa.int64())))
-        if names.SOURCE_COUNT not in self._tables.schema[names.OBJECT] or not rows.num_rows:
+    def _count(self, change: Change, objects: Any, gained: Any, lost: Any, moment: float, order: int) -> None:
+        """Update the source counts of objects that gain and lose sources, given by their ids."""
+        if names.SOURCE_COUNT not in self._tables.schema[names.OBJECT] or not objects.num_rows:
             return
-        stored = self._count_sources(rows)
-        counted = pc.fill_null(rows[names.SOURCE_COUNT], 0).to_numpy().astype(np.int64)
-        noted = {
-            "moment": moment,
-            "order": order,
-            "ids": rows[names.OBJECT_ID].to_pylist(),
-            "ra": rows[names.RA].to_pylist(),
-            "dec": rows[names.DEC].to_pylist(),
-            "elsewhere": (counted - stored).tolist(),
-        }
-        self._tables.turns.check()
-        self._tables.metadata.set(_RECOUNT_KEY, json.dumps(noted), force=True)
-
-    @in_turn
-    def mend_counts(self) -> int:
-        """Recount the sources of objects recorded by a change, finished or interrupted; return how many counts were
-        wrong.
-        """
-        text = self._tables.metadata.get(_RECOUNT_KEY)
-        if not text:
-            return 0
-        noted = json.loads(text)
-        place = pa.table({names.OBJECT_ID: noted["ids"], names.RA: noted["ra"], names.DEC: noted["dec"]})
-        elsewhere = dict(zip(noted["ids"], noted["elsewhere"], strict=True))
-        rows = self._find(names.OBJECT, place, [names.OBJECT_ID], None, None, "ignore")
-        stored = dict(zip(noted["ids"], self._count_sources(place).tolist(), strict=True))
-        counts = np.array(
-            [max(stored[each] + elsewhere[each], 0) for each in rows[names.OBJECT_ID].to_pylist()], np.int64
-        )
-        before = pc.fill_null(rows[names.SOURCE_COUNT], 0).to_numpy()
-        rows, counts = _only(rows, counts != before, counts)
-        changed = set_column(rows, names.SOURCE_COUNT, counts)
-        moment, order = noted["moment"], noted["order"]
-        self._change(names.OBJECT, changed, "update_n_dia_sources", {names.SOURCE_COUNT: counts}, moment, order)
-        self._tables.turns.check()
-        self._tables.metadata.delete(_RECOUNT_KEY)
-        return int(rows.num_rows)
-
-    def _count_sources(self, objects: Any) -> Any:
-        """Number of stored sources of each object."""
         ids = objects[names.OBJECT_ID].to_numpy()
-        where: list[Any] = [(names.OBJECT_ID, "in", ids.tolist()), names.not_deleted(names.SOURCE)]
-        found = self._tables.datasets[names.SOURCE].read(
-            cells=self._tables.cells_of(objects, 2 * values.NEAR_DEG), where=where, columns=[names.OBJECT_ID]
-        ).to_arrow()[names.OBJECT_ID].to_numpy()  # fmt: skip
-        order = np.argsort(ids, kind="stable")
-        counts = np.zeros(len(ids), np.int64)
-        counts[order] = np.bincount(np.searchsorted(ids[order], found), minlength=len(ids))[: len(ids)]
-        return counts
+        difference = _occurrences(gained, ids) - _occurrences(lost, ids)
+        counts = pc.fill_null(objects[names.SOURCE_COUNT], 0).to_numpy().astype(np.int64) + difference
+        rows, counts = _only(objects, difference != 0, np.maximum(counts, 0))
+        changed = set_column(rows, names.SOURCE_COUNT, counts)
+        self._change(
+            change, names.OBJECT, changed, "update_n_dia_sources", {names.SOURCE_COUNT: counts}, moment, order
+        )  # fmt: skip
 
-    @in_turn
-    def close_validity(self, objects: Any, at: Moment, *, missing: str = "error", time: Moment = None) -> int:
+    @changing
+    def close_validity(
+        self, change: Change, objects: Any, at: Moment, *, missing: str = "error", time: Moment = None
+    ) -> int:
         """Close the validity of objects: reads of the newest versions exclude them from then on.
 
         Parameters
@@ -231,7 +183,7 @@ class Updates:
         rows = rows.filter(pc.is_null(rows[names.VALID_TO]))
         ends = np.full(rows.num_rows, values.mjd_tai(at, "at"))
         changed = set_column(rows, names.VALID_TO, ends)
-        self._change(names.OBJECT, changed, "close_diaobject_validity", {names.VALID_TO: ends}, _moment(time))
+        self._change(change, names.OBJECT, changed, "close_diaobject_validity", {names.VALID_TO: ends}, _moment(time))
         return int(rows.num_rows)
 
     def withdraw_sources(self, sources: Any, at: Moment = None, *, time: Moment = None) -> int:
@@ -251,8 +203,10 @@ class Updates:
         key = [names.OBJECT_ID, names.VISIT, names.DETECTOR]
         return self._withdraw(names.FORCED, arrow_table(sources, "sources"), key, "withdraw_diaforcedsource", at, time)
 
-    @in_turn
-    def _withdraw(self, table: str, given: Any, key: list[str], kind: str, at: Moment, time: Moment) -> int:
+    @changing
+    def _withdraw(
+        self, change: Change, table: str, given: Any, key: list[str], kind: str, at: Moment, time: Moment
+    ) -> int:
         if names.WITHDRAWN not in self._tables.schema[table]:
             raise InvalidInputError(
                 f"table {table} has no column {names.WITHDRAWN}: migrate the schema first", kind="invalid-request"
@@ -261,10 +215,9 @@ class Updates:
         rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
         moments = np.full(rows.num_rows, _moment(at))
         changed = set_column(rows, names.WITHDRAWN, moments)
-        self._change(table, changed, kind, {names.WITHDRAWN: moments}, _moment(time))
+        self._change(change, table, changed, kind, {names.WITHDRAWN: moments}, _moment(time))
         return int(rows.num_rows)
 
-    @in_turn
     def delete(self, table: str, records: Any, *, archived: str | os.PathLike[str] | None = None) -> int:
         """Permanently delete records; return how many. Records that are not stored are skipped.
 
@@ -286,11 +239,7 @@ class Updates:
         if archived is not None:
             require_folder(archived)
         given = _pairs(records, key[0], None)
-        rows = self._find(table, given, key, None, None, "ignore")
-        if rows.num_rows:
-            hidden = names.version_column(table)
-            self._tables.turns.check()
-            self._tables.datasets[table].write(set_column(rows, hidden, np.full(rows.num_rows, names.GONE)))
+        rows = self._delete(table, given, key)
         count = int(rows.num_rows)
         if archived is None or table == names.OBJECT:
             return count
@@ -298,6 +247,12 @@ class Updates:
         # Count records that the database held; a file may still hold them.
         self._cold.drop(table, archived, *everything, lambda found: of_records(found, rows, key))
         return count + self._cold.drop(table, archived, *everything, lambda found: of_records(found, given, key))
+
+    @changing
+    def _delete(self, change: Change, table: str, given: Any, key: list[str]) -> Any:
+        rows = self._find(table, given, key, None, None, "ignore")
+        change.add(names.dataset_name(table), deleted(table, rows))
+        return rows
 
     # ------------------------------------------------------------------ duplicates
 
@@ -383,25 +338,22 @@ class Updates:
         return rows
 
     def _change(
-        self, table: str, rows: Any, kind: str, values_: Mapping[str, Any], moment: float, order: int = 0
-    ) -> None:
-        """Write newer versions of rows. The change is added to the feed first: a duplicate entry does no harm, a
-        missing one would lose the change.
-        """
+        self, change: Change, table: str, rows: Any, kind: str, values_: Mapping[str, Any], moment: float,
+        order: int = 0,
+    ) -> None:  # fmt: skip
+        """Add newer versions of rows to a change, and to the feed."""
         if not rows.num_rows:
             return
-        self._tables.turns.check()
         if self._tables.layout.feed:
-            self._list_changes(table, rows, kind, values_, moment, order)
+            change.add(layouts.UPDATES, self._listed(table, rows, kind, values_, moment, order))
         hidden = names.version_column(table)
         stamps = rows[hidden].to_numpy() + 1
         if table != names.OBJECT:
             stamps = np.maximum(stamps, time.time_ns())
-        self._tables.datasets[table].write(set_column(rows, hidden, stamps))
+        change.add(names.dataset_name(table), set_column(rows, hidden, stamps))
 
-    def _list_changes(
-        self, table: str, rows: Any, kind: str, values_: Mapping[str, Any], moment: float, order: int
-    ) -> None:
+    def _listed(self, table: str, rows: Any, kind: str, values_: Mapping[str, Any], moment: float, order: int) -> Any:
+        """Changes of one kind as rows of the replication feed."""
         ids = {
             names.OBJECT: [names.OBJECT_ID, names.RA, names.DEC],
             names.SOURCE: [names.SOURCE_ID, names.RA, names.DEC, names.TIME],
@@ -410,13 +362,18 @@ class Updates:
         seconds = values.unix_tai(moment)
         chunk = int(seconds) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
         columns = {name: rows[name] for name in ids} | dict(values_)
-        write_changes(self._tables.archive[layouts.UPDATES], columns, kind, round(seconds * 1e9), moment, chunk, order)
+        return listed_changes(columns, kind, round(seconds * 1e9), moment, chunk, order)
 
 
-def write_changes(
-    dataset: Dataset, columns: Mapping[str, Any], kind: str, time_ns: int, moment: float, chunk: int, order: int
-) -> None:
-    """Add changes of one kind to the replication feed."""
+def deleted(table: str, rows: Any) -> Any:
+    """The versions of records of a main table by which they are deleted."""
+    return set_column(rows, names.version_column(table), np.full(rows.num_rows, names.GONE))
+
+
+def listed_changes(
+    columns: Mapping[str, Any], kind: str, time_ns: int, moment: float, chunk: int, order: int
+) -> Any:  # fmt: skip
+    """Changes of one kind as rows of the replication feed."""
     count = len(next(iter(columns.values())))
     given = {
         **columns,
@@ -430,7 +387,16 @@ def write_changes(
     }
     fields = [field for field in layouts.UPDATE_SCHEMA if field.name in given]
     arrays = [_array(given[field.name], field.type) for field in fields]
-    dataset.write(pa.table(arrays, pa.schema(fields)))
+    return pa.table(arrays, pa.schema(fields))
+
+
+def _occurrences(values_: Any, ids: Any) -> Any:
+    """How often each of some ids, which are distinct, occurs among values."""
+    found, counts = np.unique(values_, return_counts=True)
+    if not len(found):
+        return np.zeros(len(ids), np.int64)
+    places = np.minimum(np.searchsorted(found, ids), len(found) - 1)
+    return np.where(found[places] == ids, counts[places], 0)
 
 
 def _array(given: Any, kind: Any) -> Any:
