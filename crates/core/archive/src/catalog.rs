@@ -67,6 +67,16 @@ pub(crate) fn items(kind: &str, dataset: &DatasetRef) -> String {
 pub(crate) struct GroupRecord {
     /// By number.
     pub datasets: Vec<DatasetName>,
+    /// Another one after each change of the definition of one of them.
+    #[serde(default)]
+    pub token: String,
+}
+
+impl GroupRecord {
+    /// The same after a change.
+    pub(crate) fn changed(self) -> Self {
+        Self { token: clock::unique_batch(clock::stamp_us()).to_string(), ..self }
+    }
 }
 
 /// That a slice was dropped: chunks written to it before are gone on purpose.

@@ -6,16 +6,18 @@ use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
 use chronotile_chunk::Origin;
-use chronotile_store::{CallOptions, Chunk, ChunkKey, Commit, DatasetRef, Expect, Store, StoreError, Visibility};
+use chronotile_store::{
+    CallOptions, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Store, StoreError, Visibility,
+};
 use chronotile_types::{DatasetSpec, Duration, Membership, SliceId, normalize_schema};
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
 use crate::LOG;
-use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
 use crate::catalog::superseded::KnownSuperseded;
+use crate::catalog::{self, GroupRecord};
 use crate::error::{ArchiveError, Result};
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
 use crate::memory::{Memory, MemoryLimit};
@@ -48,6 +50,8 @@ struct Shared {
 pub(crate) struct Common {
     /// The datasets of the group by number; none where there is no group.
     frames: RwLock<BTreeMap<u8, Frame>>,
+    /// The record of the group as it was looked at last, and when.
+    group: RwLock<Option<(Bytes, Instant)>>,
     /// Slices known to exist. One may have been retired since: the engine then says so.
     slices: RwLock<HashSet<SliceId>>,
     /// Attempts that were seen to count, and since when that is known.
@@ -58,8 +62,13 @@ pub(crate) struct Common {
 
 impl Common {
     pub(crate) fn new(memory: MemoryLimit) -> Arc<Self> {
-        let (frames, slices) = Default::default();
-        Arc::new(Self { frames, slices, counting: RwLock::default(), superseded: RwLock::default(), memory })
+        let (frames, group, slices) = Default::default();
+        Arc::new(Self { frames, group, slices, counting: RwLock::default(), superseded: RwLock::default(), memory })
+    }
+
+    /// Notes what the record of the group is now.
+    pub(crate) fn saw_group(&self, stored: Bytes) {
+        *self.group.write().unwrap_or_else(PoisonError::into_inner) = Some((stored, Instant::now()));
     }
 
     fn put_frame(&self, frame: &Frame) {
@@ -198,6 +207,30 @@ impl Dataset {
     /// The number of the dataset in its group that a slice belongs to; 0 where there is no group.
     pub(crate) fn number_of(&self, slice: SliceId) -> u8 {
         if self.frame().spec.group.is_some() { Membership::number_of(slice) } else { 0 }
+    }
+
+    /// Reads the definitions of these datasets of its group again, if one of the group has changed: with one look into the catalog
+    /// if none has. With `fresh`, a look of the last seconds counts where one is a request to nodes.
+    ///
+    /// # Errors
+    /// The group, or one of the datasets, was dropped; the engine.
+    pub(crate) async fn refresh_together(&self, datasets: &[Self], fresh: bool) -> Result<()> {
+        let seen = self.shared.common.group.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if fresh
+            && self.fence.needs_closing()
+            && seen.as_ref().is_some_and(|(_, looked)| looked.elapsed() < LOOKED_FRESH)
+        {
+            return Ok(());
+        }
+        let name = self.frame().dataset.name;
+        let Some(stored) = self.reading.record(&catalog::group_key(name.as_str())).await? else {
+            return Err(ArchiveError::GroupNotFound { name: name.to_string(), hint: "; it was dropped".into() });
+        };
+        if seen.is_none_or(|(known, _)| known != stored) {
+            try_join_all(datasets.iter().map(Self::refresh)).await?;
+        }
+        self.shared.common.saw_group(stored);
+        Ok(())
     }
 
     /// Its slices that exist, ascending.
@@ -345,8 +378,9 @@ impl Dataset {
             spec.check_layout()?;
             let frame = Frame::new(spec.clone(), self.clock())?;
             let stored = catalog::to_json(&key, &spec)?;
-            let put = catalog::put(key.clone(), stored.clone(), Expect::Is(bytes));
-            match self.store.commit(&frame.dataset, Commit { before: vec![put], ..Commit::default() }).await {
+            let mut before = vec![catalog::put(key.clone(), stored.clone(), Expect::Is(bytes))];
+            before.extend(group_change(self.store(), &spec).await?);
+            match self.store.commit(&frame.dataset, Commit { before, ..Commit::default() }).await {
                 Ok(()) => {
                     self.set_frame(frame, stored);
                     return Ok(());
@@ -438,6 +472,15 @@ impl Dataset {
     pub(crate) fn known_slices<T>(&self, use_it: impl FnOnce(&mut HashSet<SliceId>) -> T) -> T {
         use_it(&mut self.shared.common.slices.write().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// What is to be put with a changed definition for those who read all datasets of its group.
+pub(crate) async fn group_change(store: &dyn Store, spec: &DatasetSpec) -> Result<Option<RecordPut>> {
+    let Some(member) = &spec.group else { return Ok(None) };
+    let key = catalog::group_key(member.group.as_str());
+    let Some((record, bytes)) = catalog::get::<GroupRecord>(store, &key).await? else { return Ok(None) };
+    let changed = catalog::to_json(&key, &record.changed())?;
+    Ok(Some(catalog::put(key, changed, Expect::Is(bytes))))
 }
 
 fn reading(store: &Arc<dyn Store>) -> Arc<dyn Store> {

@@ -175,6 +175,12 @@ impl Dataset {
         Ok(planned?.seeing(visible?))
     }
 
+    /// Makes `request` ready with the definition as this process last saw it, without a say in which attempts count.
+    async fn plan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
+        let slices = slices_of(self.store(), &self.frame(), request).await?;
+        self.plan(request, slices)
+    }
+
     /// As [`Self::replan`], without a say in which attempts count.
     async fn replan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
         // The definition seldom changes: slices are looked up by the known one meanwhile.
@@ -183,7 +189,7 @@ impl Dataset {
         refreshed?;
         match Arc::ptr_eq(&before.spec, &self.spec()) {
             true => self.plan(request, slices?),
-            false => self.plan(request, slices_of(self.store(), &self.frame(), request).await?),
+            false => self.plan_unseeing(request).await,
         }
     }
 
@@ -213,9 +219,18 @@ impl Group {
             parts.push((self.dataset(name)?.reader(), request));
         }
         let first = self.first().reader();
-        let visible = first.joint_visibility();
-        let plans = try_join_all(parts.iter().map(|(dataset, request)| dataset.replan_unseeing(request)));
-        let (visible, mut plans) = futures::try_join!(visible, plans)?;
+        let plan = || try_join_all(parts.iter().map(|(dataset, request)| dataset.plan_unseeing(request)));
+        // Definitions seldom change: slices are looked up by the known ones meanwhile.
+        let refresh = first.refresh_together(self.datasets(), false);
+        let (visible, planned, refreshed) = futures::join!(first.joint_visibility(), plan(), refresh);
+        refreshed?;
+        let current = |plans: &[Query]| {
+            plans.iter().zip(&parts).all(|(plan, (dataset, _))| Arc::ptr_eq(&plan.frame.spec, &dataset.spec()))
+        };
+        let (visible, mut plans) = match planned {
+            Ok(plans) if current(&plans) => (visible?, plans),
+            _ => (visible?, plan().await?),
+        };
         loop {
             let reads = parts.iter().zip(plans).map(|((dataset, request), plan)| {
                 let mut query = plan.seeing(visible.clone());
@@ -229,11 +244,11 @@ impl Group {
                 Err(ArchiveError::ReadRace { .. }) if visible.is_late() => {}
                 read => return read,
             }
-            plans = try_join_all(parts.iter().map(|(dataset, request)| dataset.replan_unseeing(request))).await?;
+            plans = plan().await?;
             let heads: Vec<_> = plans.iter().map(|plan| (&plan.frame, plan.scan(vec![], false))).collect();
             visible.look_ahead_jointly(first.store(), &heads).await?;
             // A batch that ended meanwhile may have made slices.
-            plans = try_join_all(parts.iter().map(|(dataset, request)| dataset.replan_unseeing(request))).await?;
+            plans = plan().await?;
         }
     }
 }

@@ -15,7 +15,8 @@ impl Archive {
     /// No group of this name; the engine.
     pub async fn group(&self, name: &str) -> Result<Group> {
         let store = self.reading();
-        let Some((record, _)) = catalog::get::<GroupRecord>(store.as_ref(), &catalog::group_key(name)).await? else {
+        let Some((record, bytes)) = catalog::get::<GroupRecord>(store.as_ref(), &catalog::group_key(name)).await?
+        else {
             return Err(ArchiveError::GroupNotFound { name: name.to_owned(), hint: self.groups_hint(name).await? });
         };
         let common = self.common();
@@ -27,6 +28,7 @@ impl Archive {
             };
             datasets.push(self.opened(spec, stored, common.clone())?);
         }
+        common.saw_group(bytes);
         Ok(Group::of(DatasetName::new(name).map_err(SpecError::from)?, datasets))
     }
 
@@ -66,7 +68,7 @@ impl Archive {
             }
             record.datasets.push(spec.name.clone());
             let expect = bytes.map_or(Expect::Absent, Expect::Is);
-            before.push(catalog::put(key.clone(), catalog::to_json(&key, &record)?, expect));
+            before.push(catalog::put(key.clone(), catalog::to_json(&key, &record.changed())?, expect));
         }
         let group = Membership { group: group.clone(), number: number as u8 };
         Ok((DatasetSpec { group: Some(group), ..spec }, before))

@@ -13,7 +13,7 @@ use super::{Copy, CopyOptions, Shared, lost_race};
 use crate::archive::{Archive, difference};
 use crate::catalog::clock;
 use crate::catalog::{self, CopyRecord, GroupRecord};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, group_change};
 use crate::error::{ArchiveError, Result};
 
 /// What this run put, or for a comparison would have put, as the dataset's copy record.
@@ -112,7 +112,7 @@ async fn group_records(source: &Archive, dataset: &Dataset, target: &Archive) ->
     let Some((ours, bytes)) = ours else { return Ok(vec![]) };
     match theirs {
         None => Ok(vec![catalog::put(key, bytes, Expect::Absent)]),
-        Some((theirs, _)) if theirs == ours => Ok(vec![]),
+        Some((theirs, _)) if theirs.datasets == ours.datasets => Ok(vec![]),
         Some((theirs, stored)) if ours.datasets.starts_with(&theirs.datasets) => {
             Ok(vec![catalog::put(key, bytes, Expect::Is(stored))])
         }
@@ -292,7 +292,9 @@ impl Claim {
             let widened = widened(&theirs, &ours);
             if widened != theirs {
                 let put_wide = catalog::put(key.clone(), catalog::to_json(&key, &widened)?, Expect::Is(bytes));
-                put(shared, vec![put_wide]).await?;
+                let mut before = vec![put_wide];
+                before.extend(group_change(shared.target.as_ref(), &widened).await?);
+                put(shared, before).await?;
                 shared.into.refresh_group().await?;
             }
             versions.insert(ours.group.as_ref().map_or(0, |group| group.number), ours.schema_versions.len());

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
-use futures::future::try_join_all;
 
 use crate::error::Result;
 use crate::group::Group;
@@ -34,7 +33,7 @@ impl Group {
         let Some(first) = datasets.first() else {
             return Err(self.first().frame().refuse("a batch needs rows of at least one dataset"));
         };
-        try_join_all(datasets.iter().map(|dataset| dataset.refresh_to_write())).await?;
+        first.refresh_together(self.datasets(), true).await?;
         let inputs = datasets.iter().map(|dataset| dataset.frame()).zip(rows).collect();
         super::write(first, inputs, options).await
     }

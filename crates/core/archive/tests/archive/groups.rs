@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_array::RecordBatch;
 use chronotile_archive::{
-    AddedColumn, Archive, ArchiveError, ConsolidateOptions, CopyOptions, Group, Result, RetireLimit, WriteOptions,
-    WriteReport,
+    AddedColumn, Archive, ArchiveError, ConsolidateOptions, CopyOptions, Group, ReadRequest, Result, RetireLimit,
+    WriteOptions, WriteReport,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, Faulty, Store, StoreError};
@@ -389,4 +389,28 @@ async fn datasets_join_a_group_at_the_same_moment() {
     };
     futures::future::try_join_all((0..16).map(create)).await.unwrap();
     assert_eq!(archive(&store).group("survey").await.unwrap().datasets().len(), 16);
+}
+
+#[tokio::test]
+async fn a_group_notices_columns_that_others_add_and_that_it_was_dropped() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let group = survey(&store).await;
+    write_all(&group, tables("old", 2), named("visit")).await.unwrap();
+    let theirs = survey(&store).await;
+    let field = arrow_schema::Field::new("more", arrow_schema::DataType::Int64, true);
+    theirs.dataset("forced").unwrap().add_columns(vec![AddedColumn { field, default: None }]).await.unwrap();
+    let columns = async |group: &Group| {
+        let found = group.read(vec![("forced", ReadRequest::default()), ("objects", ReadRequest::default())]).await;
+        found.map(|found| found.iter().map(|(schema, _)| schema.fields().len()).collect::<Vec<_>>())
+    };
+    assert_eq!(columns(&group).await.unwrap(), [6, 5]);
+    archive(&store).drop_group("survey").await.unwrap();
+    for error in [columns(&group).await.map(drop), write_all(&group, tables("new", 2), named("x")).await.map(drop)] {
+        assert!(matches!(error, Err(ArchiveError::GroupNotFound { .. })), "{error:?}");
+    }
+    // Made again, it has none of the old rows.
+    let again = survey(&store).await;
+    assert_eq!(contents(&again).await, nothing());
+    assert_eq!(columns(&group).await.unwrap(), [5, 5]);
+    assert_eq!(contents(&group).await, nothing());
 }
