@@ -74,6 +74,10 @@ impl Dataset {
     /// # Errors
     /// The engine.
     pub(crate) async fn sweep_strays(&self, strays: HashMap<Origin, HashSet<(SliceId, Tile)>>) -> Result<()> {
+        // A copy puts chunks before the records of their batches, and is unsettled until all records are there.
+        if strays.is_empty() || self.superseded().await?.unsettled {
+            return Ok(());
+        }
         let home = &self.frame().dataset;
         for (origin, tiles) in strays {
             if self.store().record(&catalog::intent_key(home, origin.batch)).await?.is_some() {

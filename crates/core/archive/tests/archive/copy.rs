@@ -748,3 +748,37 @@ async fn an_absent_record_may_be_expected_and_left_absent() {
         assert!(matches!(store.commit(&placed(), commit(other)).await.unwrap_err(), StoreError::RecordConflict { .. }));
     }
 }
+
+/// Chunks of a copy come before the records of their batches, and may be years old: a consolidation must not take them for what a
+/// write left that was cut off long ago.
+#[tokio::test(flavor = "multi_thread")]
+async fn consolidation_of_a_target_takes_nothing_of_a_copy_that_was_cut_off() {
+    const THREE_DAYS_US: i64 = 3 * 86_400_000_000;
+    let now_us = || std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
+    let mut beside_chunks_without_records = 0;
+    for call in 0.. {
+        let (source, target) = (memory(), memory());
+        let old = archive("test:", &source).with_machine_time(move || now_us() - THREE_DAYS_US);
+        let dataset = old.create(spec(), true).await.unwrap();
+        for note in ["a1", "b1", "c1"] {
+            write_edition(&dataset, note).await;
+        }
+        let (to, struck) = dying(&target, Fault { call, after: true, on_target: true });
+        let _ = copy_all(&source, &to).await;
+        if let Ok(copied) = archive("test:", &target).dataset("records").await {
+            let held = chunks(target.as_ref(), &placed()).await.len();
+            let known = copied.batches().await.unwrap().len();
+            beside_chunks_without_records += usize::from(held > 0 && known == 0);
+            consolidate(&copied).await;
+            assert_eq!(chunks(target.as_ref(), &placed()).await.len() > 0, held > 0, "call {call}");
+        }
+        let report = copy_one(&source, &target).await;
+        assert!(report.ok() && report.caught_up, "call {call}: {report:?}");
+        let copied = open(&target, "records").await;
+        assert_eq!(id_notes(&read_all(&copied).await), id_notes(&read_all(&dataset).await), "call {call}");
+        if !struck.load(Ordering::SeqCst) {
+            break;
+        }
+    }
+    assert!(beside_chunks_without_records > 0);
+}
