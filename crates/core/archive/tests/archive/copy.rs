@@ -770,7 +770,7 @@ async fn consolidation_of_a_target_takes_nothing_of_a_copy_that_was_cut_off() {
             let known = copied.batches().await.unwrap().len();
             beside_chunks_without_records += usize::from(held > 0 && known == 0);
             consolidate(&copied).await;
-            assert_eq!(chunks(target.as_ref(), &placed()).await.len() > 0, held > 0, "call {call}");
+            assert_eq!(chunks(target.as_ref(), &placed()).await.is_empty(), held == 0, "call {call}");
         }
         let report = copy_one(&source, &target).await;
         assert!(report.ok() && report.caught_up, "call {call}: {report:?}");
