@@ -232,13 +232,15 @@ impl Group {
             _ => (visible?, plan().await?),
         };
         loop {
-            let reads = parts.iter().zip(plans).map(|((dataset, request), plan)| {
+            // Each on a thread of its own: small tables are decoded where they are read.
+            let reads = parts.iter().cloned().zip(plans).map(|((dataset, request), plan)| {
                 let mut query = plan.seeing(visible.clone());
-                async move {
-                    dataset.prune_by_index(&mut query, request).await?;
+                let read = tokio::spawn(async move {
+                    dataset.prune_by_index(&mut query, &request).await?;
                     let rows = stream(dataset.store_arc(), Arc::new(query)).await?;
-                    Ok::<_, ArchiveError>((rows.schema(), rows.try_collect().await?))
-                }
+                    Ok::<Rows, ArchiveError>((rows.schema(), rows.try_collect().await?))
+                });
+                async { read.await.map_err(|_| ArchiveError::Cancelled)? }
             });
             match try_join_all(reads).await {
                 Err(ArchiveError::ReadRace { .. }) if visible.is_late() => {}
