@@ -55,6 +55,6 @@ def _plain(value: Any) -> Any:
 
 
 def _refuse(value: Any, name: str, expected: str, kind: str) -> NoReturn:
-    shown = repr(value)
+    shown = " ".join(repr(value).split())
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
     raise InvalidInputError(f"{name} is {shown}, of type {type(value).__name__}: give {expected}", kind=kind)

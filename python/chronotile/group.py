@@ -85,6 +85,7 @@ class Group:
         InvalidInputError, BatchConflictError, BusyError, OutcomeUnknownError, StorageFullError, ReadOnlyError
             As for :meth:`Dataset.write`.
         """
+        arguments.instance(data, Mapping, "data", "a dict of rows by dataset, such as {'sources': table}")
         check_batch_name(batch)
         replace = arguments.flag(replace, "replace")
         rows = [(name, self[name].native_rows(given)) for name, given in data.items()]
@@ -110,6 +111,9 @@ class Group:
         DatasetNotFoundError, InvalidInputError, DamagedChunkError
             As for :meth:`Dataset.read`.
         """
+        expected = "a dict of arguments of read by dataset, such as {'sources': {'region': region}}"
+        for given in (requests, *(requests.values() if isinstance(requests, Mapping) else ())):
+            arguments.instance(given, Mapping, "requests", expected)
         arrow = optional.module("pyarrow", "Group.read", "arrow")
         native = [(name, self[name].native_request(**arguments)) for name, arguments in requests.items()]
         tables = self._native.read(native)

@@ -91,6 +91,12 @@ def test_wrong_names_say_what_there_is(tmp_path: Path) -> None:
         for call in unknown:
             with pytest.raises(ct.DatasetNotFoundError, match=r"in group survey.*sources"):
                 call()
+        table: Any = rows(0, 1)
+        with pytest.raises(ct.InvalidInputError, match="dict of rows by dataset"):
+            group.write(table)
+        for wrong in ("sources", {"sources": "ra"}):
+            with pytest.raises(ct.InvalidInputError, match="dict of arguments of read by dataset"):
+                group.read(wrong)  # type: ignore[arg-type]
         with pytest.raises(ct.InvalidInputError, match="at least one dataset"):
             group.write({})
         with pytest.raises(ct.InvalidInputError, match="drop the whole group survey"):

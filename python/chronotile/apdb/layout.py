@@ -125,9 +125,9 @@ def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
     name = names.dataset_name(table.name)
     place = cells.sky(names.RA, names.DEC, scheme=layout.scheme, level=layout.level)
     if table.name == names.OBJECT:
-        hidden = {names.VERSION: pa.int64(), names.STORED_VISIT: pa.int64(), names.STORED_DETECTOR: pa.int32()}
         return archive.create(
-            name, schema=_with(table, hidden), cell=place, time=times.mjd(names.VALID_FROM, scale="tai"),
+            name, schema=_with(table, {names.VERSION: pa.int64()}), cell=place,
+            time=times.mjd(names.VALID_FROM, scale="tai"),
             window=layout.object_window, slice=layout.object_slice, id=names.OBJECT_ID, merge="latest",
             version=names.VERSION, layout=layout.storage, partition_cells=layout.partition_cells(table.name),
             moves=layout.object_moves_arcsec * values.ARCSECOND, group=names.GROUP, exist_ok=True,
@@ -155,10 +155,7 @@ def _with(table: Table, hidden: dict[str, Any]) -> Any:
     fields = [
         column.arrow.with_nullable(False) if column.name in table.key else column.arrow for column in table.columns
     ]
-    fields += [
-        pa.field(name, kind, nullable=name in (names.STORED_VISIT, names.STORED_DETECTOR))
-        for name, kind in hidden.items()
-    ]
+    fields += [pa.field(name, kind, nullable=False) for name, kind in hidden.items()]
     return pa.schema(fields, table.arrow.metadata)
 
 

@@ -26,7 +26,7 @@ REQUIRED: dict[str, dict[str, str]] = {
 """Required columns of each table with their types; an empty type means any integer."""
 
 # Internal columns beside those of the schema. Readers do not see them.
-VERSION, UPDATE, STORED_VISIT, STORED_DETECTOR, STORED = "_version", "_update", "_visit", "_detector", "_stored"
+VERSION, UPDATE, STORED = "_version", "_update", "_stored"
 
 GONE = 2**63 - 1
 """Version of a deleted record: greater than any other, and excluded from every read."""

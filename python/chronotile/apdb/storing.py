@@ -126,7 +126,7 @@ class Stores:
         for name, rows in given.items():
             if rows is not None:
                 given[name] = _constant(rows, names.UPDATE, 0, pa.int64())
-        given[names.OBJECT] = None if objects is None else self._versions(objects, time, visit, detector)
+        given[names.OBJECT] = None if objects is None else self._versions(objects, time)
         key = _key(visit, detector, time, given[names.OBJECT], timed) + suffix
         row = self._visit_row(key, visit, detector, time, given)
         tables = {names.dataset_name(name): rows for name, rows in given.items() if rows is not None}
@@ -143,16 +143,13 @@ class Stores:
             sum(reports[name].bytes for name in main),
         )  # fmt: skip
 
-    def _versions(self, objects: Any, time: float, visit: int, detector: int) -> Any:
+    def _versions(self, objects: Any, time: float) -> Any:
         """Convert objects to versions that are valid from `time` on."""
         table = self._tables.schema[names.OBJECT]
         given = arrow_table(objects, "objects")
         stale = [name for name in (names.VALID_FROM, names.VALID_TO) if name in given.schema.names]
         rows = conform(given.drop_columns(stale), table, {names.VALID_FROM: time}, "objects")
-        stored = (None, None) if visit == names.NO_VISIT else (visit, detector)
-        rows = _constant(rows, names.VERSION, values.version_of(time), pa.int64())
-        rows = _constant(rows, names.STORED_VISIT, stored[0], pa.int64())
-        return _constant(rows, names.STORED_DETECTOR, stored[1], pa.int32())
+        return _constant(rows, names.VERSION, values.version_of(time), pa.int64())
 
     def _visit_row(
         self, key: str, visit: int, detector: int, time: float, given: Mapping[str, Any]
@@ -208,10 +205,9 @@ class Stores:
         return Rows(dataset.read(ids=ids, columns=self._tables.columns(table, columns)).to_arrow())
 
 
-def _constant(rows: Any, name: str, value: int | None, kind: Any) -> Any:
+def _constant(rows: Any, name: str, value: int, kind: Any) -> Any:
     """Append a constant column to `rows`."""
-    field = pa.field(name, kind, name in (names.STORED_VISIT, names.STORED_DETECTOR))
-    return rows.append_column(field, pa.repeat(pa.scalar(value, kind), rows.num_rows))
+    return rows.append_column(pa.field(name, kind, nullable=False), pa.repeat(pa.scalar(value, kind), rows.num_rows))
 
 
 @contextmanager
