@@ -525,7 +525,7 @@ impl Dataset {
     ) -> PyResult<Bound<'py, PyDict>> {
         let dataset = self.open()?;
         let before = before.map(Moment::instant).transpose()?;
-        let options = ConsolidateOptions { chunks_min, before, dry_run };
+        let options = ConsolidateOptions { chunks_min, before, dry_run, ..Default::default() };
         let report_progress = reporter(progress);
         let report = wait(py, dataset.consolidate(options, Some(&report_progress)))?;
         reports::consolidate_report(py, &report)

@@ -98,6 +98,9 @@ pub struct ConsolidateOptions {
     pub chunks_min: Option<u64>,
     /// Only windows that end at or before this instant.
     pub before: Option<Instant>,
+    /// Rows that are older versions of others in their tile get chunks of their own where they are at least so many; where `None` they
+    /// do if there are 64, and a fourth of all rows.
+    pub older_min: Option<u64>,
     /// Count what would be done and do nothing.
     pub dry_run: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use chronotile_types::{DatasetName, DatasetSpec, NativeColumns, StorageLayout};
+use chronotile_types::{DatasetName, DatasetSpec, NativeColumns, SliceId, StorageLayout, Window};
 
 use crate::{Result, StoreError};
 
@@ -39,6 +39,8 @@ pub struct DatasetRef {
     pub label: DatasetName,
     /// The slice that is number 0.
     pub first_slice: i32,
+    /// How many windows a slice has, slice number 0 from window 0 on; `None` where each may have any.
+    pub windows_per_slice: Option<u32>,
     /// How its chunks are laid out.
     pub placement: Placement,
 }
@@ -46,7 +48,17 @@ pub struct DatasetRef {
 impl DatasetRef {
     /// A dataset whose chunks are kept as they are, each cell by itself.
     pub fn of_chunks(name: DatasetName) -> Self {
-        Self { label: name.clone(), first_slice: 0, name, placement: Placement::Chunks { partition_cells: 1 } }
+        let placement = Placement::Chunks { partition_cells: 1 };
+        Self { label: name.clone(), first_slice: 0, windows_per_slice: None, name, placement }
+    }
+
+    /// The windows that lie in a slice, first and last, as far as that is known.
+    pub fn windows_of(&self, slice: SliceId) -> (Window, Window) {
+        let everywhere = (Window(i32::MIN), Window(i32::MAX));
+        let Some(count) = self.windows_per_slice else { return everywhere };
+        let first = (i64::from(slice.0) - i64::from(self.first_slice)) * i64::from(count);
+        let window = |number: i64| Window(number.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32);
+        (window(first), window(first + i64::from(count) - 1))
     }
 
     /// The name of a dataset whose chunks are kept as they are: what an engine without [`crate::Capabilities::native_rows`] asks
@@ -78,6 +90,7 @@ impl From<&DatasetSpec> for DatasetRef {
             })),
         };
         let first_slice = spec.slice_numbered(0).0;
-        Self { name: spec.stored_as().clone(), label: spec.name.clone(), first_slice, placement }
+        let windows_per_slice = Some(spec.windows_per_slice);
+        Self { name: spec.stored_as().clone(), label: spec.name.clone(), first_slice, windows_per_slice, placement }
     }
 }

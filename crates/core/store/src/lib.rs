@@ -160,6 +160,8 @@ pub struct Scan {
     pub windows: (Window, Window),
     /// Whether chunks come with their bodies.
     pub bodies: bool,
+    /// Whether chunks of older versions ([`ChunkId::is_older`]) come too.
+    pub older: bool,
 }
 
 /// What one tile holds.
@@ -173,6 +175,14 @@ pub struct TileStatistics {
     pub rows: u64,
     /// Bytes of heads and bodies.
     pub bytes: u64,
+    /// How many of them are as one write left them ([`ChunkId::is_written`]).
+    pub written_chunks: u64,
+    /// How many are of older versions ([`ChunkId::is_older`]).
+    pub older_chunks: u64,
+    /// Rows in those.
+    pub older_rows: u64,
+    /// Bytes of those.
+    pub older_bytes: u64,
     /// Exclusive or of the ids of its chunks: with the same number of chunks and the same value here it holds the same ones.
     pub ids: u128,
 }
@@ -180,11 +190,27 @@ pub struct TileStatistics {
 impl TileStatistics {
     /// The statistics of a tile without chunks, to count from.
     pub fn none(tile: Tile) -> Self {
-        Self { tile, chunks: 0, rows: 0, bytes: 0, ids: 0 }
+        Self {
+            tile,
+            chunks: 0,
+            rows: 0,
+            bytes: 0,
+            written_chunks: 0,
+            older_chunks: 0,
+            older_rows: 0,
+            older_bytes: 0,
+            ids: 0,
+        }
     }
 
     /// Counts one more chunk; `bytes` are those of its head and body.
     pub fn add(&mut self, id: ChunkId, rows: u32, bytes: u64) {
+        if id.is_older() {
+            self.older_chunks += 1;
+            self.older_rows += u64::from(rows);
+            self.older_bytes += bytes;
+        }
+        self.written_chunks += u64::from(id.is_written());
         self.chunks += 1;
         self.rows += u64::from(rows);
         self.bytes += bytes;

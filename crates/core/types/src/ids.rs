@@ -92,6 +92,47 @@ id128! {
     BatchId
 }
 
+impl ChunkId {
+    const OLDER: u128 = 1 << 127;
+    const PARTED: u128 = 1 << 126;
+    const REWRITTEN: u128 = 1 << 125;
+
+    /// The id of a chunk as one write left it.
+    pub fn of_write(hash: u128) -> Self {
+        Self(hash & !(Self::OLDER | Self::PARTED | Self::REWRITTEN))
+    }
+
+    /// The id of a rewritten chunk from whose rows no older versions were parted.
+    pub fn of_any(hash: u128) -> Self {
+        Self(Self::of_write(hash).0 | Self::REWRITTEN)
+    }
+
+    /// The id of a rewritten chunk without the older versions that were found beside its rows: these lie in chunks of their own.
+    pub fn of_newest(hash: u128) -> Self {
+        Self(Self::of_any(hash).0 | Self::PARTED)
+    }
+
+    /// The id of a chunk of versions to each of which there is a newer one in the same tile. Comes after all ids of other kinds.
+    pub fn of_older(hash: u128) -> Self {
+        Self(Self::of_any(hash).0 | Self::OLDER)
+    }
+
+    /// Whether the chunk is as one write left it.
+    pub fn is_written(self) -> bool {
+        self.0 & (Self::OLDER | Self::PARTED | Self::REWRITTEN) == 0
+    }
+
+    /// Whether older versions of its records were parted from the rows of the chunk, at some time.
+    pub fn is_parted(self) -> bool {
+        self.0 & (Self::OLDER | Self::PARTED) == Self::PARTED
+    }
+
+    /// Whether each row of the chunk has a newer version in the same tile.
+    pub fn is_older(self) -> bool {
+        self.0 & Self::OLDER != 0
+    }
+}
+
 impl BatchId {
     /// The id of the batch a caller names `key`: the first 16 bytes of the key's BLAKE3 hash.
     pub fn of_key(key: &str) -> Self {
@@ -219,6 +260,16 @@ mod tests {
         fn ids_survive_text_and_bytes(id: u128) {
             prop_assert_eq!(ChunkId::from_hex(&ChunkId(id).to_string()), Some(ChunkId(id)));
             prop_assert_eq!(ChunkId::from_bytes(&ChunkId(id).to_bytes()), Some(ChunkId(id)));
+        }
+
+        #[test]
+        fn ids_tell_of_versions_and_those_of_older_ones_come_last(a: u128, b: u128) {
+            let kinds = [ChunkId::of_write(b), ChunkId::of_any(b), ChunkId::of_newest(b), ChunkId::of_older(a)];
+            prop_assert_eq!(kinds.map(ChunkId::is_written), [true, false, false, false]);
+            prop_assert_eq!(kinds.map(ChunkId::is_parted), [false, false, true, false]);
+            prop_assert_eq!(kinds.map(ChunkId::is_older), [false, false, false, true]);
+            prop_assert!(kinds[..3].iter().all(|id| *id < kinds[3]));
+            prop_assert!(kinds[..3].iter().all(|id| id.0 << 3 == b << 3));
         }
     }
 

@@ -266,7 +266,7 @@ pub(crate) async fn look_at_all(home: &Home, swaps: &BTreeMap<Partition, Swap>) 
     let looks: Vec<_> = swaps.values().map(|swap| first_missing(home, swap)).collect();
     let missing: Vec<Option<ChunkKey>> = stream::iter(looks).buffer_unordered(WRITE_AT_ONCE).try_collect().await?;
     match missing.into_iter().flatten().min() {
-        Some(key) => Err(StoreError::ChunkConflict { dataset: home.dataset.clone(), key }),
+        Some(key) => Err(StoreError::ChunkConflict { dataset: home.dataset.name.clone(), key }),
         None => Ok(()),
     }
 }
@@ -291,7 +291,7 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
             if lost.is_some() && state.there.is_empty() && is_there(home, &swap.put).await.map_err(reported)? {
                 return Ok(());
             }
-            return Err(StoreError::ChunkConflict { dataset: home.dataset.clone(), key: *key });
+            return Err(StoreError::ChunkConflict { dataset: home.dataset.name.clone(), key: *key });
         }
         match transact(home, swap, &state, deadline).await {
             Ok(true) => return settle(home, &state, call).await.map_err(|error| of_write(error, true)),

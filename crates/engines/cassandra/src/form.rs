@@ -15,7 +15,7 @@ use chronotile_cql::scylla::value::CqlValue;
 use chronotile_cql::{CqlError, Session};
 use chronotile_rows::Line;
 use chronotile_store::{Chunk, DatasetRef, Placement};
-use chronotile_types::{Cell, DatasetName, SliceId, Tile};
+use chronotile_types::{Cell, SliceId, Tile};
 
 use self::rows::{RowDatasets, RowForm};
 use crate::failure::malformed;
@@ -119,10 +119,8 @@ impl Sizes {
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
     pub session: Arc<Session>,
-    pub dataset: DatasetName,
-    /// What its tables are called by, and the slice that is number 0 of them.
-    pub label: DatasetName,
-    pub first_slice: i32,
+    /// The dataset as the caller knows it.
+    pub dataset: DatasetRef,
     pub form: Form,
 }
 
@@ -159,10 +157,10 @@ impl Home {
 
     /// The table of a slice.
     pub(crate) fn table(&self, slice: SliceId) -> String {
-        let number = SliceId(slice.0.wrapping_sub(self.first_slice));
+        let number = SliceId(slice.0.wrapping_sub(self.dataset.first_slice));
         match self.form {
-            Form::Chunks { .. } => names::chunk_table(&self.label, number),
-            Form::Rows(_) => names::row_table(&self.label, number),
+            Form::Chunks { .. } => names::chunk_table(&self.dataset.label, number),
+            Form::Rows(_) => names::row_table(&self.dataset.label, number),
         }
     }
 

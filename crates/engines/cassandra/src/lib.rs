@@ -153,8 +153,7 @@ impl CassandraStore {
 
     fn home(&self, dataset: &DatasetRef) -> Result<Home> {
         let form = Form::of(dataset, &self.shared.rows)?;
-        let DatasetRef { name, label, first_slice, .. } = dataset.clone();
-        Ok(Home { session: self.shared.session.clone(), dataset: name, label, first_slice, form })
+        Ok(Home { session: self.shared.session.clone(), dataset: dataset.clone(), form })
     }
 
     fn writable(&self) -> Result<()> {
@@ -181,7 +180,7 @@ impl CassandraStore {
     }
 
     async fn check_slices(&self, home: &Home, chunks: &[Chunk]) -> Result<()> {
-        let dataset = &home.dataset;
+        let dataset = &home.dataset.name;
         let slices: HashSet<SliceId> = chunks.iter().map(|chunk| chunk.key.slice).collect();
         for slice in slices {
             let known = (dataset.clone(), slice);
@@ -208,7 +207,7 @@ impl CassandraStore {
         require_removed: bool,
         begun: bool,
     ) -> Result<()> {
-        let dataset = &home.dataset;
+        let dataset = &home.dataset.name;
         let slices: HashSet<SliceId> = put.iter().map(|chunk| chunk.key.slice).collect();
         let lost = |error: CqlError| match error {
             CqlError::NoTable { .. } => {
@@ -285,7 +284,7 @@ impl Store for CassandraStore {
         let home = &self.home(dataset)?;
         let Commit { before, put, remove, require_removed, after, stamp_us: _ } = commit;
         if let Form::Rows(form) = &home.form {
-            form.check(&home.dataset, &put)?;
+            form.check(&home.dataset.name, &put)?;
         }
         self.check_slices(home, &put).await?;
         if require_removed && !remove.is_empty() {

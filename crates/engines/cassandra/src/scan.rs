@@ -26,6 +26,10 @@ use crate::schema::unless_gone;
 const READ_AT_ONCE: usize = 32;
 /// Cells asked for one by one; above, those that exist are listed first.
 const CELLS_ASKED: u64 = 2_048;
+/// Tiles named in a statement, at most.
+const TILES_NAMED: usize = 64;
+/// From here on ids are those of older versions.
+const OLDER_FROM: &str = "0x80";
 /// Parts of the ring that a listing of partitions is cut in, and how many are read at once.
 const RING_PARTS: i64 = 16;
 const RING_AT_ONCE: usize = 16;
@@ -42,6 +46,7 @@ struct Reader {
     call: Call,
     windows: (Window, Window),
     bodies: bool,
+    older: bool,
 }
 
 /// Streams chunks as the contract of the store has it.
@@ -51,8 +56,8 @@ pub(crate) fn scan(
     call: Call,
     scan: Scan,
 ) -> BoxStream<'static, chronotile_store::Result<Vec<Chunk>>> {
-    let Scan { slices, cells, windows, bodies } = scan;
-    let reader = Arc::new(Reader { home, sizes, call, windows, bodies });
+    let Scan { slices, cells, windows, bodies, older } = scan;
+    let reader = Arc::new(Reader { home, sizes, call, windows, bodies, older });
     let places = {
         let reader = reader.clone();
         stream::iter(slices)
@@ -201,6 +206,7 @@ impl Reader {
             return Ok(Segment::GONE);
         };
         look_again(&self.home, &mut part.chunks, doubtful).await?;
+        part.chunks.retain(|chunk| self.older || !chunk.key.id.is_older());
         Ok(part)
     }
 
@@ -208,11 +214,13 @@ impl Reader {
     /// answers changes the partition's epoch; what was read of the tile at hand is then read again.
     async fn partition_at_once(&self, whole: &Place) -> Result<(Segment, Vec<ChunkKey>), CqlError> {
         let (columns, mut held) = begin(&self.home, whole.slice, whole.cells[0], self.bodies, false).await?;
-        let mut select = self.home.session.prepare(&self.select(whole.slice, &columns), true).await?;
+        let named = self.windows_to_name(whole);
+        let select = self.select(whole.slice, &columns, named.is_some());
+        let mut select = self.home.session.prepare(&select, true).await?;
         let mut left = Some(whole.clone());
         'places: while let Some(place) = left {
             let (now, rest) = place.split(self.windows.0);
-            let values = self.values(&now);
+            let values = self.values(&now, named.as_deref());
             let mut state = PagingState::start();
             loop {
                 select.set_page_size(held.sizes(&self.sizes).page_rows(self.bodies));
@@ -237,23 +245,43 @@ impl Reader {
         held.end()
     }
 
-    /// The statement that reads cells of a partition from a window on.
-    fn select(&self, slice: SliceId, columns: &str) -> String {
-        let Names { partition, cell, window, first_filtered, .. } = self.home.names();
-        let cells = if self.home.form.cells() == 1 { String::new() } else { format!(" AND {cell} IN ?") };
-        let filter = if self.bodies { "" } else { first_filtered };
-        let table = self.home.place(slice);
-        format!(
-            "SELECT {columns} FROM {table} WHERE {partition} = ?{cells} AND {window} >= ? AND {window} <= ?{filter}"
-        )
+    /// The windows to read where the older versions of records are left out, which only a statement that names each window can have
+    /// the nodes do; `None` where they come too or the windows are many: then they are left out here.
+    fn windows_to_name(&self, place: &Place) -> Option<Vec<Window>> {
+        if self.older {
+            return None;
+        }
+        let (first, last) = self.home.dataset.windows_of(place.slice);
+        let (first, last) = (first.max(self.windows.0).0, last.min(self.windows.1).0);
+        let count = (i64::from(last) - i64::from(first) + 1).max(0) as usize;
+        (count * place.cells.len() <= TILES_NAMED).then(|| (first..=last).map(Window).collect())
     }
 
-    fn values(&self, place: &Place) -> Vec<Option<CqlValue>> {
+    /// The statement that reads cells of a partition from a window on, or in `named` windows, without older versions.
+    fn select(&self, slice: SliceId, columns: &str, named: bool) -> String {
+        let Names { partition, cell, window, id, first_filtered, .. } = self.home.names();
+        let cells = if self.home.form.cells() == 1 { String::new() } else { format!(" AND {cell} IN ?") };
+        let filter = if self.bodies { "" } else { first_filtered };
+        let windows = match named {
+            true => format!("{window} IN ? AND {id} < {OLDER_FROM}"),
+            false => format!("{window} >= ? AND {window} <= ?"),
+        };
+        let table = self.home.place(slice);
+        format!("SELECT {columns} FROM {table} WHERE {partition} = ?{cells} AND {windows}{filter}")
+    }
+
+    fn values(&self, place: &Place, named: Option<&[Window]>) -> Vec<Option<CqlValue>> {
         let mut values = vec![CqlValue::BigInt(self.home.partition(place.cells[0]))];
         if self.home.form.cells() > 1 {
             values.push(CqlValue::List(place.cells.iter().map(|cell| CqlValue::BigInt(cell.0)).collect()));
         }
-        values.extend([place.from, self.windows.1].map(|window| CqlValue::Int(window.0)));
+        match named {
+            Some(windows) => {
+                let left = windows.iter().filter(|window| **window >= place.from);
+                values.push(CqlValue::List(left.map(|window| CqlValue::Int(window.0)).collect()));
+            }
+            None => values.extend([place.from, self.windows.1].map(|window| CqlValue::Int(window.0))),
+        }
         values.into_iter().map(Some).collect()
     }
 }

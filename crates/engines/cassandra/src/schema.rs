@@ -276,7 +276,7 @@ async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> Result<()> 
     };
     let added = unless_gone(home, slice, &quorum_call(session), add).await;
     lease.release(session).await;
-    added.map_err(refused)?.ok_or_else(|| StoreError::NoSlice { dataset: home.dataset.clone(), slice })
+    added.map_err(refused)?.ok_or_else(|| StoreError::NoSlice { dataset: home.dataset.name.clone(), slice })
 }
 
 /// Sees to it that the tables of some chunks have the columns that these have.
@@ -285,7 +285,7 @@ pub(crate) async fn make_columns(home: &Home, form: &RowForm, chunks: &[Chunk]) 
         let call = quorum_call(&home.session);
         let found = unless_gone(home, slice, &call, || form.columns_of(home, slice, true)).await.map_err(refused)?;
         let Some(found) = found else {
-            return Err(StoreError::NoSlice { dataset: home.dataset.clone(), slice });
+            return Err(StoreError::NoSlice { dataset: home.dataset.name.clone(), slice });
         };
         if found < columns {
             add_columns(home, form, slice).await?;
@@ -318,7 +318,7 @@ pub(crate) async fn unless_gone<T, F: Future<Output = std::result::Result<T, Cql
             }
             result => return result.map(Some),
         };
-        if !has_table(&home.session, &home.dataset, slice).await? {
+        if !has_table(&home.session, &home.dataset.name, slice).await? {
             return Ok(None);
         }
         if Instant::now() > deadline {
@@ -329,7 +329,7 @@ pub(crate) async fn unless_gone<T, F: Future<Output = std::result::Result<T, Cql
 }
 
 async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlError> {
-    let (session, dataset) = (&home.session, &home.dataset);
+    let (session, dataset) = (&home.session, &home.dataset.name);
     let settings = session.settings();
     let keyspace = &settings.keyspace;
     let table = home.table(slice);
@@ -367,7 +367,7 @@ pub(crate) async fn table_id(session: &Session, dataset: &DatasetName, slice: Sl
 /// Drops a slice's table under the schema_mutex's lease, if it is still the one of this id: of a slice that was dropped by somebody
 /// else and made again meanwhile the new table stays.
 pub(crate) async fn drop_slice(home: &Home, slice: SliceId, known: &str) -> Result<()> {
-    let (session, dataset) = (&home.session, &home.dataset);
+    let (session, dataset) = (&home.session, &home.dataset.name);
     let Some(lease) = Lease::acquire(session, &Goal::Gone(home, slice)).await? else { return Ok(()) };
     let since = Instant::now();
     let keyspace = &session.settings().keyspace;
@@ -419,8 +419,8 @@ enum Goal<'a> {
 impl Goal<'_> {
     async fn is_reached(&self) -> std::result::Result<bool, CqlError> {
         match self {
-            Self::Ready(home, slice) => is_there(&home.session, &home.dataset, *slice, true).await,
-            Self::Gone(home, slice) => is_there(&home.session, &home.dataset, *slice, false).await,
+            Self::Ready(home, slice) => is_there(&home.session, &home.dataset.name, *slice, true).await,
+            Self::Gone(home, slice) => is_there(&home.session, &home.dataset.name, *slice, false).await,
             Self::Columns(home, form, slice) => match form.addition(home, *slice).await {
                 // A node that was away does not know the table yet.
                 Err(CqlError::NoTable { .. }) => Ok(false),
@@ -432,9 +432,9 @@ impl Goal<'_> {
     /// What others read in a lease of this goal.
     fn text(&self) -> String {
         match self {
-            Self::Ready(home, slice) => format!("ready {} {}", home.dataset, slice.0),
-            Self::Gone(home, slice) => format!("gone {} {}", home.dataset, slice.0),
-            Self::Columns(home, _, slice) => format!("columns {} {}", home.dataset, slice.0),
+            Self::Ready(home, slice) => format!("ready {} {}", home.dataset.name, slice.0),
+            Self::Gone(home, slice) => format!("gone {} {}", home.dataset.name, slice.0),
+            Self::Columns(home, _, slice) => format!("columns {} {}", home.dataset.name, slice.0),
         }
     }
 }

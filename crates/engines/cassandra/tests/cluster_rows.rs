@@ -174,6 +174,7 @@ impl Store for Wrapping {
             cells: Cells::All,
             windows: (Window(i32::MIN), Window(i32::MAX)),
             bodies: true,
+            older: true,
         };
         let chunks: Vec<Chunk> = store.scan(dataset, all).await?.try_concat().await?;
         let count = |chunk: &Chunk| (chunk.key.id, chunk.rows, chunk.head.len() + chunk.body.len());

@@ -28,7 +28,7 @@ fn put(ids: std::ops::Range<u128>) -> Commit {
 }
 
 fn everything() -> Scan {
-    Scan { slices: vec![SliceId(0)], cells: Cells::All, windows: (Window(0), Window(0)), bodies: true }
+    Scan { slices: vec![SliceId(0)], cells: Cells::All, windows: (Window(0), Window(0)), bodies: true, older: true }
 }
 
 #[tokio::test(flavor = "multi_thread")]

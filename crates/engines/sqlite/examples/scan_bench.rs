@@ -151,6 +151,7 @@ fn footprint(slices: bool, first: i64, runs: i64, bodies: bool) -> Scan {
         cells: Cells::Ranges((0..runs).map(range).collect()),
         windows: (Window(0), Window(WINDOWS - 1)),
         bodies,
+        older: true,
     }
 }
 

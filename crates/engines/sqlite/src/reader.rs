@@ -259,12 +259,13 @@ impl Scanner {
     ) -> rusqlite::Result<Option<End>> {
         let (window_first, window_last) = self.scan.windows;
         // Both row comparisons bound the walk through the table; the last condition picks windows within it where the
-        // range has several cells. An empty id comes before every other.
+        // range has several cells, and leaves out older versions. An empty id comes before every other.
         let sql = format!(
             "SELECT cell, window, id, rows, bytes, chunk FROM {}
-             WHERE (cell, window, id) > (?1, ?2, ?3) AND (cell, window) <= (?4, ?5) AND window BETWEEN ?6 AND ?5
+             WHERE (cell, window, id) > (?1, ?2, ?3) AND (cell, window) <= (?4, ?5) AND window BETWEEN ?6 AND ?5 {}
              ORDER BY cell, window, id",
-            layout::keys_table(&self.dataset, slice)
+            layout::keys_table(&self.dataset, slice),
+            if self.scan.older { "" } else { "AND id < x'80'" }
         );
         let (tile, id) = match self.after {
             Some((tile, id)) => (tile, Some(id.to_bytes())),

@@ -32,8 +32,13 @@ impl Scope {
     }
 
     fn scan(&self, slice: SliceId, bodies: bool) -> Scan {
-        let all =
-            Scan { slices: vec![slice], cells: Cells::All, windows: (Window(i32::MIN), Window(i32::MAX)), bodies };
+        let all = Scan {
+            slices: vec![slice],
+            cells: Cells::All,
+            windows: (Window(i32::MIN), Window(i32::MAX)),
+            bodies,
+            older: true,
+        };
         let Self::Tiles(slices) = self else { return all };
         let cells: BTreeSet<_> = slices.get(&slice).into_iter().flatten().map(|tile| tile.cell).collect();
         Scan { cells: Cells::Ranges(cells.into_iter().map(|cell| (cell, cell)).collect()), ..all }

@@ -18,7 +18,7 @@ use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
 use crate::memory::Held;
-use crate::read::groups::{scan, touched, whole_tiles};
+use crate::read::groups::{HEADS, scan, touched, whole_tiles};
 use crate::read::query::Query;
 use crate::read::stream;
 use crate::request::ReadRequest;
@@ -152,7 +152,7 @@ impl Dataset {
     /// Counts the chunks that filters of texts leave to read.
     async fn count_filtered(&self, query: &Query, report: &mut IndexUse) -> Result<()> {
         let keys: Option<HashSet<ChunkKey>> = query.keys.as_ref().map(|keys| keys.iter().copied().collect());
-        let mut tiles = whole_tiles(scan(self.store_arc(), query, query.slices.clone(), false).await?);
+        let mut tiles = whole_tiles(scan(self.store_arc(), query, query.slices.clone(), HEADS).await?);
         (report.chunks, report.chunks_read) = (0, 0);
         while let Some(mut chunks) = tiles.try_next().await? {
             report.chunks += chunks.len() as u64;

@@ -17,7 +17,7 @@ use super::segment::{Segment, Shape};
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
-use crate::read::groups::scan;
+use crate::read::groups::{HEADS, scan};
 use crate::read::on_pool;
 use crate::read::predicate::Test;
 use crate::read::query::Query;
@@ -67,7 +67,7 @@ impl Looked {
     /// Also whether some batches ended so late that rows of theirs may have been missed.
     async fn look(store: &Arc<dyn Store>, query: &Query, slices: Vec<SliceId>) -> Result<(Self, bool)> {
         let mut late = false;
-        let mut groups = scan(store.clone(), query, slices, false).await?;
+        let mut groups = scan(store.clone(), query, slices, HEADS).await?;
         let mut looked = Self { tiles: vec![], keys: vec![] };
         while let Some(chunks) = groups.try_next().await? {
             late |= query.decides_late(&chunks).await?;

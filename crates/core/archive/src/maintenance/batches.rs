@@ -246,7 +246,7 @@ impl Dataset {
         for frame in self.frames() {
             let mut slices = self.store().slices(&frame.dataset).await?;
             slices.retain(|slice| frame.spec.has_slice(*slice));
-            let scan = Scan { slices, cells: Cells::All, windows, bodies: false };
+            let scan = Scan { slices, cells: Cells::All, windows, bodies: false, older: true };
             let mut heads = self.store().scan(&frame.dataset, scan).await?;
             while let Some(chunks) = heads.try_next().await? {
                 for chunk in chunks {

@@ -5,7 +5,7 @@
 //! read are taken away by id in the same commit that puts the new ones, and only if all of them are still there. Any chunks of a
 //! tile may be rewritten without the others, so a tile of any size is rewritten in bounded memory.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
@@ -41,11 +41,11 @@ const BYTES_PER_COMMIT: u64 = 16 << 20;
 const SET_BYTES: usize = 16 << 20;
 /// Decoded bytes of chunks that are rewritten together, as far as one chunk does not have more.
 const SET_BYTES_DECODED: usize = 32 << 20;
-/// Tiles committed at the same time where each is a commit of its own.
-const TILES_AT_ONCE: usize = 16;
-/// Older versions get chunks of their own where they are at least so many, and at least one in so many rows.
-const OLDER_ROWS_MIN: usize = 64;
-const OLDER_SHARE: usize = 4;
+/// Commits at the same time where one is for one partition, and bytes of new chunks in each.
+const COMMITS_AT_ONCE: usize = 16;
+const PARTITION_BYTES: usize = 1 << 20;
+/// Chunks of older versions are rewritten as fewer where a tile has so many.
+const OLDER_CHUNKS: u64 = 8;
 /// Chunks of so many bytes are large enough.
 const CHUNK_BYTES_GOOD: u64 = 128 << 10;
 /// Chunks looked up at once.
@@ -64,6 +64,67 @@ pub(crate) struct Unwanted {
 impl Unwanted {
     fn has(&self, origin: &Origin) -> bool {
         origin.batch == self.batch && origin.written_us < self.before_us && Some(*origin) != self.keep
+    }
+}
+
+/// The chunks of a tile that are rewritten together: those of older versions, or all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Written as they are, or the newest versions in the tile.
+    Current,
+    /// Older versions alone.
+    Older,
+}
+
+impl Kind {
+    fn of(id: ChunkId) -> Self {
+        if id.is_older() { Self::Older } else { Self::Current }
+    }
+}
+
+/// Where older versions get chunks of their own: they are at least so many, and at least one `among` so many rows.
+#[derive(Clone, Copy, Debug)]
+struct Parting {
+    rows_min: usize,
+    among: usize,
+}
+
+impl Default for Parting {
+    fn default() -> Self {
+        Self { rows_min: 64, among: 4 }
+    }
+}
+
+impl Parting {
+    fn by(options: &ConsolidateOptions) -> Self {
+        let told = |rows: u64| Self { rows_min: usize::try_from(rows).unwrap_or(usize::MAX), among: usize::MAX };
+        options.older_min.map_or_else(Self::default, told)
+    }
+}
+
+/// What a tile has of one kind of chunks.
+struct Load {
+    tile: Tile,
+    chunks: u64,
+    /// How many are as one write left them, or of older versions.
+    loose: u64,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Load {
+    fn of(tile: &TileStatistics, kind: Kind) -> Self {
+        let (chunks, rows, bytes) = (tile.older_chunks, tile.older_rows, tile.older_bytes);
+        match kind {
+            Kind::Older => Self { tile: tile.tile, chunks, loose: chunks, rows, bytes },
+            Kind::Current => Self {
+                tile: tile.tile,
+                chunks: tile.chunks - chunks,
+                loose: tile.written_chunks,
+                rows: tile.rows - rows,
+                bytes: tile.bytes - bytes,
+            },
+        }
     }
 }
 
@@ -112,19 +173,16 @@ impl Dataset {
         let mut report = ConsolidateReport::default();
         let mut strays = Strays::new();
         let work = self.tiles_to_consolidate(&frame, &options).await?;
-        let total: u64 = work.iter().map(|(_, tiles)| tiles.len() as u64).sum();
+        let total: u64 = work.iter().map(|(_, _, tiles)| tiles.len() as u64).sum();
         let mut done = 0;
-        for (slice, tiles) in work {
+        for (slice, kind, tiles) in work {
             for tiles in per_commit(&tiles) {
+                let (to, found) = ((slice, kind), (&mut report, &mut strays));
                 match tiles {
                     [large] if large.bytes > BYTES_PER_COMMIT => {
-                        self.consolidate_large(&frame, slice, large.tile, options.dry_run, (&mut report, &mut strays))
-                            .await?;
+                        self.consolidate_large(&frame, to, large.tile, &options, found).await?;
                     }
-                    tiles => {
-                        self.consolidate_tiles(&frame, slice, tiles, options.dry_run, (&mut report, &mut strays))
-                            .await?;
-                    }
+                    tiles => self.consolidate_tiles(&frame, to, tiles, &options, found).await?,
                 }
                 done += tiles.len() as u64;
                 if let Some(progress) = progress {
@@ -145,7 +203,7 @@ impl Dataset {
         &self,
         frame: &Frame,
         options: &ConsolidateOptions,
-    ) -> Result<Vec<(SliceId, Vec<TileStatistics>)>> {
+    ) -> Result<Vec<(SliceId, Kind, Vec<Load>)>> {
         let chunks_min = options.chunks_min.unwrap_or(2).max(2);
         let range = chronotile_types::TimeRange { start: None, end: options.before };
         let limit = Bounds::new(&frame.spec, &range)?;
@@ -155,9 +213,15 @@ impl Dataset {
         let mut work = Vec::new();
         for slice in self.slices().await? {
             let mut tiles = self.store().statistics(&frame.dataset, slice).await?;
-            tiles.retain(|tile| tile.chunks >= chunks_min && ended(&tile.tile) && !well_filled(tile, row_bytes));
-            if !tiles.is_empty() {
-                work.push((slice, tiles));
+            tiles.retain(|tile| ended(&tile.tile));
+            let older_min = if options.older_min.is_some() { 2 } else { OLDER_CHUNKS };
+            for (kind, chunks_min) in [(Kind::Current, chunks_min), (Kind::Older, chunks_min.max(older_min))] {
+                let mut loads: Vec<Load> = tiles.iter().map(|tile| Load::of(tile, kind)).collect();
+                // Others are as a consolidation left them.
+                loads.retain(|load| load.chunks >= chunks_min && load.loose > 0 && !well_filled(load, row_bytes));
+                if !loads.is_empty() {
+                    work.push((slice, kind, loads));
+                }
             }
         }
         Ok(work)
@@ -166,17 +230,17 @@ impl Dataset {
     async fn consolidate_tiles(
         &self,
         frame: &Frame,
-        slice: SliceId,
-        tiles: &[TileStatistics],
-        dry_run: bool,
+        (slice, kind): (SliceId, Kind),
+        tiles: &[Load],
+        options: &ConsolidateOptions,
         (report, strays): (&mut ConsolidateReport, &mut Strays),
     ) -> Result<()> {
-        let wanted = self.written_to(frame, slice, tiles.iter().map(|tile| tile.tile).collect()).await?;
-        let chunks = self.chunks_of(frame, slice, &wanted, true).await?;
+        let wanted: HashSet<Tile> = tiles.iter().map(|load| load.tile).collect();
+        let chunks = self.chunks_of(frame, slice, &wanted, (true, kind)).await?;
         let (tiles, failed) = self.tiles_of(frame, chunks, strays).await?;
         report.failed.extend(failed);
-        let worker = frame.clone();
-        let rewrites = on_pool(move || Ok(rewrite_tiles(&worker, tiles, true))).await?;
+        let (worker, parting) = (frame.clone(), Parting::by(options));
+        let rewrites = on_pool(move || Ok(rewrite_tiles(&worker, tiles, (true, parting)))).await?;
         let mut work = Vec::new();
         for (tile, rewritten) in rewrites {
             match rewritten {
@@ -184,7 +248,7 @@ impl Dataset {
                 Err(error) => report.failed.push(TileFailure::of(tile, error)?),
             }
         }
-        self.commit_rewrites(work, dry_run, report).await
+        self.commit_rewrites(work, options.dry_run, report).await
     }
 
     /// Rewrites a large tile, some of its chunks at a time, in order of time: what lies together in time comes together. Where
@@ -192,12 +256,12 @@ impl Dataset {
     async fn consolidate_large(
         &self,
         frame: &Frame,
-        slice: SliceId,
+        (slice, kind): (SliceId, Kind),
         tile: Tile,
-        dry_run: bool,
+        options: &ConsolidateOptions,
         (report, strays): (&mut ConsolidateReport, &mut Strays),
     ) -> Result<()> {
-        let heads = self.chunks_of(frame, slice, &HashSet::from([tile]), false).await?;
+        let heads = self.chunks_of(frame, slice, &HashSet::from([tile]), (false, kind)).await?;
         let (mut tiles, failed) = self.tiles_of(frame, heads, strays).await?;
         report.failed.extend(failed);
         let mut heads = tiles.pop().unwrap_or_default();
@@ -206,7 +270,7 @@ impl Dataset {
         for set in sets(&heads) {
             let keys: Vec<ChunkKey> = set.iter().map(|part| part.chunk.key).collect();
             let is_good =
-                |part: &ParsedChunk| part.head.origins.len() > 1 || part.head.body_bytes as u64 >= CHUNK_BYTES_GOOD;
+                |part: &ParsedChunk| !part.chunk.key.id.is_written() || part.head.body_bytes as u64 >= CHUNK_BYTES_GOOD;
             if keys.len() < 2 || set.iter().all(is_good) {
                 continue;
             }
@@ -217,11 +281,11 @@ impl Dataset {
             }
             let (tiles, failed) = self.tiles_of(frame, chunks, strays).await?;
             report.failed.extend(failed);
-            let worker = frame.clone();
-            let rewritten = on_pool(move || Ok(rewrite_tiles(&worker, tiles, false))).await?;
+            let (worker, parting) = (frame.clone(), Parting::by(options));
+            let rewritten = on_pool(move || Ok(rewrite_tiles(&worker, tiles, (false, parting)))).await?;
             for (tile, rewrites) in rewritten {
                 match rewrites {
-                    Ok(rewrites) => self.commit_rewrites(rewrites, dry_run, report).await?,
+                    Ok(rewrites) => self.commit_rewrites(rewrites, options.dry_run, report).await?,
                     Err(error) => report.failed.push(TileFailure::of(tile, error)?),
                 }
             }
@@ -294,25 +358,13 @@ impl Dataset {
         Ok(())
     }
 
-    /// Those of the tiles that have a chunk of a single write. Others are as a consolidation left them.
-    async fn written_to(&self, frame: &Frame, slice: SliceId, tiles: HashSet<Tile>) -> Result<HashSet<Tile>> {
-        let mut found = HashSet::new();
-        for chunk in self.chunks_of(frame, slice, &tiles, false).await? {
-            // A damaged head is looked at again, and told of then.
-            if frame.head(&chunk).map_or(true, |head| head.origins.len() == 1) {
-                found.insert(chunk.key.tile);
-            }
-        }
-        Ok(found)
-    }
-
-    /// The chunks of some tiles of a slice.
+    /// The chunks of some tiles of a slice, of one kind.
     async fn chunks_of(
         &self,
         frame: &Frame,
         slice: SliceId,
         tiles: &HashSet<Tile>,
-        bodies: bool,
+        (bodies, kind): (bool, Kind),
     ) -> Result<Vec<Chunk>> {
         let mut cells: Vec<_> = tiles.iter().map(|tile| tile.cell).collect();
         cells.sort_unstable();
@@ -320,34 +372,64 @@ impl Dataset {
         let windows = tiles.iter().map(|tile| tile.window);
         let (Some(first), Some(last)) = (windows.clone().min(), windows.max()) else { return Ok(vec![]) };
         let ranges: Arc<[_]> = cells.into_iter().map(|cell| (cell, cell)).collect();
-        let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges), windows: (first, last), bodies };
+        let (cells, older) = (Cells::Ranges(ranges), kind == Kind::Older);
+        let scan = Scan { slices: vec![slice], cells, windows: (first, last), bodies, older };
         let scanned = self.store().scan(&frame.dataset, scan).await?.map_err(ArchiveError::from);
         let mut chunks: Vec<Chunk> = scanned.try_concat().await?;
-        chunks.retain(|chunk| tiles.contains(&chunk.key.tile));
+        chunks.retain(|chunk| tiles.contains(&chunk.key.tile) && Kind::of(chunk.key.id) == kind);
         Ok(chunks)
     }
 
-    /// Commits rewrites, all at once or, where the engine cannot, does not take one of them, or somebody changed one of the tiles,
-    /// one by one; `false` for those that lost.
+    /// Commits rewrites, all at once or, where the engine cannot, those of each partition; where it does not take one of them, or
+    /// somebody changed one of the tiles, one by one. `false` for those that lost.
     async fn replace(&self, rewrites: Vec<Rewrite>) -> Result<Vec<(Rewrite, Result<bool>)>> {
         if rewrites.is_empty() {
             return Ok(vec![]);
         }
         // One transaction for many tiles is much cheaper than one for each, but a change of any tile fails all of them.
-        if self.store().capabilities().atomic_commits {
-            match self.try_replace(&rewrites).await {
-                Ok(true) => return Ok(rewrites.into_iter().map(|rewrite| (rewrite, Ok(true))).collect()),
+        let runs = match self.store().capabilities().atomic_commits {
+            true => vec![rewrites],
+            false => self.by_partition(rewrites),
+        };
+        let work: Vec<_> = runs.into_iter().map(|run| self.replace_run(run)).collect();
+        let done: Vec<_> = futures::stream::iter(work).buffered(COMMITS_AT_ONCE).try_collect().await?;
+        Ok(done.into_iter().flatten().collect())
+    }
+
+    /// Rewrites of tiles that share a partition, together as far as a commit takes them.
+    fn by_partition(&self, rewrites: Vec<Rewrite>) -> Vec<Vec<Rewrite>> {
+        let spec = self.spec();
+        let place = |rewrite: &Rewrite| (rewrite.old[0].key.slice, spec.partition_of(rewrite.tile().cell));
+        let mut runs: BTreeMap<(SliceId, i64), Vec<(usize, Vec<Rewrite>)>> = BTreeMap::new();
+        for rewrite in rewrites {
+            let runs = runs.entry(place(&rewrite)).or_default();
+            let size: usize = rewrite.new.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum();
+            match runs.last_mut() {
+                Some((bytes, run)) if *bytes + size <= PARTITION_BYTES => {
+                    *bytes += size;
+                    run.push(rewrite);
+                }
+                _ => runs.push((size, vec![rewrite])),
+            }
+        }
+        runs.into_values().flatten().map(|(_, run)| run).collect()
+    }
+
+    async fn replace_run(&self, run: Vec<Rewrite>) -> Result<Vec<(Rewrite, Result<bool>)>> {
+        if run.len() > 1 {
+            match self.try_replace(&run).await {
+                Ok(true) => return Ok(run.into_iter().map(|rewrite| (rewrite, Ok(true))).collect()),
                 Ok(false) => {}
                 Err(error) if is_of_the_rows(&error) => {}
                 Err(error) => return Err(error),
             }
         }
-        let one_by_one = rewrites.into_iter().map(|rewrite| async move {
+        let mut done = Vec::with_capacity(run.len());
+        for rewrite in run {
             let won = self.try_replace(std::slice::from_ref(&rewrite)).await;
-            (rewrite, won)
-        });
-        let one_by_one: Vec<_> = one_by_one.collect();
-        Ok(futures::stream::iter(one_by_one).buffered(TILES_AT_ONCE).collect().await)
+            done.push((rewrite, won));
+        }
+        Ok(done)
     }
 
     /// Whether the rewrites took effect; `false` where a chunk they replace is gone.
@@ -471,6 +553,9 @@ impl Dataset {
     }
 
     /// One try; `false` where somebody changed one of the tiles meanwhile.
+    ///
+    /// Where the rows are taken out of a chunk of newest versions, what they have replaced may be the newest again: the older
+    /// versions of its tile become ordinary rows first, for the next consolidation to compare.
     async fn take_out_once(
         &self,
         slice: SliceId,
@@ -481,13 +566,27 @@ impl Dataset {
         let frame = &self.frame_of(slice)?;
         let unwanted = move |origin: &Origin| of.has(origin);
         let mut mixed: Vec<ParsedChunk> = Vec::new();
-        for chunk in self.chunks_of(frame, slice, tiles, false).await? {
+        let mut exposed: HashSet<Tile> = HashSet::new();
+        for chunk in self.chunks_of(frame, slice, tiles, (false, Kind::Current)).await? {
             let head = frame.head(&chunk)?;
             if !written.contains(&chunk.key) && head.origins.iter().any(unwanted) {
+                if chunk.key.id.is_parted() {
+                    exposed.insert(chunk.key.tile);
+                }
                 mixed.push(ParsedChunk::new(chunk, head));
             }
         }
-        for set in sets(&mixed) {
+        let mut older: Vec<ParsedChunk> = Vec::new();
+        if frame.keeps_latest() {
+            for chunk in self.chunks_of(frame, slice, tiles, (false, Kind::Older)).await? {
+                let head = frame.head(&chunk)?;
+                if exposed.contains(&chunk.key.tile) || head.origins.iter().any(unwanted) {
+                    older.push(ParsedChunk::new(chunk, head));
+                }
+            }
+        }
+        let exposed = Arc::new(exposed);
+        for set in sets(&older).into_iter().chain(sets(&mixed)) {
             let chunks = self.store().fetch(&frame.dataset, set.iter().map(|part| part.chunk.key).collect()).await?;
             if chunks.len() < set.len() {
                 return Ok(false);
@@ -497,9 +596,13 @@ impl Dataset {
                 let head = frame.head(&chunk)?;
                 tiles.entry(chunk.key.tile).or_default().push(ParsedChunk::new(chunk, head));
             }
-            let worker = frame.clone();
+            let (worker, exposed) = (frame.clone(), exposed.clone());
             let rewrites = on_pool(move || {
-                let rewrite = |parts: Vec<ParsedChunk>| rewrite(&worker, parts, Some(&unwanted));
+                let rewrite = |parts: Vec<ParsedChunk>| {
+                    let (tile, kind) = (parts[0].chunk.key.tile, Kind::of(parts[0].chunk.key.id));
+                    let becomes = if exposed.contains(&tile) { Kind::Current } else { kind };
+                    rewrite(&worker, parts, (becomes, Parting::default()), Some(&unwanted))
+                };
                 tiles.into_values().map(rewrite).collect::<Result<Vec<_>>>()
             });
             for (_, replaced) in self.replace(rewrites.await?.into_iter().flatten().collect()).await? {
@@ -532,7 +635,7 @@ impl TileFailure {
 }
 
 /// Runs of tiles that are rewritten in one commit.
-fn per_commit(tiles: &[TileStatistics]) -> Vec<&[TileStatistics]> {
+fn per_commit(tiles: &[Load]) -> Vec<&[Load]> {
     let (mut runs, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (at, tile) in tiles.iter().enumerate() {
         if at > start && (at - start >= TILES_PER_COMMIT || bytes + tile.bytes > BYTES_PER_COMMIT) {
@@ -564,7 +667,7 @@ fn sets(heads: &[ParsedChunk]) -> Vec<&[ParsedChunk]> {
 }
 
 /// Whether the tile's chunks are as large as consolidation would make them, or as few where rows take `row_bytes` bytes.
-fn well_filled(tile: &TileStatistics, row_bytes: Option<usize>) -> bool {
+fn well_filled(tile: &Load, row_bytes: Option<usize>) -> bool {
     let few = |bytes: usize| tile.chunks <= tile.rows.div_ceil(rows_per_chunk(bytes) as u64);
     let mean = tile.bytes / tile.chunks.max(1);
     // A mean above what chunks are cut at comes of great values, beside which any number of chunks may be small.
@@ -587,11 +690,16 @@ fn count(report: &mut ConsolidateReport, rewrite: &Rewrite, tiles: &mut HashSet<
 
 /// What takes the place of chunks of each tile, or why there is nothing. `whole` tells whether the parts are all that the tile has.
 /// Some chunks of a tile are only rewritten as fewer: else a tile that is never together would be rewritten without end.
-fn rewrite_tiles(frame: &Frame, tiles: Vec<Vec<ParsedChunk>>, whole: bool) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
+fn rewrite_tiles(
+    frame: &Frame,
+    tiles: Vec<Vec<ParsedChunk>>,
+    (whole, parting): (bool, Parting),
+) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
     use rayon::prelude::*;
     let rewrite = |parts: Vec<ParsedChunk>| {
         let (tile, chunks) = (parts[0].chunk.key.tile, parts.len());
-        let rewrites = rewrite(frame, parts, None).map(|mut rewrites| {
+        let kind = Kind::of(parts[0].chunk.key.id);
+        let rewrites = rewrite(frame, parts, (kind, parting), None).map(|mut rewrites| {
             rewrites.retain(|rewrite| match whole && rewrite.old.len() == chunks {
                 true => !rewrite.is_idle(),
                 false => rewrite.new.len() < rewrite.old.len(),
@@ -603,11 +711,12 @@ fn rewrite_tiles(frame: &Frame, tiles: Vec<Vec<ParsedChunk>>, whole: bool) -> Ve
     tiles.into_par_iter().map(rewrite).collect()
 }
 
-/// The rows of the parts, all of one tile, as new chunks, without those of unwanted origins. Parts that decode to much are
-/// rewritten in several steps, each for some of them; one part by itself only where origins are unwanted.
+/// The rows of the parts, all of one kind and tile, as new chunks of a kind, without those of unwanted origins. Parts that decode
+/// to much are rewritten in several steps, each for some of them; one part by itself only where origins are unwanted.
 fn rewrite(
     frame: &Frame,
     mut parts: Vec<ParsedChunk>,
+    (becomes, parting): (Kind, Parting),
     unwanted: Option<&dyn Fn(&Origin) -> bool>,
 ) -> Result<Vec<Rewrite>> {
     let mut rewrites = Vec::new();
@@ -620,8 +729,12 @@ fn rewrite(
             continue;
         }
         let order = gathered.order(frame, unwanted.unwrap_or(&|_| false))?;
-        let (newest, older) = gathered.by_age(frame, order)?;
-        let mut new = gathered.pack(frame, &old, &newest, Age::Newest)?;
+        let (newest, older) = match becomes {
+            Kind::Current => gathered.by_age(frame, order, parting)?,
+            Kind::Older => (vec![], order),
+        };
+        let parted = !older.is_empty() || old.iter().any(|chunk| chunk.key.id.is_parted());
+        let mut new = gathered.pack(frame, &old, &newest, if parted { Age::Newest } else { Age::Any })?;
         new.extend(gathered.pack(frame, &old, &older, Age::Older)?);
         rewrites.push(Rewrite { old, new });
     }
@@ -631,7 +744,9 @@ fn rewrite(
 /// Which versions of records a chunk was given.
 #[derive(Clone, Copy)]
 enum Age {
-    /// The newest in the tile, or all where they are not kept apart.
+    /// Any: none were parted from them.
+    Any,
+    /// The newest of those that were together at some time.
     Newest,
     Older,
 }
@@ -732,7 +847,7 @@ impl Gathered {
 
     /// Parts the rows of `order` in the newest versions of their records and older ones, both in that order. Most reads want the
     /// newest alone, and then leave out chunks that have none. A few older versions are not worth a chunk.
-    fn by_age(&self, frame: &Frame, order: Vec<u32>) -> Result<(Vec<u32>, Vec<u32>)> {
+    fn by_age(&self, frame: &Frame, order: Vec<u32>, parting: Parting) -> Result<(Vec<u32>, Vec<u32>)> {
         if !frame.keeps_latest() {
             return Ok((order, vec![]));
         }
@@ -748,7 +863,7 @@ impl Gathered {
             }
         }
         let older = order.len() - newest.len();
-        if older < OLDER_ROWS_MIN || older * OLDER_SHARE < order.len() {
+        if older == 0 || older < parting.rows_min || older.saturating_mul(parting.among) < order.len() {
             return Ok((order, vec![]));
         }
         Ok(order.into_iter().partition(|row| newest.get(&ids.get(*row as usize)) == Some(row)))
@@ -812,8 +927,10 @@ fn consolidated_id(sources: &[ChunkId], kept: &[Origin], age: Age, range: std::o
     }
     bytes.extend_from_slice(&(range.start as u64).to_be_bytes());
     bytes.extend_from_slice(&(range.end as u64).to_be_bytes());
-    if let Age::Older = age {
-        bytes.push(1);
+    let hash = xxh3_128(&bytes);
+    match age {
+        Age::Any => ChunkId::of_any(hash),
+        Age::Newest => ChunkId::of_newest(hash),
+        Age::Older => ChunkId::of_older(hash),
     }
-    ChunkId(xxh3_128(&bytes))
 }

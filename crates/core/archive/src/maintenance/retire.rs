@@ -170,7 +170,7 @@ impl Dataset {
             return Ok(Pending::default());
         }
         let windows = (Window(i32::MIN), Window(i32::MAX));
-        let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: false };
+        let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: false, older: true };
         let visible = self.visibility().await?;
         let mut heads = self.store().scan(&frame.dataset, scan).await?;
         let mut hidden = BTreeSet::new();

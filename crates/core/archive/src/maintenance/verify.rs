@@ -119,7 +119,7 @@ impl Dataset {
         found: &mut Found,
     ) -> Result<()> {
         let windows = (Window(i32::MIN), Window(i32::MAX));
-        let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: true };
+        let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: true, older: true };
         let mut groups = self.store().scan(&frame.dataset, scan).await?;
         while let Some(chunks) = groups.try_next().await? {
             let worker = frame.clone();
@@ -283,7 +283,7 @@ impl Dataset {
         bodies: bool,
     ) -> Result<futures::stream::BoxStream<'static, chronotile_store::Result<Vec<Chunk>>>> {
         let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
-        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies };
+        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies, older: true };
         Ok(self.store().scan(&frame.dataset, scan).await?)
     }
 

@@ -37,11 +37,11 @@ pub(crate) async fn scan(
     store: Arc<dyn Store>,
     query: &Query,
     slices: Vec<SliceId>,
-    bodies: bool,
+    what: What,
 ) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
     let dataset = &query.frame.dataset;
-    let scan = query.scan(slices, bodies);
-    if !bodies || scan.slices.len() < 2 {
+    let scan = Scan { older: what.older, ..query.scan(slices, what.bodies) };
+    if !what.bodies || scan.slices.len() < 2 {
         return Ok(store.scan(dataset, scan).await?.map_err(ArchiveError::from).boxed());
     }
     let (early, late) = scan.slices.split_at(scan.slices.len() / 2);
@@ -66,16 +66,44 @@ fn ahead(
     stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|group| (group, receiver)) })
 }
 
+/// What of chunks a scan is to return.
+#[derive(Clone, Copy)]
+pub(crate) struct What {
+    pub bodies: bool,
+    /// Whether chunks of older versions come too.
+    pub older: bool,
+}
+
+/// The heads of all chunks.
+pub(crate) const HEADS: What = What { bodies: false, older: true };
+
 /// The groups that a query looks at.
 pub(crate) async fn groups(
     store: Arc<dyn Store>,
     query: Arc<Query>,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
+    groups_of(store, query, true).await
+}
+
+/// The same, without chunks that have no newest version of a record as long as the query sees all that is newer.
+pub(crate) async fn newest_groups(
+    store: Arc<dyn Store>,
+    query: Arc<Query>,
+) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
+    let older = !query.leaves_out_older();
+    groups_of(store, query, older).await
+}
+
+async fn groups_of(
+    store: Arc<dyn Store>,
+    query: Arc<Query>,
+    older: bool,
+) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
     if let Some(keys) = query.keys.clone() {
         return Ok(of_keys(store, query, &keys));
     }
     let bodies = !query.prunes_by_head();
-    let found = in_groups(store.clone(), query.clone(), bodies).await?;
+    let found = in_groups(store.clone(), query.clone(), What { bodies, older }).await?;
     if bodies {
         return Ok(found);
     }
@@ -91,7 +119,7 @@ pub(crate) async fn groups_of_heads(
     store: Arc<dyn Store>,
     query: &Arc<Query>,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
-    in_groups(store, query.clone(), false).await
+    in_groups(store, query.clone(), HEADS).await
 }
 
 /// The chunks of these keys, which are whole tiles, in groups.
@@ -134,10 +162,10 @@ fn place(key: &ChunkKey) -> (SliceId, Tile) {
 async fn in_groups(
     store: Arc<dyn Store>,
     query: Arc<Query>,
-    bodies: bool,
+    what: What,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
     let begin = Grouping {
-        chunks: scan(store.clone(), &query, query.slices.clone(), bodies).await?,
+        chunks: scan(store.clone(), &query, query.slices.clone(), what).await?,
         waiting: Vec::new().into_iter(),
         gather: Gather::new(),
         taken: None,
@@ -147,8 +175,16 @@ async fn in_groups(
         let (store, query) = (store.clone(), query.clone());
         async move {
             loop {
-                let Some(group) = grouping.next(&query).await? else { return Ok::<_, ArchiveError>(None) };
-                if !query.is_late(&group).await? {
+                let Some(mut group) = grouping.next(&query).await? else { return Ok::<_, ArchiveError>(None) };
+                let mut late = query.is_late(&group).await?;
+                if !late && !what.older {
+                    let exposed = exposed_tiles(&query, &group);
+                    if !exposed.is_empty() {
+                        group = read_again(store.as_ref(), &query, group, exposed, what.bodies).await?;
+                        late = query.is_late(&group).await?;
+                    }
+                }
+                if !late {
                     grouping.taken = group.last().map(|part| place(&part.chunk.key)).or(grouping.taken);
                     return Ok(Some((query.visible(query.pass_over(group)), grouping)));
                 }
@@ -161,7 +197,7 @@ async fn in_groups(
                     None => query.slices.clone(),
                 };
                 grouping = Grouping {
-                    chunks: scan(store.clone(), &query, slices, bodies).await?,
+                    chunks: scan(store.clone(), &query, slices, what).await?,
                     waiting: Vec::new().into_iter(),
                     gather: Gather::new(),
                     ended: false,
@@ -279,18 +315,36 @@ pub(crate) async fn fetch_tiles(
         at_once = (FETCH_BYTES / mean.max(1)).clamp(1, FETCH_CHUNKS);
         fetched.push_all(chunks)?;
     }
-    fetched.parts.retain(|part| !changed.contains(&place(&part.chunk.key)));
-    for (slice, tile) in changed {
+    let parts = read_again(store, query, fetched.parts, changed, true).await?;
+    query.visible_now(query.pass_over(parts)).await
+}
+
+/// Tiles of which older versions may count, since rows of newer ones do not.
+fn exposed_tiles(query: &Query, parts: &[ParsedChunk]) -> HashSet<(SliceId, Tile)> {
+    let exposed = parts.iter().filter(|part| part.chunk.key.id.is_parted() && query.hides_rows_of(&part.head));
+    exposed.map(|part| place(&part.chunk.key)).collect()
+}
+
+/// Parts in order, where all that these tiles hold comes anew, as one state of each.
+async fn read_again(
+    store: &dyn Store,
+    query: &Query,
+    mut parts: Vec<ParsedChunk>,
+    tiles: HashSet<(SliceId, Tile)>,
+    bodies: bool,
+) -> Result<Vec<ParsedChunk>> {
+    parts.retain(|part| !tiles.contains(&place(&part.chunk.key)));
+    let mut fetched = Fetched { query, parts, shelf: Shelf::new(KEPT_BYTES) };
+    for (slice, tile) in tiles {
         let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
-        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies: true };
-        let mut chunks = store.scan(dataset, scan).await?;
+        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies, older: true };
+        let mut chunks = store.scan(&query.frame.dataset, scan).await?;
         while let Some(chunks) = chunks.try_next().await? {
             fetched.push_all(chunks)?;
         }
     }
-    let mut parts = fetched.parts;
-    parts.sort_by_key(order_key);
-    query.visible_now(query.pass_over(parts)).await
+    fetched.parts.sort_by_key(order_key);
+    Ok(fetched.parts)
 }
 
 /// Chunks as parts in order, without those the query does not touch.

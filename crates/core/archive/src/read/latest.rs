@@ -273,7 +273,13 @@ async fn search_slice(
     newest: &mut Newest,
 ) -> Result<Vec<Cell>> {
     let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (*cell, *cell)).collect();
-    let scan = Scan { slices: vec![slice], cells: Cells::Ranges(ranges.into()), windows: query.windows, bodies: false };
+    let scan = Scan {
+        slices: vec![slice],
+        cells: Cells::Ranges(ranges.into()),
+        windows: query.windows,
+        bodies: false,
+        older: true,
+    };
     let mut heads: Vec<Chunk> = store.scan(&query.frame.dataset, scan.clone()).await?.try_concat().await?;
     if query.decides_late(&heads).await? {
         heads = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::keys::{Keys, OwnedKey};
 use crate::memory::Held;
 use crate::read::assemble::{Chosen, Places, Rank, assemble_few, open, part_ranks};
-use crate::read::groups::groups;
+use crate::read::groups::newest_groups;
 use crate::read::merge::PIECE_BYTES;
 use crate::read::part::{ParsedChunk, Shelf};
 use crate::read::pieces::{Pieces, is_light};
@@ -42,7 +42,7 @@ struct Version {
 }
 
 pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
-    let mut groups = groups(store, query.clone()).await?;
+    let mut groups = newest_groups(store, query.clone()).await?;
     let mut seen = ObservedVersions::new(&query);
     while let Some(parts) = groups.try_next().await? {
         if is_light(&parts) {

@@ -122,6 +122,15 @@ impl Query {
         })
     }
 
+    /// Whether a read of the newest versions finds all of them in chunks of other than older versions: what is newer than such a version
+    /// lies in the same tile, and no bound of time comes between them.
+    pub(crate) fn leaves_out_older(&self) -> bool {
+        let (width, (first, last)) = (self.frame.spec.window_ticks(), self.windows);
+        let start = i64::from(first.0).saturating_mul(width);
+        let end = (i64::from(last.0) + 1).saturating_mul(width).saturating_sub(1);
+        self.newest_only && (self.frame.timed_ids() || self.bounds.holds_all(start, end))
+    }
+
     /// What a part of the read holds, nothing yet.
     pub(crate) fn held(&self) -> Held {
         Held::of(self.memory.as_ref())
@@ -129,7 +138,7 @@ impl Query {
 
     /// The scan of everything the query covers in these slices.
     pub(crate) fn scan(&self, slices: Vec<SliceId>, bodies: bool) -> Scan {
-        Scan { slices, cells: self.cells.clone(), windows: self.windows, bodies }
+        Scan { slices, cells: self.cells.clone(), windows: self.windows, bodies, older: true }
     }
 
     /// Whether a chunk of this head can hold a row that the read returns.

@@ -89,7 +89,7 @@ impl Dataset {
         cells.sort_unstable();
         cells.dedup();
         let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (Cell(*cell), Cell(*cell))).collect();
-        let scan = Scan { slices, cells: Cells::Ranges(ranges.into()), windows, bodies: false };
+        let scan = Scan { slices, cells: Cells::Ranges(ranges.into()), windows, bodies: false, older: true };
         let frame = self.frame();
         let visible = self.visibility().await?;
         let chunks: Vec<Chunk> = self.store().scan(&frame.dataset, scan).await?.try_concat().await?;

@@ -100,5 +100,5 @@ fn chunk_id(origin: Origin, tile: Tile, hashes: &[u64]) -> ChunkId {
     bytes.extend_from_slice(&tile.window.0.to_be_bytes());
     bytes.extend_from_slice(&content.to_bytes());
     bytes.extend_from_slice(&(hashes.len() as u32).to_be_bytes());
-    ChunkId(xxh3_128(&bytes))
+    ChunkId::of_write(xxh3_128(&bytes))
 }

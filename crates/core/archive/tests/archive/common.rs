@@ -172,7 +172,7 @@ pub fn id_notes(rows: &RecordBatch) -> Vec<(i64, String)> {
 pub async fn chunks(store: &dyn Store, dataset: &DatasetRef) -> Vec<Chunk> {
     let slices = store.slices(dataset).await.unwrap();
     let windows = (Window(i32::MIN), Window(i32::MAX));
-    let scan = Scan { slices, cells: Cells::All, windows, bodies: true };
+    let scan = Scan { slices, cells: Cells::All, windows, bodies: true, older: true };
     store.scan(dataset, scan).await.unwrap().try_concat().await.unwrap()
 }
 

@@ -270,7 +270,13 @@ impl Store for Link {
             let (windows, bodies) = (scan.windows, scan.bodies);
             async move {
                 link.pause().await;
-                let scan = Scan { slices: vec![slice], cells: Cells::Ranges([(cell, cell)].into()), windows, bodies };
+                let scan = Scan {
+                    slices: vec![slice],
+                    cells: Cells::Ranges([(cell, cell)].into()),
+                    windows,
+                    bodies,
+                    older: true,
+                };
                 link.world.memory.scan(&dataset, scan).await?.try_concat().await
             }
         };

@@ -1,7 +1,8 @@
 //! The protocol of batches under simulated time: processes that write, replace and remove the same batches, consolidate and read, on an
 //! engine that is slow, loses answers and brings removed chunks back, with clocks that are wrong and processes that die.
 //!
-//! In every other history the batches are those of a group of two datasets, and are written to both.
+//! In every other history the batches are those of a group of two datasets, and are written to both. In every other one their rows are
+//! versions of the same records, of which the older are parted from the newest.
 //!
 //! What readers see is held against what they may see. A batch is whole or not there, in both datasets of a group where these are read
 //! together. The state that a reader sees of it is one
@@ -23,7 +24,7 @@ use arrow_array::RecordBatch;
 use arrow_select::concat::concat_batches;
 use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, Group, ReadRequest, WriteOptions};
 use chronotile_store::Outcome;
-use chronotile_types::{DatasetName, DatasetSpec, Membership};
+use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule};
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
@@ -107,14 +108,58 @@ fn number_of(name: &str) -> i64 {
     name.bytes().fold(0, |number, byte| number * 256 + i64::from(byte))
 }
 
-/// The rows of a batch under a note, in several tiles: two or three steps of a write where they are long.
-fn rows_of(name: &str, note: &str) -> RecordBatch {
-    let number = number_of(name) * 1_000;
+/// The rows of a batch under a note, in several tiles: two or three steps of a write where they are long. As `versions`, those of all
+/// batches have the same ids.
+fn rows_of(name: &str, note: &str, versions: bool) -> RecordBatch {
+    let number = if versions { 0 } else { number_of(name) * 1_000 };
     let long = note.contains("long");
     let size = 3 + (note.len() as i64 + note.bytes().map(i64::from).sum::<i64>()) % 4;
     let text = if long { format!("{note}{}", "x".repeat(4_000)) } else { note.to_owned() };
     let places: Vec<_> = (0..size).map(|i| (i * 47 % 3 * HOUR, number + i, i % 3)).collect();
-    noted(&places, &text)
+    noted(&places, &text).with_column("x", version_of(note))
+}
+
+/// The version of the rows under a note. They follow each other in another order than they are written.
+fn version_of(note: &str) -> f64 {
+    note.bytes().fold(7u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)) as f64
+}
+
+/// Replaces a column by one value for all rows.
+trait WithColumn {
+    fn with_column(self, name: &str, value: f64) -> Self;
+}
+
+impl WithColumn for RecordBatch {
+    fn with_column(self, name: &str, value: f64) -> Self {
+        let place = self.schema().index_of(name).unwrap();
+        let mut columns = self.columns().to_vec();
+        columns[place] = Arc::new(arrow_array::Float64Array::from(vec![value; self.num_rows()]));
+        Self::try_new(self.schema(), columns).unwrap()
+    }
+}
+
+/// What the note of a row begins with.
+fn batch_of(note: &str) -> &str {
+    note.split('-').next().unwrap_or_default()
+}
+
+/// Ids and notes of the rows between two times.
+fn inside(rows: &RecordBatch, (start, end): (i64, i64)) -> Vec<(i64, String)> {
+    let t = rows.column(0).as_any().downcast_ref::<arrow_array::TimestampMicrosecondArray>().unwrap();
+    let ids = common::integers(rows, "id");
+    let at = ids.into_iter().zip(t.values()).filter(|(_, t)| (start..end).contains(*t));
+    let wanted: BTreeSet<i64> = at.map(|(id, _)| id).collect();
+    id_notes(rows).into_iter().filter(|(id, _)| wanted.contains(id)).collect()
+}
+
+/// Rows for a message.
+fn short(rows: &[(i64, String)]) -> Vec<(i64, String)> {
+    rows.iter().map(|(id, note)| (*id, note[..note.len().min(24)].to_owned())).collect()
+}
+
+/// Rows of tests are few: each older version is parted.
+fn parting() -> ConsolidateOptions {
+    ConsolidateOptions { older_min: Some(1), ..ConsolidateOptions::default() }
 }
 
 /// What a process writes to and reads from.
@@ -169,7 +214,9 @@ impl Handle {
 }
 
 /// The definitions: one dataset, or two of a group with windows of different lengths.
-fn specs(grouped: bool) -> Vec<DatasetSpec> {
+fn specs(grouped: bool, versions: bool) -> Vec<DatasetSpec> {
+    let merge = if versions { MergeRule::Latest { version: Some("x".into()) } } else { MergeRule::Append };
+    let spec = || DatasetSpec { merge: merge.clone(), ..spec() };
     if !grouped {
         return vec![spec()];
     }
@@ -180,6 +227,7 @@ fn specs(grouped: bool) -> Vec<DatasetSpec> {
 
 struct History {
     grouped: bool,
+    versions: bool,
     world: Arc<World>,
     acts: Acts,
     chance: Chance,
@@ -206,6 +254,8 @@ impl History {
         };
         let (start, end) = if part.time.end.is_some() { (0, 2 * HOUR) } else { (0, i64::MAX) };
         let one = (self.chance.below(2) == 0).then(|| self.chance.below(2) as usize);
+        let newest = self.versions && self.chance.below(3) > 0;
+        let part = ReadRequest { history: self.versions && !newest, ..part };
         let found = match handle.read(part, one).await {
             Ok(found) => found,
             Err(error) if error.outcome() != Outcome::Refused => return,
@@ -213,33 +263,24 @@ impl History {
         };
         let ended = Instant::now();
         *self.reads.lock().unwrap() += 1;
+        if newest {
+            self.judge_newest(who, &found, (start, end), (began, ended));
+            return;
+        }
         // Of each batch, what each of the datasets holds.
         let mut seen: BTreeMap<i64, Vec<Vec<(i64, String)>>> = BTreeMap::new();
         for (place, rows) in found.iter().enumerate() {
             for (id, note) in id_notes(rows) {
-                seen.entry(id / 1_000).or_insert_with(|| vec![vec![]; found.len()])[place].push((id, note));
+                let batch = if self.versions { number_of(batch_of(&note)) } else { id / 1_000 };
+                seen.entry(batch).or_insert_with(|| vec![vec![]; found.len()])[place].push((id, note));
             }
         }
         for name in self.acts.names() {
             let seen = seen.remove(&number_of(&name)).unwrap_or_else(|| vec![vec![]; found.len()]);
             let possible = self.acts.possible(&name, began, ended);
             let wanted = |state: &State| {
-                let rows = state.note.as_ref().map(|note| rows_of(&name, note));
-                let inside = |rows: &RecordBatch| {
-                    let t = rows.column(0).as_any().downcast_ref::<arrow_array::TimestampMicrosecondArray>().unwrap();
-                    let ids = common::integers(rows, "id");
-                    let wanted: BTreeSet<i64> = ids
-                        .into_iter()
-                        .zip(t.values())
-                        .filter(|(_, t)| (start..end).contains(*t))
-                        .map(|(id, _)| id)
-                        .collect();
-                    id_notes(rows).into_iter().filter(|(id, _)| wanted.contains(id)).collect::<Vec<_>>()
-                };
-                rows.map_or_else(Vec::new, |rows| inside(&rows))
-            };
-            let short = |rows: &[(i64, String)]| {
-                rows.iter().map(|(id, note)| (*id, note[..note.len().min(24)].to_owned())).collect::<Vec<_>>()
+                let rows = state.note.as_ref().map(|note| rows_of(&name, note, self.versions));
+                rows.map_or_else(Vec::new, |rows| inside(&rows, (start, end)))
             };
             assert!(
                 possible.iter().any(|state| seen.iter().all(|seen| wanted(state) == *seen)),
@@ -250,6 +291,42 @@ impl History {
             );
         }
         assert!(seen.is_empty(), "{who} sees rows of no batch: {seen:?}");
+    }
+
+    /// Holds the newest versions that a reader saw against those of what it may have seen of each batch.
+    fn judge_newest(
+        &self,
+        who: &str,
+        found: &[RecordBatch],
+        (start, end): (i64, i64),
+        (began, ended): (Instant, Instant),
+    ) {
+        /// Of more sets of states than these, this many are looked at, and nothing is said of a read that fits none of them.
+        const SETS: usize = 4_096;
+        let mut sets: Vec<Vec<(f64, Vec<(i64, String)>)>> = vec![vec![]];
+        for name in self.acts.names() {
+            let mut more = Vec::new();
+            for state in self.acts.possible(&name, began, ended) {
+                let of = state.note.map(|note| (version_of(&note), inside(&rows_of(&name, &note, true), (start, end))));
+                more.extend(sets.iter().map(|set| set.iter().cloned().chain(of.clone()).collect::<Vec<_>>()));
+            }
+            sets = more;
+            if sets.len() > SETS {
+                return;
+            }
+        }
+        let newest = |mut set: Vec<(f64, Vec<(i64, String)>)>| {
+            set.sort_by(|a, b| a.0.total_cmp(&b.0));
+            set.into_iter().flat_map(|(_, rows)| rows).collect::<BTreeMap<i64, String>>()
+        };
+        let seen: Vec<Vec<(i64, String)>> = found.iter().map(id_notes).collect();
+        let possible: Vec<Vec<(i64, String)>> = sets.into_iter().map(|set| newest(set).into_iter().collect()).collect();
+        assert!(
+            possible.iter().any(|wanted| seen.iter().all(|seen| seen == wanted)),
+            "{who} sees {:?} as the newest, and may see one of {:?}, reading from {began:?} to {ended:?}",
+            seen.iter().map(|seen| short(seen)).collect::<Vec<_>>(),
+            possible.iter().map(|wanted| short(wanted)).collect::<Vec<_>>(),
+        );
     }
 
     async fn act(&self, handle: &Handle, who: &str, number: u64) {
@@ -266,7 +343,7 @@ impl History {
             let work: BoxFuture<'_, Result<(), ArchiveError>> = if removes {
                 Box::pin(handle.remove(&name))
             } else {
-                let rows = rows_of(&name, &note);
+                let rows = rows_of(&name, &note, self.versions);
                 let replace = kind != 1;
                 let options = WriteOptions { batch: Some(name.clone()), replace, buffer_bytes: 0 };
                 let fails = self.chance.below(12) == 0;
@@ -324,7 +401,7 @@ impl History {
             tokio::time::sleep(Duration::from_millis(self.chance.below(300))).await;
             let datasets = handle.datasets();
             let dataset = &datasets[self.chance.below(datasets.len() as u64) as usize];
-            let work = dataset.consolidate(ConsolidateOptions::default(), None);
+            let work = dataset.consolidate(parting(), None);
             let patience =
                 if self.chance.below(4) == 0 { Duration::from_millis(self.chance.below(300)) } else { HANGS };
             self.world.note("k", "consolidates");
@@ -342,7 +419,7 @@ async fn run(history: &History) {
     {
         let world = history.world.clone();
         let archive = Archive::on("memory:", world.memory.clone());
-        for spec in specs(history.grouped) {
+        for spec in specs(history.grouped, history.versions) {
             archive.create(spec, true).await.unwrap();
         }
     }
@@ -365,7 +442,7 @@ async fn run(history: &History) {
     history.look(&last, "z").await;
     for _ in 0..2 {
         for dataset in last.datasets() {
-            dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+            dataset.consolidate(parting(), None).await.unwrap();
         }
         history.look(&last, "z").await;
     }
@@ -401,8 +478,8 @@ fn history(seed: u64) -> Result<u64, String> {
         runtime.block_on(async move {
             let world = World::new(weather, seed);
             *kept.lock().unwrap() = Some(world.clone());
-            let grouped = chance.below(2) == 0;
-            let history = History { grouped, world, acts: Acts::default(), chance, reads: Mutex::default() };
+            let (grouped, versions) = (chance.below(2) == 0, chance.below(2) == 0);
+            let history = History { grouped, versions, world, acts: Acts::default(), chance, reads: Mutex::default() };
             run(&history).await;
             *history.reads.lock().unwrap()
         })

@@ -68,7 +68,14 @@ pub(super) async fn scans_hold_exactly_the_cells_and_windows_asked_for(store: Ar
                     && (first..=last).contains(&key.tile.window.0)
             };
             let expected: Vec<_> = [0, 1].into_iter().flat_map(grid).filter(wanted).map(chunk).collect();
-            assert_eq!(collect(&store, &dataset(), scan).await, expected, "{ranges:?} {first} {last}");
+            assert_eq!(collect(&store, &dataset(), scan.clone()).await, expected, "{ranges:?} {first} {last}");
+            let newer = expected.into_iter().filter(|chunk| !chunk.key.id.is_older()).collect::<Vec<_>>();
+            let scan = Scan { older: false, ..scan };
+            assert_eq!(
+                collect(&store, &dataset(), scan).await,
+                newer,
+                "{ranges:?} {first} {last} without older versions"
+            );
         }
     }
 }

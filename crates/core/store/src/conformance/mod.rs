@@ -119,6 +119,7 @@ fn scan_all(slices: &[i32]) -> Scan {
         cells: Cells::All,
         windows: (Window(i32::MIN), Window(i32::MAX)),
         bodies: true,
+        older: true,
     }
 }
 

@@ -123,11 +123,8 @@ fn scan() -> impl Strategy<Value = Scan> {
     });
     let cells = prop_oneof![1 => Just(Cells::All), 3 => ranges];
     let slices = Just([-1, 0, 1, 9].map(SliceId).to_vec()).prop_shuffle();
-    (slices, cells, -3..=2, -1..=3, any::<bool>()).prop_map(|(slices, cells, first, last, bodies)| Scan {
-        slices,
-        cells,
-        windows: (Window(first), Window(last)),
-        bodies,
+    (slices, cells, -3..=2, -1..=3, any::<(bool, bool)>()).prop_map(|(slices, cells, first, last, (bodies, older))| {
+        Scan { slices, cells, windows: (Window(first), Window(last)), bodies, older }
     })
 }
 
@@ -236,7 +233,8 @@ impl Model {
                 Cells::All => true,
                 Cells::Ranges(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&tile.cell)),
             };
-            in_cells && (scan.windows.0..=scan.windows.1).contains(&tile.window)
+            let of_age = scan.older || chunk.key.id.0 < 1 << 127;
+            in_cells && (scan.windows.0..=scan.windows.1).contains(&tile.window) && of_age
         };
         let returned = |chunk: &Chunk| match scan.bodies {
             true => chunk.clone(),

@@ -63,6 +63,7 @@ pub(super) async fn a_dropped_slice_is_gone_with_its_chunks(store: Arc<dyn Store
 }
 
 pub(super) async fn statistics_count_each_tile(store: Arc<dyn Store>) {
+    const OLDER: u128 = 1 << 127;
     with_slices(&store, &[0, 1]).await;
     let sized = |key, rows, head: usize, body: usize| Chunk {
         key,
@@ -75,18 +76,26 @@ pub(super) async fn statistics_count_each_tile(store: Arc<dyn Store>) {
         sized(key(0, 2, 1, 2), u32::MAX, 0, 50_000),
         sized(key(0, 2, -1, 1), 0, 0, 0),
         sized(key(0, -2, 7, 1), 3, 70_000, 9),
+        sized(key(0, -2, 7, OLDER), 4, 20, 6),
         sized(key(1, 2, 1, 1), 1, 1, 1),
     ];
     store.commit(&dataset(), put(chunks)).await.unwrap();
     let tile = |cell, window, chunks, rows, bytes, ids| TileStatistics {
-        tile: key(0, cell, window, 0).tile,
         chunks,
+        written_chunks: chunks,
         rows,
         bytes,
         ids,
+        ..TileStatistics::none(key(0, cell, window, 0).tile)
     };
-    let expected =
-        [tile(-2, 7, 1, 3, 70_009, 1), tile(2, -1, 1, 0, 0, 1), tile(2, 1, 2, 10 + u64::from(u32::MAX), 50_105, 1 ^ 2)];
+    let older = TileStatistics {
+        written_chunks: 1,
+        older_chunks: 1,
+        older_rows: 4,
+        older_bytes: 26,
+        ..tile(-2, 7, 2, 3 + 4, 70_009 + 26, 1 ^ OLDER)
+    };
+    let expected = [older, tile(2, -1, 1, 0, 0, 1), tile(2, 1, 2, 10 + u64::from(u32::MAX), 50_105, 1 ^ 2)];
     assert_eq!(store.statistics(&dataset(), SliceId(0)).await.unwrap(), expected);
     store.commit(&dataset(), put([sized(key(0, 2, 1, 2), 1, 2, 3)])).await.unwrap();
     let found = store.statistics(&dataset(), SliceId(0)).await.unwrap();

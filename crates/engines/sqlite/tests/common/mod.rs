@@ -34,7 +34,13 @@ pub fn put(chunks: impl IntoIterator<Item = Chunk>) -> Commit {
 }
 
 pub fn everything() -> Scan {
-    Scan { slices: vec![SliceId(0)], cells: Cells::All, windows: (Window(i32::MIN), Window(i32::MAX)), bodies: true }
+    Scan {
+        slices: vec![SliceId(0)],
+        cells: Cells::All,
+        windows: (Window(i32::MIN), Window(i32::MAX)),
+        bodies: true,
+        older: true,
+    }
 }
 
 pub async fn chunks(store: &Arc<dyn Store>) -> Result<Vec<Chunk>> {
