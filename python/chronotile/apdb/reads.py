@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from chronotile import sky
 from chronotile.apdb import names, values
 from chronotile.apdb.cold import ColdStorage, merged
-from chronotile.apdb.newest import NewestOfRegion
 from chronotile.apdb.rows import Rows, drop_deleted, newest
 from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import InvalidInputError
@@ -48,9 +47,7 @@ class _Plan:
 
     table: str
     request: dict[str, Any]
-    finish: Callable[[Any], Any]
-    """Returns None if `exact` must be read instead."""
-    exact: _Plan | None = None
+    finish: Callable[[Any], Rows]
 
 
 class Reads:
@@ -101,21 +98,13 @@ class Reads:
         return _Plan(names.OBJECT, request, finish)
 
     def _read(self, plan: _Plan) -> Rows:
-        while True:
-            found = plan.finish(self._tables.datasets[plan.table].read(**plan.request).to_arrow())
-            if found is not None or plan.exact is None:
-                return cast(Rows, found)
-            plan = plan.exact
+        return plan.finish(self._tables.datasets[plan.table].read(**plan.request).to_arrow())
 
     def _read_together(self, plans: Sequence[_Plan]) -> list[Rows]:
         """Read several tables as of one moment."""
-        while True:
-            requests = {names.dataset_name(plan.table): plan.request for plan in plans}
-            tables = self._tables.group.read(requests)
-            found = [plan.finish(tables[names.dataset_name(plan.table)]) for plan in plans]
-            if all(rows is not None for rows in found):
-                return found
-            plans = [plan.exact or plan for plan in plans]
+        requests = {names.dataset_name(plan.table): plan.request for plan in plans}
+        tables = self._tables.group.read(requests)
+        return [plan.finish(tables[names.dataset_name(plan.table)]) for plan in plans]
 
     def sources(
         self,
@@ -198,18 +187,7 @@ class Reads:
                 rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
             return Rows(rows.select(wanted))
 
-        exact = _Plan(table, {"region": place, "where": where, "columns": decoded, **period}, finish)
-        # Forced sources are many and narrow, so whole cells are read. Rows of sources are wide: reading those outside
-        # the region would cost more.
-        if table != names.FORCED or place is None or chosen is not None:
-            return exact
-        fast = NewestOfRegion(dataset, self._tables.layout, place, decoded, hidden)
-
-        def finish_fast(rows: Any) -> Rows | None:
-            newest = fast.choose(rows)
-            return None if newest is None else finish(newest)
-
-        return _Plan(table, {**fast.request, **period}, finish_fast, exact)
+        return _Plan(table, {"region": place, "where": where, "columns": decoded, **period}, finish)
 
     def _since(self, at: Moment, history: Any, start: Moment) -> float | None:
         if start is not None:

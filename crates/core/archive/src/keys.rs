@@ -84,7 +84,7 @@ impl Keys {
 }
 
 /// The values of an integer column in an order-keeping unsigned form; `None` for other types.
-fn integers(column: &ArrayRef) -> Option<Vec<u64>> {
+pub(crate) fn integers(column: &ArrayRef) -> Option<Vec<u64>> {
     const SIGN: u64 = 1 << 63;
     macro_rules! signed {
         ($t:ty) => {

@@ -17,6 +17,7 @@ pub(crate) mod slices;
 pub(crate) mod spans;
 pub(crate) mod superseded;
 pub(crate) mod text;
+pub(crate) mod unique;
 pub(crate) mod visible;
 
 use std::pin::{Pin, pin};

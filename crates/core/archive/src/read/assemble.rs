@@ -13,14 +13,15 @@ use arrow_schema::Schema;
 use arrow_select::take::take;
 use bytes::Bytes;
 use chronotile_chunk::{Body, Columns, Origin};
-use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile, TimeFormat, ZoneKey};
+use chronotile_types::{BatchId, Cell, ChunkId, Damage, SliceId, Tile, TimeFormat, Window, ZoneKey};
 use hashbrown::HashMap;
 
-use crate::error::Result;
+use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Key, Keys};
 use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::query::{Identity, Query};
+use crate::read::unique::Ids;
 use crate::time_axis::{Times, times};
 
 /// Rows chosen beforehand, by chunk: only these are returned, and none of them is merged with another.
@@ -74,9 +75,23 @@ pub(crate) fn assemble(
     chosen: Option<&Chosen>,
     bytes_max: usize,
 ) -> Result<Option<RecordBatch>> {
+    assemble_by(query, parts, chosen.map_or(Merging::EachTile, Merging::Chosen), bytes_max)
+}
+
+/// As [`assemble`], where `parts` are all of a read: the newest version of each id, wherever in the read its versions lie.
+pub(crate) fn assemble_newest(query: &Query, parts: &[ParsedChunk], bytes_max: usize) -> Result<Option<RecordBatch>> {
+    assemble_by(query, parts, Merging::WholeRead, bytes_max)
+}
+
+fn assemble_by(
+    query: &Query,
+    parts: &[ParsedChunk],
+    merging: Merging,
+    bytes_max: usize,
+) -> Result<Option<RecordBatch>> {
     let bytes = parts.iter().map(|part| part.body(&query.frame)).collect::<Result<Vec<_>>>()?;
     let bodies = open(query, parts, &bytes)?;
-    let Some(work) = Assembly::new(query, parts, &bodies, chosen, bytes_max)? else { return Ok(None) };
+    let Some(work) = Assembly::new(query, parts, &bodies, merging, bytes_max)? else { return Ok(None) };
     match work.rows_to_keep()? {
         None => work.everything(),
         Some(rows) if rows.is_empty() => Ok(Some(query.empty())),
@@ -93,7 +108,7 @@ pub(crate) fn assemble_few(
     chosen: &Chosen,
     bytes_max: usize,
 ) -> Result<Option<(RecordBatch, Places)>> {
-    let Some(work) = Assembly::new(query, parts, bodies, Some(chosen), bytes_max)? else { return Ok(None) };
+    let Some(work) = Assembly::new(query, parts, bodies, Merging::Chosen(chosen), bytes_max)? else { return Ok(None) };
     let Some(rows) = work.rows_to_keep()?.filter(|rows| is_few(rows.len(), work.row_count())) else { return Ok(None) };
     let place = |row: &u32| {
         let part = work.part_of(*row);
@@ -116,14 +131,25 @@ pub(crate) fn open<'a>(query: &Query, parts: &'a [ParsedChunk], bytes: &'a [Byte
     parts.iter().zip(bytes).map(open).collect()
 }
 
+/// Which rows are compared with each other.
+#[derive(Clone, Copy)]
+enum Merging<'a> {
+    /// Those of a tile.
+    EachTile,
+    /// None: which ones are kept is known.
+    Chosen(&'a Chosen),
+    /// All, by their ids: the newest version of each is kept.
+    WholeRead,
+}
+
 struct Assembly<'a> {
     query: &'a Query,
     parts: &'a [ParsedChunk],
-    chosen: Option<&'a Chosen>,
+    merging: Merging<'a>,
     bodies: &'a [Body<'a>],
     /// First row of each part, and the number of all rows.
     starts: Vec<usize>,
-    /// Tiles whose rows have to be compared.
+    /// Tiles whose rows have to be put in order.
     dirty: Vec<Range<usize>>,
     /// Positions of the columns decoded first: those that decide which rows are kept.
     first: Vec<usize>,
@@ -138,7 +164,7 @@ impl<'a> Assembly<'a> {
         query: &'a Query,
         parts: &'a [ParsedChunk],
         bodies: &'a [Body<'a>],
-        chosen: Option<&'a Chosen>,
+        merging: Merging<'a>,
         bytes_max: usize,
     ) -> Result<Option<Self>> {
         let mut starts = Vec::with_capacity(parts.len() + 1);
@@ -148,14 +174,20 @@ impl<'a> Assembly<'a> {
             rows += part.head.rows as usize;
         }
         starts.push(rows);
-        let tiles = tile_ranges(parts).into_iter();
-        let dirty: Vec<_> =
-            tiles.filter(|tile| !is_clean(query.identity, &query.frame, &parts[tile.clone()])).collect();
-        let first = first_columns(query, parts, !dirty.is_empty());
+        let is_ready = |tile: &Range<usize>| {
+            let tile = &parts[tile.clone()];
+            match merging {
+                Merging::WholeRead => is_in_order(query.identity, &query.frame, tile),
+                _ => is_clean(query.identity, &query.frame, tile),
+            }
+        };
+        let dirty: Vec<_> = tile_ranges(parts).into_iter().filter(|tile| !is_ready(tile)).collect();
+        let compares = !dirty.is_empty() || matches!(merging, Merging::WholeRead);
+        let first = first_columns(query, parts, (!dirty.is_empty(), compares));
         let mut work = Self {
             query,
             parts,
-            chosen,
+            merging,
             bodies,
             starts,
             dirty,
@@ -212,7 +244,7 @@ impl<'a> Assembly<'a> {
     /// The rows to return, in order; `None` for all as they are.
     fn rows_to_keep(&self) -> Result<Option<Vec<u32>>> {
         let hidden = self.parts.iter().any(|part| self.query.hides_rows_of(&part.head));
-        let filters = !self.first.is_empty() || self.chosen.is_some() || hidden;
+        let filters = !self.first.is_empty() || !matches!(self.merging, Merging::EachTile) || hidden;
         if !filters && self.dirty.is_empty() {
             return Ok(None);
         }
@@ -220,6 +252,9 @@ impl<'a> Assembly<'a> {
         self.clear_unchosen(&mut keep);
         self.clear_hidden(&mut keep)?;
         self.clear_out_of_range(&mut keep);
+        if let Merging::WholeRead = self.merging {
+            self.keep_newest(&mut keep)?;
+        }
         let order = if self.dirty.is_empty() { None } else { Some(self.merge(&mut keep)?) };
         if self.query.tests_rows() {
             self.query.filter(&|position| self.first_column(position), &mut keep)?;
@@ -232,7 +267,7 @@ impl<'a> Assembly<'a> {
     }
 
     fn clear_unchosen(&self, keep: &mut [bool]) {
-        let Some(chosen) = self.chosen else { return };
+        let Merging::Chosen(chosen) = self.merging else { return };
         keep.fill(false);
         for (part, start) in self.parts.iter().zip(&self.starts) {
             for row in chosen.get(&part.chunk.key.id).into_iter().flatten() {
@@ -279,7 +314,7 @@ impl<'a> Assembly<'a> {
         };
         for tile in &self.dirty {
             let ranks = self.ranks(tile)?;
-            if self.chosen.is_none() {
+            if let Merging::EachTile = self.merging {
                 self.keep_one_each(tile, &ranks, id_keys.as_ref(), keep)?;
             }
             let rows = self.starts[tile.start]..self.starts[tile.end];
@@ -306,6 +341,33 @@ impl<'a> Assembly<'a> {
             ranks.extend(part_ranks(self.frame(), part, body)?);
         }
         Ok(ranks)
+    }
+
+    /// Of rows of the same id keeps the newest version, as [`Age`] has it. Rows that are not kept already take no part.
+    fn keep_newest(&self, keep: &mut [bool]) -> Result<()> {
+        // Those of other ids than a look-up asks for may be left out before.
+        self.query.keep_wanted_ids(&|position| self.first_column(position), keep)?;
+        let failed = |e| self.frame().compute("comparing versions", e);
+        let ids: Vec<ArrayRef> = self.frame().ids.iter().map(|id| self.first_column(*id)).collect();
+        let versions = self.frame().version.map(|version| Keys::new(&[self.first_column(version)]));
+        let versions = versions.transpose().map_err(failed)?;
+        let version = |row: usize| versions.as_ref().map_or(Key::Null, |versions| versions.get(row));
+        // Few rows have versions that are equally new.
+        let mut ranks: Vec<Option<Vec<Rank>>> = vec![None; self.parts.len()];
+        let mut age = |row: usize| {
+            let number = self.part_of(row as u32);
+            let (part, body) = (&self.parts[number], &self.bodies[number]);
+            let ranks = match &mut ranks[number] {
+                Some(ranks) => ranks,
+                none => none.insert(part_ranks(self.frame(), part, body)?),
+            };
+            Ok::<_, ArchiveError>(Age::new(part.chunk.key.tile, ranks[row - self.starts[number]]))
+        };
+        let newer = |a: usize, b: usize| match version(a).cmp(&version(b)) {
+            Ordering::Equal => Ok(age(a)? > age(b)?),
+            order => Ok(order == Ordering::Greater),
+        };
+        Ids::new(&ids).map_err(failed)?.keep_one_each(keep, newer)
     }
 
     /// Of rows with the same identity keeps the one written last. Rows that are not kept already take no part.
@@ -416,15 +478,15 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// Columns that decide which rows are kept and in which order.
-fn first_columns(query: &Query, parts: &[ParsedChunk], dirty: bool) -> Vec<usize> {
+/// Columns that decide which rows are kept and in which order, where rows are put in order and where they are compared.
+fn first_columns(query: &Query, parts: &[ParsedChunk], (dirty, compares): (bool, bool)) -> Vec<usize> {
     let frame = &query.frame;
     let zone_in = |part: &ParsedChunk| query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max);
     let mut columns = query.tested_columns();
     if dirty || !parts.iter().all(zone_in) {
         columns.push(frame.time);
     }
-    if dirty {
+    if compares {
         columns.extend(&frame.ids);
         columns.extend(frame.version);
     }
@@ -442,6 +504,21 @@ pub(crate) struct Rank {
     pub ordinal: i64,
     pub chunk: ChunkId,
     pub row: u32,
+}
+
+/// What decides between equal versions of a record, wherever they lie: the later write and its batch. Of one batch the later window
+/// wins, then the greater cell, so that chunk ids never decide between tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Age {
+    written: (i64, BatchId),
+    place: (Window, Cell),
+    pub rank: Rank,
+}
+
+impl Age {
+    pub(crate) fn new(tile: Tile, rank: Rank) -> Self {
+        Self { written: (rank.written_us, rank.batch), place: (tile.window, tile.cell), rank }
+    }
 }
 
 /// The rank of each row of a chunk.

@@ -1,8 +1,9 @@
 //! Reading the newest version of each id, wherever in the read its versions lie.
 //!
-//! A record may move between cells and windows, so versions are compared across the whole read: once for the ids and versions
-//! alone, then again for the rows that won. In between the rows are kept where a read asks for few of them, else the chunks they lie
-//! in, in a temporary file where these are many.
+//! A record may move between cells and windows, so versions are compared across the whole read. Most reads are small enough to have
+//! all of it in memory: ids and versions of all rows are decoded, then the rows that won. Of others the ids are compared chunk by
+//! chunk, and the rows that won are read then. In between the rows are kept where a read asks for few of them, else the chunks they
+//! lie in, in a temporary file where these are many.
 
 use std::sync::Arc;
 
@@ -11,14 +12,14 @@ use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
 use chronotile_chunk::{Body, Columns};
 use chronotile_store::Store;
-use chronotile_types::{BatchId, Cell, ChunkId, Window};
+use chronotile_types::ChunkId;
 use futures::{StreamExt, TryStreamExt, stream};
 use hashbrown::HashMap;
 
 use crate::error::Result;
 use crate::keys::{Keys, OwnedKey};
 use crate::memory::Held;
-use crate::read::assemble::{Chosen, Places, Rank, assemble_few, open, part_ranks};
+use crate::read::assemble::{Age, Chosen, Places, assemble_few, assemble_newest, open, part_ranks};
 use crate::read::groups::newest_groups;
 use crate::read::merge::PIECE_BYTES;
 use crate::read::part::{ParsedChunk, Shelf};
@@ -28,22 +29,38 @@ use crate::read::{ReadStream, on_pool};
 
 /// Bytes of chunks, and of rows, kept in memory between the two passes.
 const KEPT_BYTES: usize = 64 << 20;
+/// Encoded bytes of a read that is decoded at once, and decoded bytes up to which that is done.
+const AT_ONCE_BYTES: usize = 8 << 20;
+const DECODED_BYTES: usize = 32 << 20;
 /// Encoded bytes of a group that is decompressed at once.
 const OPENED_BYTES: usize = 4 << 20;
 
-/// A version of a record: null and absent versions are older than any, then the later write and its batch decide. Of one
-/// batch the later window wins, then the greater cell, so that chunk ids never decide between tiles.
+/// A version of a record: null and absent versions are older than any.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
     version: OwnedKey,
-    written: (i64, BatchId),
-    place: (Window, Cell),
-    rank: Rank,
+    age: Age,
 }
 
 pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<ReadStream> {
     let mut groups = newest_groups(store, query.clone()).await?;
+    let mut first: Vec<ParsedChunk> = Vec::new();
+    let mut bytes = 0;
+    while let Some(parts) = groups.try_next().await? {
+        bytes += parts.iter().map(|part| part.head.body_bytes).sum::<usize>();
+        first.extend(parts);
+        if bytes > AT_ONCE_BYTES {
+            break;
+        }
+    }
     let mut seen = ObservedVersions::new(&query);
+    if bytes <= AT_ONCE_BYTES {
+        match at_once(&query, first).await? {
+            Ok(read) => return Ok(read),
+            Err(parts) => first = parts,
+        }
+    }
+    let mut groups = stream::iter([Ok(first)]).chain(groups);
     while let Some(parts) = groups.try_next().await? {
         if is_light(&parts) {
             seen.enter(&query, parts)?;
@@ -66,6 +83,30 @@ pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<Rea
         if light { work() } else { on_pool(work).await }
     });
     Ok(ReadStream::new(schema, batches.boxed()))
+}
+
+/// The rows of a read that is `parts`; gives these back where they decode to much.
+async fn at_once(
+    query: &Arc<Query>,
+    parts: Vec<ParsedChunk>,
+) -> Result<std::result::Result<ReadStream, Vec<ParsedChunk>>> {
+    const TIMES_ENCODED: usize = 4;
+    let mut held = query.held();
+    let encoded: usize = parts.iter().map(|part| part.head.body_bytes).sum();
+    held.set(encoded + DECODED_BYTES.min(TIMES_ENCODED * encoded))?;
+    let (light, worker) = (is_light(&parts), query.clone());
+    let work = move || {
+        let rows = assemble_newest(&worker, &parts, DECODED_BYTES)?;
+        Ok((rows, parts))
+    };
+    let (rows, parts) = if light { work()? } else { on_pool(work).await? };
+    let Some(rows) = rows else { return Ok(Err(parts)) };
+    held.set(rows.get_array_memory_size())?;
+    let rows = stream::iter((rows.num_rows() > 0).then_some(rows)).map(move |rows| {
+        let _ = &held;
+        Ok(rows)
+    });
+    Ok(Ok(ReadStream::new(query.schema.clone(), rows.boxed())))
 }
 
 /// What the first pass has seen.
@@ -175,7 +216,7 @@ pub(crate) fn choose(query: &Query, parts: &[ParsedChunk]) -> Result<Chosen> {
 fn rows_of(winners: HashMap<OwnedKey, Version>) -> Chosen {
     let mut chosen = Chosen::new();
     for version in winners.into_values() {
-        chosen.entry(version.rank.chunk).or_default().push(version.rank.row);
+        chosen.entry(version.age.rank.chunk).or_default().push(version.age.rank.row);
     }
     chosen.values_mut().for_each(|rows| rows.sort_unstable());
     chosen
@@ -224,8 +265,7 @@ fn compare(
             continue;
         }
         let version = versions.as_ref().map_or(OwnedKey::Null, |keys| keys.get(row).to_owned());
-        let (written, place) = ((rank.written_us, rank.batch), (tile.window, tile.cell));
-        let candidate = Version { version, written, place, rank };
+        let candidate = Version { version, age: Age::new(tile, rank) };
         match winners.get_mut(&ids.get(row)) {
             Some(winner) if *winner < candidate => *winner = candidate,
             Some(_) => {}
