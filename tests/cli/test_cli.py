@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -124,6 +124,30 @@ def test_a_wrong_command_says_one_sentence_and_its_exit_code(
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def groups_of(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Group]]:
+    """The group and those below it, by the words that lead to them."""
+    yield path, group
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from groups_of(command, (*path, name))
+
+
+def test_every_group_answers_an_unknown_command_with_the_nearest_one() -> None:
+    groups = dict(groups_of(cli))
+    assert {(), ("apdb",), ("historian",), ("lab",), ("ops",), ("ops", "repair")} <= set(groups)
+    for path, group in groups.items():
+        for name in group.list_commands(click.Context(group)):
+            done = CliRunner().invoke(cli, [*path, name + "x"], prog_name="chronotile")
+            assert done.exit_code == 2, (path, name)
+            assert f"No such command '{name}x'. Did you mean " in done.output, (path, name)
+            assert repr(name) in done.output.partition("Did you mean")[2], (path, name)
+        done = CliRunner().invoke(cli, [*path, "qqqqqqqqqqqq"], prog_name="chronotile")
+        hint = f"No such command 'qqqqqqqqqqqq'. {' '.join(['chronotile', *path])} --help lists the commands."
+        assert hint in " ".join(done.output.split()), path
 
 
 def test_debug_shows_where_an_error_came_from(chronotile: Run, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from chronotile.cli.common import (
     typed_conditions,
     yes_option,
 )
+from chronotile.cli.plugins import LateGroup
 from chronotile.cli.query import Output, output_options
 from chronotile.conditions import names
 from chronotile.hints import name_hint
@@ -42,7 +43,7 @@ _UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LAST_MAX_S = 999_999 * 604_800
 
 
-@click.group(short_help="Log records and security events.")
+@click.group(cls=LateGroup, short_help="Log records and security events.")
 def events() -> None:
     """Log records and security events: ingest lines as they arrive, search them by time, field and text.
 

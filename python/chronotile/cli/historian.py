@@ -16,6 +16,7 @@ from chronotile import _native, scanning
 from chronotile import historian as library
 from chronotile.cli.common import Target, confirm, json_option, note_definitions, target, with_options, yes_option
 from chronotile.cli.historian_points import PointFiles, chart
+from chronotile.cli.plugins import LateGroup
 from chronotile.cli.query import Output, output_options
 from chronotile.errors import InvalidInputError, TagNotFoundError
 from chronotile.hints import name_hint
@@ -40,7 +41,7 @@ _STATUS = click.option(
 )
 
 
-@click.group(short_help="Process history: tags, points, aggregates.")
+@click.group(cls=LateGroup, short_help="Process history: tags, points, aggregates.")
 def historian() -> None:
     """Process history: tags, points with qualities, and the aggregates of OPC UA Part 13.
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from chronotile.cli.common import Target, confirm, json_option, moment, target, yes_option
+from chronotile.cli.plugins import LateGroup
 from chronotile.cli.query import place_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
@@ -19,7 +20,7 @@ from chronotile.reports import IndexBuildReport, IndexInfo
 from chronotile.terminal import ProgressLine, bar, bytes_text, count_text, table_text
 
 
-@click.group(short_help="Create, build, show and drop indexes.")
+@click.group(cls=LateGroup, short_help="Create, build, show and drop indexes.")
 def index() -> None:
     """Indexes on combinations of columns, for any dataset. Reads and counts use them automatically. An index is built
     window by window, at any time after the rows are written. It never changes a result: windows that are not indexed or

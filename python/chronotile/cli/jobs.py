@@ -29,6 +29,7 @@ from chronotile.cli.common import (
     typed_conditions,
 )
 from chronotile.cli.define import describe, schema_of_text
+from chronotile.cli.plugins import LateGroup
 from chronotile.cli.query import Output, output_options
 from chronotile.conditions import aggregates, literal, names
 from chronotile.conditions import days as day_period
@@ -36,7 +37,7 @@ from chronotile.errors import DatasetNotFoundError
 from chronotile.terminal import ProgressLine, count_text
 
 
-@click.group(short_help="Finished jobs of a batch system.")
+@click.group(cls=LateGroup, short_help="Finished jobs of a batch system.")
 def jobs() -> None:
     """Finished jobs of a batch or grid system: load, look up and count them.
 

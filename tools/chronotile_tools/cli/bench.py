@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from chronotile.cli.common import json_option
+from chronotile.cli.plugins import LateGroup
 from chronotile.conditions import names
 from chronotile.terminal import bytes_text, table_text
 
@@ -18,7 +19,7 @@ EXPERIMENTS = ("consistency", "growing-reads", "overload", "requests", "scaling"
 """Names of experiments, listed here so that other commands need not import them."""
 
 
-@click.group(short_help="Load tests of clusters, and capacity plans.")
+@click.group(cls=LateGroup, short_help="Load tests of clusters, and capacity plans.")
 def bench() -> None:
     """Load tests of clusters, and capacity plans.
 

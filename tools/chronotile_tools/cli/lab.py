@@ -12,6 +12,7 @@ from typing import Any, overload
 import click
 
 from chronotile.cli.common import confirm, json_option, yes_option
+from chronotile.cli.plugins import LateGroup
 from chronotile.terminal import bytes_text, table_text
 from chronotile_tools import lab as laboratory
 from chronotile_tools.client import wire
@@ -87,7 +88,7 @@ wait_option = click.option(
 )
 
 
-@click.group(short_help="Run real Cassandra clusters on this machine.")
+@click.group(cls=LateGroup, short_help="Run real Cassandra clusters on this machine.")
 def lab() -> None:
     """Run real multi-node Cassandra clusters on this machine, for development, tests, measurements and rehearsals.
 

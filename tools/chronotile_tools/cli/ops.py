@@ -17,6 +17,7 @@ from typing import Any, Self
 import click
 
 from chronotile.cli.common import debug_option, json_option
+from chronotile.cli.plugins import LateGroup
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
 from chronotile.terminal import ProgressLine, count_text
 from chronotile_tools import ops as library
@@ -60,7 +61,7 @@ class Time(click.ParamType[datetime]):
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-class WorkGroup(click.Group):
+class WorkGroup(LateGroup):
     """A group whose help separates read-only commands from those that change a cluster."""
 
     looking = ("status", "check", "watch", "record", "report", "export", "dashboard", "journal", "settings")

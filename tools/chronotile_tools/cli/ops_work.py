@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from chronotile.cli.common import Command, in_place_of, with_options
+from chronotile.cli.plugins import LateGroup
 from chronotile_tools.cli.access import access_options
 from chronotile_tools.ops.access import Access, LabRunner
 from chronotile_tools.ops.procedures import Context, Procedure, engine, journal, statements
@@ -78,7 +79,7 @@ def procedure(kind: type[Procedure], *options: Callable[[Command], Command]) -> 
     docstring of `kind` is the help.
     """
     text = kind.__doc__ or ""
-    group = click.Group(kind.name, help=text, short_help=text.splitlines()[0])
+    group = LateGroup(kind.name, help=text, short_help=text.splitlines()[0])
 
     @group.command(short_help="Show the steps, checks and costs.")
     @session_options
