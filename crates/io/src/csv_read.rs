@@ -208,10 +208,12 @@ fn header_names(first: &RawRecords, found: usize, name: &str) -> Result<Vec<Stri
 
 /// Refuses nulls in a column that may not hold them.
 pub(crate) fn check_nulls(array: &dyn Array, field: &Field, name: &str, line: impl Fn(usize) -> u64) -> Result<()> {
-    if field.is_nullable() || array.null_count() == 0 {
+    // A dictionary may have null among its values.
+    if field.is_nullable() || array.logical_null_count() == 0 {
         return Ok(());
     }
-    let index = (0..array.len()).find(|&i| array.is_null(i)).unwrap_or(0);
+    let nulls = array.logical_nulls();
+    let index = nulls.and_then(|nulls| nulls.iter().position(|is_valid| !is_valid)).unwrap_or(0);
     Err(IoError::MissingValue { name: name.to_owned(), line: line(index), column: field.name().clone() })
 }
 

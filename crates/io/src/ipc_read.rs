@@ -13,10 +13,12 @@ use arrow_ipc::convert::fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, StreamDecoder, read_footer_length};
 use arrow_ipc::{Block, Message, RecordBatch as StoredBatch};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
+use chronotile_types::contained;
 
 use crate::columnar_read::{Shape, column_names};
 use crate::error::{IoError, Result};
 use crate::format::Format;
+use crate::ipc_check::check_batch;
 use crate::options::{Asked, ReadOptions};
 use crate::source::{BatchSource, Counted, Input};
 
@@ -41,6 +43,8 @@ enum Batches {
 /// A file, read block by block.
 struct IpcFile {
     file: BufReader<Counted<File>>,
+    /// Of all stored columns.
+    stored: SchemaRef,
     decoder: FileDecoder,
     blocks: Vec<Block>,
     next: usize,
@@ -52,16 +56,16 @@ impl IpcFile {
         columns.sort_unstable();
         let mut decoder = FileDecoder::new(footer.schema.clone(), footer.version).with_projection(columns);
         for block in &footer.dictionaries {
-            let bytes = read_block(&mut file, block)?;
+            let bytes = read_block(&mut file, block, &footer.schema)?;
             decoder.read_dictionary(block, &bytes)?;
         }
-        Ok(Self { file, decoder, blocks: footer.batches.clone(), next: 0 })
+        Ok(Self { file, stored: footer.schema.clone(), decoder, blocks: footer.batches.clone(), next: 0 })
     }
 
     fn next(&mut self) -> Option<Result<RecordBatch, ArrowError>> {
         while let Some(block) = self.blocks.get(self.next) {
             self.next += 1;
-            let batch = read_block(&mut self.file, block);
+            let batch = read_block(&mut self.file, block, &self.stored);
             match batch.and_then(|bytes| self.decoder.read_record_batch(block, &bytes)) {
                 Ok(None) => {}
                 Ok(Some(batch)) => return Some(Ok(batch)),
@@ -126,12 +130,14 @@ fn is_inside(block: &Block, end: u64) -> bool {
 }
 
 /// A header and its body, of a block that lies inside the file.
-fn read_block(file: &mut BufReader<Counted<File>>, block: &Block) -> Result<Buffer, ArrowError> {
+fn read_block(file: &mut BufReader<Counted<File>>, block: &Block, schema: &Schema) -> Result<Buffer, ArrowError> {
     let header = u64::from(block.metaDataLength().unsigned_abs());
     file.seek(SeekFrom::Start(block.offset().unsigned_abs()))?;
     let bytes = read_bytes(file, header + block.bodyLength().unsigned_abs())?;
     let (header, body) = bytes.split_at(header as usize);
-    check_unpacked(&message(header)?, body)?;
+    let message = message(header)?;
+    check_batch(&message, schema, body.len())?;
+    check_unpacked(&message, body)?;
     Ok(Buffer::from_vec(bytes))
 }
 
@@ -182,8 +188,10 @@ fn unpacked_bytes(batch: &StoredBatch<'_>, body: &[u8]) -> Option<u64> {
     Some(total)
 }
 
-/// A stream, read message by message.
-struct IpcStream {
+/// An Arrow IPC stream, read message by message.
+///
+/// Iterates over its batches. A stream that is damaged, or contradicts its schema, is an error; after one the stream must be dropped.
+pub struct IpcStream {
     input: Box<dyn Read + Send>,
     decoder: StreamDecoder,
     schema: SchemaRef,
@@ -198,7 +206,21 @@ struct IpcStream {
 const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
 impl IpcStream {
-    fn open(input: Box<dyn Read + Send>) -> Result<Self, ArrowError> {
+    /// Reads the schema, and the first batch if there is one.
+    ///
+    /// # Errors
+    /// What `input` fails with, or what is wrong with its bytes.
+    pub fn open(input: Box<dyn Read + Send>) -> Result<Self, ArrowError> {
+        contained(|| Self::start(input)).unwrap_or_else(|reason| Err(damaged(reason)))
+    }
+
+    /// The schema of every batch.
+    #[must_use]
+    pub fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn start(input: Box<dyn Read + Send>) -> Result<Self, ArrowError> {
         let (decoder, schema, rest) = (StreamDecoder::new(), Arc::new(Schema::empty()), Buffer::default());
         let mut stream = Self { input, decoder, schema, rest, ended: false, first: None };
         stream.first = stream.decode()?;
@@ -245,15 +267,24 @@ impl IpcStream {
         let message = message(&bytes)?;
         let length = u64::try_from(message.bodyLength()).map_err(|_| damaged("a body of negative length"))?;
         let mut body = read_bytes(&mut self.input, length)?;
+        // The decoder has not seen the message of the schema when the first batch is read.
+        if let Some(schema) = message.header_as_schema() {
+            self.schema = Arc::new(fb_to_schema(schema));
+        }
+        check_batch(&message, &self.schema, body.len())?;
         check_unpacked(&message, &body)?;
         bytes.append(&mut body);
         Ok(Some(bytes))
     }
+}
 
-    fn next(&mut self) -> Option<Result<RecordBatch, ArrowError>> {
+impl Iterator for IpcStream {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
         match self.first.take() {
             Some(batch) => Some(Ok(batch)),
-            None => self.decode().transpose(),
+            None => contained(|| self.decode()).unwrap_or_else(|reason| Err(damaged(reason))).transpose(),
         }
     }
 }

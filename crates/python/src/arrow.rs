@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array as _, ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray};
-use arrow_schema::{Field, Schema as ArrowSchema, SchemaRef};
+use arrow_schema::{ArrowError, Field, Schema as ArrowSchema, SchemaRef};
 use arrow_select::concat::concat;
 use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
@@ -70,6 +70,14 @@ impl Schema {
     }
 }
 
+/// Refuses an array from the C interface whose offsets, text, dictionary indices or nulls contradict its type: pyarrow and others
+/// make arrays from buffers unchecked. That its buffers are as long as it says has to be believed.
+pub fn check_sound(array: &ArrayRef, name: &str) -> Result<(), ArrowError> {
+    let wrong =
+        |error| ArrowError::InvalidArgumentError(format!("the values of {name:?} contradict their type: {error}"));
+    array.to_data().validate_full().map_err(wrong)
+}
+
 /// The schema without what pandas and pyarrow note in it about the table it was taken from: an index that a dataset does not
 /// keep would be looked for when a read is turned into a DataFrame.
 fn without_hints(schema: &ArrowSchema) -> SchemaRef {
@@ -93,6 +101,7 @@ impl Array {
         let data_type = reader.field().data_type().clone();
         py.detach(|| {
             let pieces = reader.collect::<Result<Vec<_>, _>>()?;
+            pieces.iter().try_for_each(|piece| check_sound(piece, "the column"))?;
             let pieces: Vec<&dyn arrow_array::Array> = pieces.iter().map(AsRef::as_ref).collect();
             if pieces.is_empty() { Ok(arrow_array::new_empty_array(&data_type)) } else { concat(&pieces) }
         })

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 use pyo3_arrow::input::AnyArray;
 
-use crate::arrow::Table;
+use crate::arrow::{Table, check_sound};
 use crate::errors::{arrow_error, invalid};
 use crate::files::{RecordBlock, RecordFile};
 use crate::result::ReadResult;
@@ -77,6 +77,9 @@ fn imported(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader + S
         let rows = array.as_struct();
         if rows.null_count() > 0 {
             return Err(ArrowError::InvalidArgumentError("a row is null as a whole, not in its columns".to_owned()));
+        }
+        for (field, column) in batch_schema.fields().iter().zip(rows.columns()) {
+            check_sound(column, field.name())?;
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         RecordBatch::try_new_with_options(batch_schema.clone(), rows.columns().to_vec(), &options)

@@ -2,9 +2,9 @@
 
 use std::io::{self, Read};
 
-use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, SchemaRef};
+use chronotile_io::IpcStream;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -42,7 +42,7 @@ pub fn arrow_streams<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult
 /// The rows of an Arrow IPC stream that is read piece by piece with `source.read(count)`.
 #[pyfunction]
 pub fn read_arrow_stream(py: Python<'_>, source: Py<PyAny>) -> PyResult<ReadResult> {
-    let reader = py.detach(|| StreamReader::try_new(PythonReader { source }, None)).map_err(raised)?;
+    let reader = py.detach(|| IpcStream::open(Box::new(PythonReader { source }))).map_err(raised)?;
     let schema = reader.schema();
     Ok(ReadResult::of_batches(schema, futures::stream::iter(reader.map(|batch| batch.map_err(raised)))))
 }

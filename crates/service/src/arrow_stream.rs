@@ -1,19 +1,29 @@
 //! Arrow IPC streams from clients. Nothing is allocated because a length in the stream says so: what is not there is not read.
 
+use std::fmt;
+
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
+use arrow_ipc::convert::fb_to_schema;
 use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::{MessageHeader, root_as_message};
 use arrow_schema::DataType;
 use bytes::Bytes;
+use chronotile_io::check_batch;
+use chronotile_types::contained;
 
 /// Reads a body.
 ///
 /// # Errors
-/// A body that is no such stream, that ends too early, or whose columns are compressed.
+/// A body that is no such stream, that ends too early or contradicts its schema, or whose columns are compressed.
 pub fn read(body: Bytes) -> Result<Vec<RecordBatch>, String> {
-    check_plain(&body)?;
+    // A schema that Arrow has no words for ends its reader in a panic.
+    contained(|| decode(body)).unwrap_or_else(|reason| Err(format!("the body is not an Arrow IPC stream: {reason}")))
+}
+
+fn decode(body: Bytes) -> Result<Vec<RecordBatch>, String> {
+    check_messages(&body)?;
     let refuse = |error: arrow_schema::ArrowError| format!("the body is not an Arrow IPC stream: {error}");
     let mut decoder = StreamDecoder::new();
     let mut rest = Buffer::from(body);
@@ -50,9 +60,10 @@ fn text_bytes(column: &ArrayRef) -> usize {
     }
 }
 
-/// Refuses compressed columns: how large they become is told by numbers that cannot be trusted.
-fn check_plain(body: &[u8]) -> Result<(), String> {
-    let mut at = 0;
+/// Refuses batches that contradict the schema, and compressed columns: how large they become is told by numbers that cannot be trusted.
+fn check_messages(body: &[u8]) -> Result<(), String> {
+    let refuse = |error: &dyn fmt::Display| format!("the body is not an Arrow IPC stream: {error}");
+    let (mut at, mut schema) = (0, None);
     while let Some(mut size) = word(body, at) {
         at += 4;
         if size == u32::MAX {
@@ -60,8 +71,7 @@ fn check_plain(body: &[u8]) -> Result<(), String> {
             (size, at) = (second, at + 4);
         }
         let Some(message) = body.get(at..at.saturating_add(size as usize)).filter(|_| size > 0) else { return Ok(()) };
-        let message =
-            root_as_message(message).map_err(|error| format!("the body is not an Arrow IPC stream: {error}"))?;
+        let message = root_as_message(message).map_err(|error| refuse(&error))?;
         let batch = match message.header_type() {
             MessageHeader::RecordBatch => message.header_as_record_batch(),
             MessageHeader::DictionaryBatch => message.header_as_dictionary_batch().and_then(|batch| batch.data()),
@@ -73,6 +83,10 @@ fn check_plain(body: &[u8]) -> Result<(), String> {
             );
         }
         let Ok(length) = usize::try_from(message.bodyLength()) else { return Ok(()) };
+        schema = schema.or_else(|| message.header_as_schema().map(fb_to_schema));
+        if let Some(schema) = &schema {
+            check_batch(&message, schema, length).map_err(|error| refuse(&error))?;
+        }
         at = at.saturating_add(size as usize).saturating_add(length);
     }
     Ok(())
@@ -92,6 +106,7 @@ mod tests {
     use arrow_array::{DictionaryArray, Int64Array};
     use arrow_ipc::CompressionType;
     use arrow_ipc::writer::{IpcWriteOptions, StreamWriter};
+    use arrow_schema::{Field, Schema};
 
     fn stream(compression: Option<CompressionType>) -> Vec<u8> {
         let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1_000));
@@ -133,9 +148,12 @@ mod tests {
     }
 
     fn plain(column: ArrayRef) -> Vec<u8> {
-        let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
+        plain_of(&RecordBatch::try_from_iter([("value", column)]).unwrap())
+    }
+
+    fn plain_of(batch: &RecordBatch) -> Vec<u8> {
         let mut writer = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
-        writer.write(&batch).unwrap();
+        writer.write(batch).unwrap();
         writer.into_inner().unwrap()
     }
 
@@ -160,6 +178,57 @@ mod tests {
                 assert_eq!(read(plain(column).into()).is_ok(), is_read, "{count} rows");
             }
         }
+    }
+
+    #[test]
+    fn batches_that_contradict_their_schema_are_refused() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
+        let one = RecordBatch::try_from_iter_with_nullable([("a", numbers.clone(), true)]).unwrap();
+        let two =
+            RecordBatch::try_from_iter_with_nullable([("a", numbers.clone(), true), ("b", numbers, true)]).unwrap();
+        let field = |name: &str, nullable| Field::new(name, DataType::Int64, nullable);
+        for (claimed, batch, expected) in [
+            (vec![field("a", false)], &one, "declared as non-nullable"),
+            (vec![field("a", true)], &two, "more columns"),
+            (vec![field("a", true), field("b", true)], &one, "\"b\" is missing"),
+        ] {
+            let head = StreamWriter::try_new(Vec::new(), &Schema::new(claimed)).unwrap().get_ref().clone();
+            let mut honest = StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+            let start = honest.get_ref().len();
+            honest.write(batch).unwrap();
+            let refused = read([&head[..], &honest.get_ref()[start..]].concat().into()).unwrap_err();
+            assert!(refused.contains(expected), "{expected:?} is not in: {refused}");
+        }
+    }
+
+    #[test]
+    fn changed_numbers_in_a_stream_are_refused_or_leave_rows_that_are_sound() {
+        let texts: DictionaryArray<Int32Type> = ["a", "b", "a"].into_iter().collect();
+        let columns: [(&str, ArrayRef); 3] = [
+            ("text", Arc::new(texts)),
+            ("value", Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]))),
+            ("view", shared::<StringViewType>(100, 3)),
+        ];
+        let whole = plain_of(&RecordBatch::try_from_iter(columns).unwrap());
+        let (mut state, mut refused) = (7_u64, 0);
+        let mut next = |end: usize| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            (state >> 33) as usize % end
+        };
+        for _ in 0..4_000 {
+            let mut bytes = whole.clone();
+            let at = next(bytes.len() / 4 - 1) * 4;
+            let new = [0, 1, -1, 7, i64::MAX, i64::MIN, 1 << 31, next(1 << 16) as i64][next(8)].to_le_bytes();
+            let count = [1, 4, 8][next(3)];
+            bytes[at..at + count].copy_from_slice(&new[..count]);
+            match read(bytes.into()) {
+                Ok(batches) => {
+                    batches.iter().flat_map(RecordBatch::columns).for_each(|c| c.to_data().validate_full().unwrap())
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(refused > 500, "{refused}");
     }
 
     /// Where each message begins and ends, its body included.

@@ -178,11 +178,8 @@ async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
     }
     let body = call.body;
     let refuse = |message: String| Failure::new(ErrorKind::InvalidRows, message);
-    let read = work::in_turn(move || arrow_stream::read(body)).await;
-    // A schema that Arrow has no words for ends its reader in a panic.
-    let tables = read.unwrap_or_else(|_| Err("the body is not a readable Arrow IPC stream".into()));
-    let tables = tables.map_err(refuse)?;
-    let rows = tables.iter().map(RecordBatch::num_rows).sum::<usize>();
+    let tables = work::in_turn(move || arrow_stream::read(body)).await?.map_err(refuse)?;
+    let rows = tables.iter().map(RecordBatch::num_rows).fold(0_usize, usize::saturating_add);
     let charge = app.memory.charge(rows.saturating_mul(STORED_ROW_BYTES))?;
     let mut report = stored_alone(&app, tables, &wanted, wanted.not_finite, charge).await?;
     report["refused_count"] = 0.into();
