@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -161,3 +162,25 @@ def test_commands_named_in_the_text_are_commands(page: Path) -> None:
     told = [*_SPAN.findall(text), *(line.replace("\\\n", " ") for line in _LINE.findall(text))]
     wrong = {one: reason for one in told if (reason := wrong_with(shlex.split(one, comments=True)[1:]))}
     assert not wrong
+
+
+def commands_of(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Every command below the group, by the words that lead to it."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands_of(command, (*path, name))
+        elif command is not None:
+            yield " ".join((*path, name)), command
+
+
+@pytest.mark.parametrize("option", ["--yes", "--confirm"])
+def test_the_page_names_every_command_that_wants_a_confirmation(option: str) -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    section = page.partition("## Commands that delete")[2].partition("\n## ")[0]
+    asking = [name for name, command in commands_of(cli) if any(option in each.opts for each in command.params)]
+    # A plan only shows what a run needs.
+    asking = [name for name in asking if not name.endswith(" plan")]
+    assert len(asking) > 1
+    assert [name for name in asking if not re.search(rf"`{name}( --[a-z-]+)?`", section)] == []
