@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyarrow")
+import pyarrow as pa
+from support_arrow import damaged, ipc
 from support_service import Answer, Service
 
 import chronotile as ct
@@ -210,3 +213,30 @@ def test_large_documents_are_streamed_and_bounded(service: Service) -> None:
 def test_the_service_is_still_whole(service: Service) -> None:
     assert os.path.exists(f"/proc/{service.process.pid}")
     assert service.ask("GET", "/v1/tags/t1").status == 200
+
+
+ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
+
+
+def test_arrow_bodies_that_contradict_their_schema_are_refused(service: Service) -> None:
+    rows = pa.table({
+        "tag": pa.array(["t0", "t1", "t0"]).dictionary_encode(),
+        "time": pa.array([10**18, 10**18 + 1, 10**18 + 2], pa.timestamp("ns", "UTC")),
+        "value": pa.array([1.0, None, 3.0]),
+    })  # fmt: skip
+    whole = ipc(rows, "stream")
+    assert service.ask("POST", "/v1/points", {"not_finite": "bad"}, whole, ARROW).status == 200
+
+    def head(table: pa.Table) -> bytes:
+        return ipc(table.schema.empty_table(), "stream")[:-8]
+
+    more = rows.append_column("other", rows["value"])
+    for claimed, sent, reason in ((rows, more, "more columns"), (more, rows, "is missing")):
+        lying = head(claimed) + ipc(sent, "stream")[len(head(sent)) :]
+        answer = service.ask("POST", "/v1/points", None, lying, ARROW)
+        assert (answer.status, answer.error["kind"]) == (400, "invalid-rows"), answer.body
+        assert reason in answer.error["message"]
+    choice = random.Random(23)
+    statuses = {service.ask("POST", "/v1/points", None, damaged(whole, choice), ARROW).status for _ in range(1_500)}
+    assert 400 in statuses
+    assert statuses <= {200, 400, 404, 413}, statuses
