@@ -150,6 +150,17 @@ def test_every_group_answers_an_unknown_command_with_the_nearest_one() -> None:
         assert hint in " ".join(done.output.split()), path
 
 
+def test_tables_in_help_texts_keep_their_lines() -> None:
+    for path, group in groups_of(cli):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            for paragraph in (command.help or "").split("\n\n"):
+                is_table = re.search(r"\S {3,}\S", paragraph) is not None
+                assert not is_table or paragraph.lstrip(" \n").startswith("\b\n"), (path, name, paragraph)
+
+
 def test_debug_shows_where_an_error_came_from(chronotile: Run, tmp_path: Path) -> None:
     done = chronotile("count", "nowhere.db", "d", "--debug", cwd=tmp_path)
     assert done.returncode != 0

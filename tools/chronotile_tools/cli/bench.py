@@ -61,10 +61,14 @@ def _measure(name: str, words: str) -> Callable[[Command], Command]:
 def cluster(experiment: str, out: Path | None, versions: str, **options: Any) -> None:
     """Run an experiment and write samples.jsonl, worker-N.hlog, results.json and report.html.
 
-    \b requests       requests A to D on 1, 3 (2 live), 3, 4 (3 live) and 4 nodes overload       one, two or three nodes
-    starved of CPU time growing-reads  long reads until overload consistency    ONE, QUORUM and ALL versions       two
-    versions side by side scaling        survey reads by replicas and nodes; input of plan windows three ways to
-    partition time
+    \b
+    requests       requests A to D on 1, 3, 3 (2 live), 4 and 4 (3 live) nodes
+    overload       none to three of three nodes starved of CPU time
+    growing-reads  long reads until the cluster falls behind
+    consistency    ONE, QUORUM and ALL
+    versions       two versions under the same load
+    scaling        survey reads by nodes and replicas; input of plan
+    windows        three ways to partition time
 
     The command starts laboratory nodes and stops them at the end. Figures from one machine are relative.
 

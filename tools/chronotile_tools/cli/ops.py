@@ -126,9 +126,14 @@ def ops() -> None:
 def status(access: library.Access, jmx_timeout_s: float, as_json: bool) -> None:
     """Show the state of the cluster on one screen.
 
-    \b status   U up, D down; N normal, J joining, L leaving, M moving, as seen by the other nodes; ! if they disagree
-    heap     in use after the last collection hints    hint files kept for nodes that were down pending  compactions
-    clock ok: no offset from this machine beyond the round-trip uncertainty
+    \b
+    status   U up, D down; N normal, J joining, L leaving, M moving, as
+             seen by the other nodes; ! if they disagree
+    heap     in use after the last collection
+    hints    hint files kept for nodes that were down
+    pending  compactions
+    clock    ok: no offset from this machine beyond the round-trip
+             uncertainty
     """
     waits = library.PendingRequests()
     with WaitingLine(waits):
