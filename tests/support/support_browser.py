@@ -86,7 +86,7 @@ class Browser:
     def press(self, key: str) -> None:
         """A key as a user presses it; text is typed letter by letter."""
         codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
-        special = {"windowsVirtualKeyCode": codes[key]} if key in codes else {"text": key}
+        special: dict[str, int | str] = {"windowsVirtualKeyCode": codes[key]} if key in codes else {"text": key}
         if key == "Enter":
             special |= {"text": "\r"}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **special)
