@@ -28,7 +28,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use chronotile_store::Store;
 use chronotile_types::SliceId;
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
 
@@ -243,7 +243,8 @@ impl Group {
                 });
                 async { read.await.map_err(|_| ArchiveError::Cancelled)? }
             });
-            match try_join_all(reads).await {
+            // All of them end first: none may go on to decide what counts while the heads are looked at.
+            match join_all(reads).await.into_iter().collect() {
                 Err(ArchiveError::ReadRace { .. }) if visible.is_late() => {}
                 read => return read,
             }

@@ -124,11 +124,16 @@ impl Visibility {
 
     /// The attempts in these heads of which nothing is known, with their batches, if any.
     fn to_decide<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> Option<(HashSet<Origin>, HashSet<BatchId>)> {
-        let unknown = self.unknown(heads);
+        let heads: Vec<&Head> = heads.collect();
+        if self.unknown(heads.iter().copied()).is_empty() {
+            return None;
+        }
+        // Another read that shares this may have decided meanwhile.
+        let mut state = self.state_mut();
+        let unknown = self.unknown_to(&state, heads.into_iter());
         if unknown.is_empty() {
             return None;
         }
-        let mut state = self.state_mut();
         if state.complete {
             self.hides.store(true, Ordering::Release);
             state.later.extend(unknown);
@@ -272,7 +277,10 @@ impl Visibility {
     }
 
     fn unknown<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> HashSet<Origin> {
-        let state = self.state();
+        self.unknown_to(&self.state(), heads)
+    }
+
+    fn unknown_to<'a>(&self, state: &State, heads: impl Iterator<Item = &'a Head>) -> HashSet<Origin> {
         self.dataset.counting(|counting| {
             let mut unknown = HashSet::new();
             for head in heads {
