@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chronotile_types::{Cell, ChunkId, SliceId, Tile, Window};
+use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::BoxStream;
 
 pub use dataset::{DatasetRef, Placement};
@@ -73,6 +73,18 @@ pub fn record_group(key: &str) -> Option<(&str, &str)> {
 /// The key of a record that the engine keeps by itself: microseconds since 1970 as decimal text, by which writers set their
 /// own clocks. [`Capabilities::clock`] says which time it is.
 pub const CLOCK_KEY: &str = "clock";
+
+/// What the keys of [`changes_key`] begin with.
+pub const CHANGES: &str = "changes/";
+
+/// The key of a record that some engines keep by themselves for each slice: its value differs after every commit that changes which
+/// chunks the slice holds, or their bytes, and no value ever comes back. Where it is found unchanged, the slice holds the chunks that it
+/// held before, in every process.
+///
+/// Not promised: that there is a record; then nothing is known of changes. It is in no listing of records.
+pub fn changes_key(dataset: &DatasetName, slice: SliceId) -> String {
+    format!("{CHANGES}{dataset}/{}", slice.0)
+}
 
 /// The longest key of a catalog record, in bytes.
 pub const RECORD_KEY_BYTES_MAX: usize = 1_000;

@@ -1,7 +1,9 @@
 //! Tables of an archive file and the statements that change them; `docs/decisions/002-sqlite-layout.md` gives the reasons.
 
 use bytes::Bytes;
-use chronotile_store::{CLOCK_KEY, Chunk, ChunkKey, Commit, DropSlice, Expect, RecordPut, StoreError, TileStatistics};
+use chronotile_store::{
+    CLOCK_KEY, Chunk, ChunkKey, Commit, DropSlice, Expect, RecordPut, StoreError, TileStatistics, changes_key,
+};
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -16,6 +18,8 @@ pub(crate) const PAGE_BYTES: u32 = 16_384;
 pub(crate) const CREATE: &str = "
     CREATE TABLE catalog(key TEXT PRIMARY KEY COLLATE BINARY, value BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE slices(dataset TEXT NOT NULL, slice INTEGER NOT NULL, PRIMARY KEY(dataset, slice)) WITHOUT ROWID;";
+
+const DELETE_RECORD: &str = "DELETE FROM catalog WHERE key = ?1";
 
 /// Why a change was not made.
 #[derive(Debug)]
@@ -85,6 +89,7 @@ pub(crate) fn drop_slice(
     if conn.execute(delete, params![dataset.as_str(), slice.0])? == 0 {
         return Ok(());
     }
+    conn.prepare_cached(DELETE_RECORD)?.execute([changes_key(dataset, slice)])?;
     let (keys, chunks) = (keys_table(dataset, slice), chunks_table(dataset, slice));
     Ok(conn.execute_batch(&format!("DROP TABLE {keys}; DROP TABLE {chunks};"))?)
 }
@@ -120,6 +125,7 @@ pub(crate) fn statistics(
 /// Makes the changes of a commit inside the open transaction.
 pub(crate) fn apply(conn: &Connection, dataset: &DatasetName, commit: &Commit) -> Result<(), Failure> {
     commit.before.iter().try_for_each(|put| put_record(conn, put))?;
+    let mut changed: Vec<SliceId> = Vec::new();
     let mut known = None;
     for chunk in &commit.put {
         let slice = chunk.key.slice;
@@ -127,16 +133,29 @@ pub(crate) fn apply(conn: &Connection, dataset: &DatasetName, commit: &Commit) -
             return Err(Failure::Condition(StoreError::NoSlice { dataset: dataset.clone(), slice }));
         }
         known = Some(slice);
-        put_chunk(conn, dataset, chunk)?;
+        changed.extend(put_chunk(conn, dataset, chunk)?.then_some(slice));
     }
     for key in &commit.remove {
         let removed = slice_exists(conn, dataset, key.slice)? && remove_chunk(conn, dataset, key)?;
         if commit.require_removed && !removed {
             return Err(Failure::Condition(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key }));
         }
+        changed.extend(removed.then_some(key.slice));
     }
+    changed.sort_unstable();
+    changed.dedup();
+    changed.into_iter().try_for_each(|slice| note_change(conn, dataset, slice))?;
     commit.after.iter().try_for_each(|put| put_record(conn, put))?;
     Ok(keep_clock(conn, commit.stamp_us)?)
+}
+
+/// Gives a slice another value of its record of changes. Random ones never come back, also where a slice is dropped and made again, or
+/// a file is replaced by an older copy of it.
+fn note_change(conn: &Connection, dataset: &DatasetName, slice: SliceId) -> rusqlite::Result<()> {
+    let sql = "INSERT INTO catalog(key, value) VALUES (?1, randomblob(16)) ON CONFLICT(key) DO UPDATE
+        SET value = excluded.value";
+    conn.prepare_cached(sql)?.execute([changes_key(dataset, slice)])?;
+    Ok(())
 }
 
 /// Sets the record of the clock forward; a later one stays.
@@ -167,7 +186,7 @@ fn put_record(conn: &Connection, put: &RecordPut) -> Result<(), Failure> {
                 ON CONFLICT(key) DO UPDATE SET value = excluded.value";
             conn.prepare_cached(sql)?.execute(params![put.key, &value[..]])?
         }
-        None => conn.prepare_cached("DELETE FROM catalog WHERE key = ?1")?.execute([&put.key])?,
+        None => conn.prepare_cached(DELETE_RECORD)?.execute([&put.key])?,
     };
     Ok(())
 }
@@ -179,7 +198,8 @@ pub(crate) fn read_record(conn: &Connection, key: &str) -> rusqlite::Result<Opti
     statement.query_row([key], value).optional()
 }
 
-fn put_chunk(conn: &Connection, dataset: &DatasetName, chunk: &Chunk) -> rusqlite::Result<()> {
+/// Whether it changed anything. A chunk that is there already, as a repeated write puts it, dirties no page.
+fn put_chunk(conn: &Connection, dataset: &DatasetName, chunk: &Chunk) -> rusqlite::Result<bool> {
     let key = &chunk.key;
     let (keys, chunks) = (keys_table(dataset, key.slice), chunks_table(dataset, key.slice));
     let (cell, window, id) = (key.tile.cell.0, key.tile.window.0, key.id.to_bytes());
@@ -189,17 +209,18 @@ fn put_chunk(conn: &Connection, dataset: &DatasetName, chunk: &Chunk) -> rusqlit
     let found =
         conn.prepare_cached(&find)?.query_row(params![cell, window, id], |row| row.get::<_, i64>(0)).optional()?;
     if let Some(row) = found {
-        let update = format!("UPDATE {chunks} SET head = ?1, body = ?2 WHERE chunk = ?3");
-        conn.prepare_cached(&update)?.execute(params![head, body, row])?;
+        let update =
+            format!("UPDATE {chunks} SET head = ?1, body = ?2 WHERE chunk = ?3 AND (head IS NOT ?1 OR body IS NOT ?2)");
+        let differs = conn.prepare_cached(&update)?.execute(params![head, body, row])? > 0;
         let update = format!("UPDATE {keys} SET rows = ?4, bytes = ?5 WHERE cell = ?1 AND window = ?2 AND id = ?3");
         conn.prepare_cached(&update)?.execute(params![cell, window, id, chunk.rows, bytes])?;
-        return Ok(());
+        return Ok(differs);
     }
     let insert = format!("INSERT INTO {chunks}(head, body) VALUES (?1, ?2)");
     let row = conn.prepare_cached(&insert)?.insert(params![head, body])?;
     let insert = format!("INSERT INTO {keys}(cell, window, id, rows, bytes, chunk) VALUES (?1, ?2, ?3, ?4, ?5, ?6)");
     conn.prepare_cached(&insert)?.execute(params![cell, window, id, chunk.rows, bytes, row])?;
-    Ok(())
+    Ok(true)
 }
 
 /// Whether there was such a chunk.

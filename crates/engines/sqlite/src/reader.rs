@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use chronotile_store::{Cells, Chunk, ChunkKey, Record, Result, Scan, StoreError};
+use chronotile_store::{CHANGES, Cells, Chunk, ChunkKey, Record, Result, Scan, StoreError};
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
-use rusqlite::{Connection, Row, params};
+use rusqlite::{CachedStatement, Connection, Row, Statement, params};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -349,12 +349,16 @@ impl Group {
         order.sort_unstable_by_key(|&index| (self.places[index].key.slice, self.places[index].row));
         let mut bytes = Vec::with_capacity(self.bytes);
         let mut ends = vec![(0, 0, 0); self.places.len()];
-        let adjacent = |&first: &usize, &second: &usize| {
-            let (first, second) = (&self.places[first], &self.places[second]);
-            first.key.slice == second.key.slice && second.row - first.row <= 1
-        };
-        for run in order.chunk_by(adjacent) {
-            self.read_run(conn, dataset, bodies, run, &mut bytes, &mut ends)?;
+        let adjacent = |&first: &usize, &second: &usize| self.places[second].row - self.places[first].row <= 1;
+        let in_slice = |&first: &usize, &second: &usize| self.places[first].key.slice == self.places[second].key.slice;
+        for order in order.chunk_by(in_slice) {
+            let body = if bodies { "body" } else { "x''" };
+            let table = layout::chunks_table(dataset, self.places[order[0]].key.slice);
+            let sql = format!("SELECT chunk, head, {body} FROM {table} WHERE chunk BETWEEN ?1 AND ?2");
+            let mut statement = conn.prepare_cached(&sql)?;
+            for run in order.chunk_by(adjacent) {
+                self.read_run(&mut statement, run, &mut bytes, &mut ends)?;
+            }
         }
         let bytes = Bytes::from(bytes);
         let chunk = |(place, (start, head_end, end)): (&ChunkRow, (usize, usize, usize))| Chunk {
@@ -369,18 +373,12 @@ impl Group {
     /// Reads neighbouring rows in one walk.
     fn read_run(
         &self,
-        conn: &Connection,
-        dataset: &DatasetName,
-        bodies: bool,
+        statement: &mut Statement<'_>,
         run: &[usize],
         bytes: &mut Vec<u8>,
         ends: &mut [(usize, usize, usize)],
     ) -> rusqlite::Result<()> {
         let (Some(&first), Some(&last)) = (run.first(), run.last()) else { return Ok(()) };
-        let body = if bodies { "body" } else { "x''" };
-        let table = layout::chunks_table(dataset, self.places[first].key.slice);
-        let sql = format!("SELECT chunk, head, {body} FROM {table} WHERE chunk BETWEEN ?1 AND ?2");
-        let mut statement = conn.prepare_cached(&sql)?;
         let mut rows = statement.query([self.places[first].row, self.places[last].row])?;
         let mut row = rows.next()?;
         let mut read = None;
@@ -423,17 +421,20 @@ pub(crate) fn fetches_short(keys: &[ChunkKey]) -> bool {
 /// The chunks of these keys that exist.
 pub(crate) fn fetch(conn: &Connection, dataset: &DatasetName, keys: &[ChunkKey]) -> rusqlite::Result<Vec<Chunk>> {
     let mut group = Group::default();
+    let find = |slice: SliceId| -> rusqlite::Result<Option<CachedStatement<'_>>> {
+        if !layout::slice_exists(conn, dataset, slice)? {
+            return Ok(None);
+        }
+        let table = layout::keys_table(dataset, slice);
+        let sql = format!("SELECT rows, bytes, chunk FROM {table} WHERE cell = ?1 AND window = ?2 AND id = ?3");
+        conn.prepare_cached(&sql).map(Some)
+    };
     let mut known = None;
     for &key in keys {
-        if !matches!(known, Some((slice, _)) if slice == key.slice) {
-            known = Some((key.slice, layout::slice_exists(conn, dataset, key.slice)?));
+        if known.as_ref().is_none_or(|(slice, _)| *slice != key.slice) {
+            known = Some((key.slice, find(key.slice)?));
         }
-        if !matches!(known, Some((_, true))) {
-            continue;
-        }
-        let table = layout::keys_table(dataset, key.slice);
-        let sql = format!("SELECT rows, bytes, chunk FROM {table} WHERE cell = ?1 AND window = ?2 AND id = ?3");
-        let mut statement = conn.prepare_cached(&sql)?;
+        let Some((_, Some(statement))) = &mut known else { continue };
         let mut rows = statement.query(params![key.tile.cell.0, key.tile.window.0, key.id.to_bytes()])?;
         if let Some(row) = rows.next()? {
             group.push(ChunkRow { key, rows: row.get(0)?, row: row.get(2)? }, row.get(1)?);
@@ -461,6 +462,9 @@ pub(crate) fn records(
         let key = row.get_ref(0)?.as_str()?;
         if !key.starts_with(prefix) {
             break;
+        }
+        if key.starts_with(CHANGES) {
+            continue;
         }
         let value = Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?);
         records.push(Record { key: key.to_owned(), value });
