@@ -20,6 +20,7 @@ use crate::catalog::superseded::KnownSuperseded;
 use crate::catalog::{self, GroupRecord};
 use crate::error::{ArchiveError, Result};
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
+use crate::index::Kept;
 use crate::memory::{Memory, MemoryLimit};
 
 /// How long a writer on nodes may go by the definition it has seen.
@@ -43,6 +44,7 @@ pub struct Dataset {
 struct Shared {
     known: RwLock<Known>,
     common: Arc<Common>,
+    kept: Kept,
 }
 
 /// What the datasets of a group have in common; a dataset by itself has its own.
@@ -113,7 +115,7 @@ impl Dataset {
     ) -> Result<Self> {
         let known = Known { frame: Frame::new(spec, clock)?, stored, revision: 0, looked: Instant::now() };
         common.put_frame(&known.frame);
-        let shared = Shared { known: RwLock::new(known), common };
+        let shared = Shared { known: RwLock::new(known), common, kept: Kept::default() };
         Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence, superseded_kept })
     }
 
@@ -145,6 +147,11 @@ impl Dataset {
 
     pub(crate) fn store(&self) -> &dyn Store {
         self.store.as_ref()
+    }
+
+    /// What this process keeps of its indexes.
+    pub(crate) fn kept(&self) -> &Kept {
+        &self.shared.kept
     }
 
     pub(crate) fn fence(&self) -> &Fence {

@@ -8,11 +8,14 @@
 mod build;
 mod count;
 mod group;
+mod kept;
 mod lease;
+mod observed;
 mod plan;
 mod record;
 mod report;
 mod segment;
+mod tiles;
 
 use std::collections::BTreeSet;
 
@@ -27,6 +30,7 @@ use crate::error::Result;
 use crate::frame::Frame;
 use record::Built;
 
+pub(crate) use kept::Kept;
 pub use report::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
 
 impl Dataset {

@@ -123,15 +123,16 @@ impl Dataset {
     /// As [`Dataset::read`].
     pub async fn count(&self, request: ReadRequest) -> Result<u64> {
         let this = &self.reader();
-        let query = this.query(&ReadRequest { columns: Some(vec![]), ..request.clone() }).await?;
+        let request = ReadRequest { columns: Some(vec![]), ..request };
+        let query = this.replan(&request).await?;
         if query.newest_only || query.tests_rows() {
-            if let Some(rows) = this.count_by_index(&request).await? {
+            if let Some(rows) = this.count_by_index(query, &request).await? {
                 return Ok(rows);
             }
-            let rows = this.read(ReadRequest { columns: Some(vec![]), ..request }).await?;
+            let rows = this.read(request).await?;
             return rows.try_fold(0, |sum, batch| async move { Ok(sum + batch.num_rows() as u64) }).await;
         }
-        this.count_heads(query).await
+        this.count_heads(Arc::new(query)).await
     }
 
     /// Counts by heads; only tiles whose chunks overlap, or lie across the time range, are decoded.

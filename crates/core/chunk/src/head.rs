@@ -229,6 +229,12 @@ fn read_origins(reader: &mut Reader) -> Result<Origins, Damage> {
 }
 
 impl Head {
+    /// The same for readers that ask nothing of filters of texts: it takes less memory.
+    #[must_use]
+    pub fn without_text_filters(self) -> Self {
+        Self { text_filters: Box::default(), ..self }
+    }
+
     /// Verifies and reads a head that lies under `binding`.
     ///
     /// # Errors

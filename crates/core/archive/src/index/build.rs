@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::group::{Groups, join, representatives};
 use super::lease::{Lease, held};
-use super::plan::{Looked, ObservedTile, print};
+use super::observed::{ObservedTile, SliceTiles, print};
 use super::record::{self, Built};
 use super::report::{IndexBuildOptions, IndexBuildReport};
 use super::segment::{Packed, Postings, Segment, Shape};
@@ -87,7 +87,7 @@ impl Dataset {
         let slices = first.query.slices.clone();
         for slice in slices {
             // Every index is of the same tiles.
-            let looked = Looked::new(self.store_arc(), &first.query, Some(slice)).await?;
+            let looked = SliceTiles::observe(self, &first.query, slice).await?;
             for builder in &builders {
                 let work = builder.work(&looked, &mut report).await?;
                 done.1 += work.len() as u64;
@@ -141,7 +141,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The windows of a slice that have changed.
-    async fn work(&self, looked: &Looked, report: &mut IndexBuildReport) -> Result<Vec<Work>> {
+    async fn work(&self, looked: &SliceTiles, report: &mut IndexBuildReport) -> Result<Vec<Work>> {
         let mut windows: BTreeMap<Window, Vec<&ObservedTile>> = BTreeMap::new();
         looked.tiles.iter().for_each(|seen| windows.entry(seen.tile.window).or_default().push(seen));
         let Some((first, last)) = windows.keys().next().copied().zip(windows.keys().next_back().copied()) else {

@@ -45,13 +45,14 @@ impl Dataset {
     }
 
     /// Rows that the request asks for, from an index as far as it knows them; `None` where no index serves.
-    pub(crate) async fn count_by_index(&self, request: &ReadRequest) -> Result<Option<u64>> {
-        let request = ReadRequest { columns: Some(vec![]), ..request.clone() };
-        let mut query = self.query_as_known(&request).await?;
-        let Ok(choice) = choose(&query.frame, &request, Purpose::Counts(&[]))? else { return Ok(None) };
+    pub(crate) async fn count_by_index(&self, mut query: Query, request: &ReadRequest) -> Result<Option<u64>> {
+        let Ok(choice) = choose(&query.frame, request, Purpose::Counts(&[]))? else { return Ok(None) };
         let Ok(plan) = Plan::new(self, &query, choice).await? else { return Ok(None) };
         let mut rows: u64 = 0;
         plan.each_count(|_, _, _, count| rows += count);
+        if plan.keys.is_empty() {
+            return Ok(Some(rows));
+        }
         query.keys = Some(plan.keys.into());
         let mut read = stream(self.store_arc(), Arc::new(query)).await?;
         while let Some(batch) = read.try_next().await? {

@@ -1,116 +1,29 @@
 //! How a read or a count uses an index: which tiles it answers for, and which have to be read.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use chronotile_store::{ChunkKey, Store};
-use chronotile_types::{Cell, IndexSpec, SliceId, Tile, Window, ZoneKey};
-use futures::TryStreamExt;
-use hashbrown::HashMap;
-use xxhash_rust::xxh3::xxh3_64;
+use chronotile_store::ChunkKey;
+use chronotile_types::{Cell, IndexSpec, Window, ZoneKey};
 
 use super::columns_of;
+use super::observed::ObservedTile;
 use super::record;
 use super::report::IndexUse;
 use super::segment::{Segment, Shape};
+use super::tiles::Looked;
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
-use crate::read::groups::{HEADS, scan};
 use crate::read::on_pool;
 use crate::read::predicate::Test;
 use crate::read::query::Query;
-use crate::read::slices::slices_in;
 use crate::request::{Place, ReadRequest};
 
 /// Where an index leaves more than this share of the chunks to read, reading all of them in one walk is faster.
 const WORTH_WHILE: f64 = 0.6;
-
-/// A tile that lies in what a query covers.
-#[derive(Clone)]
-pub(crate) struct ObservedTile {
-    pub slice: SliceId,
-    pub tile: Tile,
-    /// Where its keys stand.
-    pub keys: Range<usize>,
-    /// Hash of the ids of its chunks.
-    pub print: u64,
-    /// Whether all of its rows lie in the query's time range.
-    pub inside: bool,
-    /// Whether all of its rows count.
-    pub visible: bool,
-    pub ids: (ZoneKey, ZoneKey),
-}
-
-/// The tiles that a query covers, from heads alone, in the order of a scan.
-pub(crate) struct Looked {
-    pub tiles: Vec<ObservedTile>,
-    pub keys: Vec<ChunkKey>,
-}
-
-impl Looked {
-    /// Looks at one slice, or at all that the query covers.
-    pub(crate) async fn new(store: Arc<dyn Store>, query: &Query, slice: Option<SliceId>) -> Result<Self> {
-        if let Some(slice) = slice {
-            // A part of a batch makes a tile another one than it will be, which readers notice.
-            return Ok(Self::look(&store, query, vec![slice]).await?.0);
-        }
-        let (looked, late) = Self::look(&store, query, query.slices.clone()).await?;
-        let (true, Some(visible)) = (late, &query.visible) else { return Ok(looked) };
-        // What had ended by now is found whole.
-        visible.complete();
-        let slices = slices_in(store.as_ref(), &query.frame, query.windows).await?;
-        Ok(Self::look(&store, query, slices).await?.0)
-    }
-
-    /// Also whether some batches ended so late that rows of theirs may have been missed.
-    async fn look(store: &Arc<dyn Store>, query: &Query, slices: Vec<SliceId>) -> Result<(Self, bool)> {
-        let mut late = false;
-        let mut groups = scan(store.clone(), query, slices, HEADS).await?;
-        let mut looked = Self { tiles: vec![], keys: vec![] };
-        while let Some(chunks) = groups.try_next().await? {
-            late |= query.decides_late(&chunks).await?;
-            let heads = chunks.iter().map(|chunk| query.frame.head(chunk)).collect::<Result<Vec<_>>>()?;
-            for (chunk, head) in chunks.into_iter().zip(heads) {
-                if query.hides_all_of(&head) {
-                    continue;
-                }
-                let visible = !query.hides_rows_of(&head);
-                let inside = query.bounds.holds_all(head.zone.time_min, head.zone.time_max);
-                let place = looked.keys.len();
-                looked.keys.push(chunk.key);
-                match looked.tiles.last_mut() {
-                    Some(seen) if seen.tile == chunk.key.tile && seen.slice == chunk.key.slice => {
-                        seen.keys.end += 1;
-                        seen.inside &= inside;
-                        seen.visible &= visible;
-                        seen.ids = (seen.ids.0.min(head.zone.id_min), seen.ids.1.max(head.zone.id_max));
-                    }
-                    _ => looked.tiles.push(ObservedTile {
-                        slice: chunk.key.slice,
-                        tile: chunk.key.tile,
-                        keys: place..place + 1,
-                        print: 0,
-                        inside,
-                        visible,
-                        ids: (head.zone.id_min, head.zone.id_max),
-                    }),
-                }
-            }
-        }
-        let keys = &looked.keys;
-        looked.tiles.iter_mut().for_each(|seen| seen.print = print(&keys[seen.keys.clone()]));
-        Ok((looked, late))
-    }
-}
-
-/// Hash of the ids of the chunks of a tile, in any order.
-pub(crate) fn print(keys: &[ChunkKey]) -> u64 {
-    let mut ids: Vec<[u8; 16]> = keys.iter().map(|key| key.id.to_bytes()).collect();
-    ids.sort_unstable();
-    xxh3_64(ids.as_flattened())
-}
+/// So many windows of segments in memory take less time than to start a thread for them.
+const WINDOWS_FEW: usize = 8;
 
 /// What an index is wanted for.
 #[derive(Clone, Copy)]
@@ -178,17 +91,29 @@ pub(crate) fn choose(
 
 /// What is indexed of one window, with the query's conditions applied.
 pub(crate) struct Indexed {
-    pub segments: Vec<Segment>,
+    /// By cell.
+    pub segments: Vec<Arc<Segment>>,
     /// Per segment and value: whether the conditions hold.
     pub passing: Vec<Vec<bool>>,
-    /// Per cell: segment, place in it, and whether it holds a value that passes.
-    tiles: HashMap<i64, (usize, u32, bool)>,
+    /// Per segment and tile: whether it holds a value that passes.
+    matching: Vec<Vec<bool>>,
+}
+
+/// What an index says of a tile.
+#[derive(Clone, Copy)]
+struct Entry {
+    segment: usize,
+    /// Its place in the segment.
+    place: u32,
+    /// Whether it holds a value that passes.
+    matching: bool,
+    print: u64,
 }
 
 impl Indexed {
-    fn new(choice: &Choice, frame: &Frame, segments: Vec<Segment>) -> Result<Self> {
-        let mut indexed = Self { segments, passing: vec![], tiles: HashMap::new() };
-        for (number, segment) in indexed.segments.iter().enumerate() {
+    fn new(choice: &Choice, frame: &Frame, segments: Vec<Arc<Segment>>) -> Result<Self> {
+        let (mut all_passing, mut all_matching) = (Vec::new(), Vec::new());
+        for segment in &segments {
             let values = segment.starts.len() - 1;
             let mut passing = vec![true; values];
             for (place, test) in &choice.tests {
@@ -199,26 +124,35 @@ impl Indexed {
             for value in (0..values).filter(|value| passing[*value]) {
                 segment.postings(value).for_each(|posting| matching[segment.tiles[posting] as usize] = true);
             }
-            for (place, cell) in segment.cells.iter().enumerate() {
-                indexed.tiles.insert(*cell, (number, place as u32, matching[place]));
-            }
-            indexed.passing.push(passing);
+            all_passing.push(passing);
+            all_matching.push(matching);
         }
-        Ok(indexed)
+        Ok(Self { segments, passing: all_passing, matching: all_matching })
     }
 
-    fn find(&self, cell: Cell) -> Option<(usize, u32, bool, u64)> {
-        let (segment, place, matching) = *self.tiles.get(&cell.0)?;
-        Some((segment, place, matching, self.segments[segment].prints[place as usize]))
+    fn find(&self, cell: Cell) -> Option<Entry> {
+        let before = |segment: &Arc<Segment>| segment.cells.last().is_none_or(|last| *last < cell.0);
+        let number = self.segments.partition_point(before);
+        let segment = self.segments.get(number)?;
+        let place = segment.cells.binary_search(&cell.0).ok()?;
+        let (matching, print) = (self.matching[number][place], segment.prints[place]);
+        Some(Entry { segment: number, place: place as u32, matching, print })
     }
 }
 
 /// What to do with a tile.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Decision {
-    /// The index answers for it.
-    Trust,
-    Read,
+#[derive(Clone, Copy)]
+struct Decision {
+    /// What the index says of it.
+    entry: Option<Entry>,
+    /// Whether the index answers for it; otherwise it is read.
+    trusted: bool,
+}
+
+impl Decision {
+    fn is_wanted(&self) -> bool {
+        !self.trusted || self.entry.is_some_and(|entry| entry.matching)
+    }
 }
 
 /// A query, shared between an index and the tiles themselves.
@@ -244,12 +178,12 @@ impl Plan {
             report.reason = Some("nothing of the index is built for this period: build it".to_owned());
             return Ok(Err(report));
         };
-        let looked = Looked::new(dataset.store_arc(), query, None).await?;
+        let looked = Looked::new(dataset, query).await?;
         let mut plan = Self { report, windows, counted: vec![], keys: vec![] };
-        let mut decisions = plan.compare(&looked);
+        let mut decisions = plan.compare(query, &looked);
         plan.keep_shared_together(query, &looked, &mut decisions);
         plan.collect(&looked, &decisions);
-        let share = plan.keys.len() as f64 / looked.keys.len().max(1) as f64;
+        let share = plan.keys.len() as f64 / plan.report.chunks.max(1) as f64;
         if !plan.report.counts && share > WORTH_WHILE {
             plan.report.reason = Some("most tiles hold rows that are asked for: all are read in one walk".to_owned());
             plan.report.tiles_read = plan.report.tiles;
@@ -261,20 +195,28 @@ impl Plan {
     }
 
     /// Compares each tile with what was indexed of it.
-    fn compare(&mut self, looked: &Looked) -> Vec<Decision> {
-        let report = &mut self.report;
+    fn compare(&mut self, query: &Query, looked: &Looked) -> Vec<Decision> {
+        let (report, windows) = (&mut self.report, &self.windows);
+        // Neighbouring tiles are mostly of one window.
+        let mut last: Option<(Window, Option<&Indexed>)> = None;
         let decide = |seen: &ObservedTile| {
-            let known = self.windows.get(&seen.tile.window).and_then(|window| window.find(seen.tile.cell));
-            match known {
+            let window = seen.tile.window;
+            let indexed = match last {
+                Some((known, indexed)) if known == window => indexed,
+                _ => windows.get(&window),
+            };
+            last = Some((window, indexed));
+            let entry = indexed.and_then(|indexed| indexed.find(seen.tile.cell));
+            let mut trusted = false;
+            match entry {
                 None => report.tiles_unindexed += 1,
-                Some((_, _, _, print)) if print != seen.print => report.tiles_changed += 1,
-                Some(_) if !seen.visible => report.tiles_changed += 1,
-                Some(_) if !seen.inside => report.tiles_partial += 1,
-                Some(_) => return Decision::Trust,
+                Some(entry) if entry.print != seen.print || !seen.visible => report.tiles_changed += 1,
+                Some(_) if !query.bounds.holds_all(seen.time.0, seen.time.1) => report.tiles_partial += 1,
+                Some(_) => trusted = true,
             }
-            Decision::Read
+            Decision { entry, trusted }
         };
-        looked.tiles.iter().map(decide).collect()
+        looked.tiles().map(decide).collect()
     }
 
     /// Where several tiles may hold versions of one record, an index of each does not tell which is the newest.
@@ -290,69 +232,76 @@ impl Plan {
         }
         // Where the cell follows from the ids, versions of one record lie in one cell.
         let group = |seen: &ObservedTile| if cell_follows { seen.tile.cell.0 } else { 0 };
-        let mut groups: HashMap<i64, Vec<usize>> = HashMap::new();
-        looked.tiles.iter().enumerate().for_each(|(at, seen)| groups.entry(group(seen)).or_default().push(at));
-        for mut tiles in groups.into_values().filter(|tiles| tiles.len() > 1) {
-            tiles.sort_unstable_by_key(|at| looked.tiles[*at].ids);
+        let mut order: Vec<(i64, u32)> = looked.tiles().map(group).zip(0..).collect();
+        // Cells that follow time are in order over all slices.
+        if !order.is_sorted() {
+            order.sort_unstable();
+        }
+        for tiles in order.chunk_by(|(a, _), (b, _)| a == b).filter(|tiles| tiles.len() > 1) {
+            let mut tiles: Vec<usize> = tiles.iter().map(|(_, at)| *at as usize).collect();
+            tiles.sort_unstable_by_key(|at| looked.tile(*at).ids);
             let shared = if self.report.counts {
                 overlapping(&tiles, looked)
             } else {
-                self.overlapping_with_wanted(&tiles, looked, decisions)
+                overlapping_with_wanted(&tiles, looked, decisions)
             };
             for at in shared {
-                self.report.tiles_shared += u64::from(decisions[at] == Decision::Trust);
-                decisions[at] = Decision::Read;
+                self.report.tiles_shared += u64::from(decisions[at].trusted);
+                decisions[at].trusted = false;
             }
         }
-    }
-
-    /// Tiles that hold no row asked for by themselves, but perhaps newer versions of rows in tiles that do.
-    fn overlapping_with_wanted(&self, tiles: &[usize], looked: &Looked, decisions: &[Decision]) -> Vec<usize> {
-        let is_wanted = |at: usize| decisions[at] == Decision::Read || self.matches(&looked.tiles[at]);
-        let mut wanted: Vec<(ZoneKey, ZoneKey)> = Vec::new();
-        for at in tiles.iter().copied().filter(|at| is_wanted(*at)) {
-            let (min, max) = looked.tiles[at].ids;
-            // The greatest end of all that begin no later.
-            let max = wanted.last().map_or(max, |(_, before)| max.max(*before));
-            wanted.push((min, max));
-        }
-        let shares = |at: &usize| {
-            let (min, max) = looked.tiles[*at].ids;
-            let begun = wanted.partition_point(|(begin, _)| *begin <= max);
-            begun > 0 && wanted[begun - 1].1 >= min
-        };
-        tiles.iter().copied().filter(|at| !is_wanted(*at)).filter(shares).collect()
-    }
-
-    fn matches(&self, seen: &ObservedTile) -> bool {
-        let known = self.windows.get(&seen.tile.window).and_then(|window| window.find(seen.tile.cell));
-        known.is_some_and(|(_, _, matching, _)| matching)
     }
 
     fn collect(&mut self, looked: &Looked, decisions: &[Decision]) {
-        let mut windows: BTreeMap<Window, bool> = BTreeMap::new();
-        for (seen, decision) in looked.tiles.iter().zip(decisions) {
-            let trusted = *decision == Decision::Trust;
-            *windows.entry(seen.tile.window).or_insert(true) &= trusted;
-            let found = self.windows.get(&seen.tile.window).and_then(|window| window.find(seen.tile.cell));
-            match found.filter(|_| trusted) {
-                Some((segment, place, true, _)) if self.report.counts => {
-                    self.counted.push((seen.tile.window, segment, place));
+        let mut windows: Vec<(Window, bool)> = Vec::new();
+        for (at, (seen, decision)) in looked.tiles().zip(decisions).enumerate() {
+            let window = seen.tile.window;
+            match windows.last_mut().filter(|(last, _)| *last == window) {
+                Some((_, all)) => *all &= decision.trusted,
+                None => windows.push((window, decision.trusted)),
+            }
+            let keys = looked.keys(at);
+            self.report.chunks += keys.len() as u64;
+            match decision.entry.filter(|_| decision.trusted) {
+                Some(entry) if self.report.counts || !entry.matching => {
                     self.report.tiles_indexed += 1;
+                    if entry.matching {
+                        self.counted.push((window, entry.segment, entry.place));
+                    }
                 }
-                Some((_, _, matching, _)) if self.report.counts || !matching => self.report.tiles_indexed += 1,
                 _ => {
                     self.report.tiles_read += 1;
-                    self.keys.extend_from_slice(&looked.keys[seen.keys.clone()]);
+                    self.keys.extend_from_slice(keys);
                 }
             }
         }
-        self.report.tiles = looked.tiles.len() as u64;
-        self.report.chunks = looked.keys.len() as u64;
+        self.report.tiles = looked.len() as u64;
         self.report.chunks_read = self.keys.len() as u64;
-        self.report.windows_indexed = windows.iter().filter(|(_, all)| **all).map(|(window, _)| *window).collect();
-        self.report.windows_direct = windows.iter().filter(|(_, all)| !**all).map(|(window, _)| *window).collect();
+        // A window whose tiles are not all answered by the index comes first with `false`.
+        windows.sort_unstable();
+        windows.dedup_by_key(|(window, _)| *window);
+        let answered =
+            |by_index: bool| windows.iter().filter(move |(_, all)| *all == by_index).map(|(window, _)| *window);
+        self.report.windows_indexed = answered(true).collect();
+        self.report.windows_direct = answered(false).collect();
     }
+}
+
+/// Tiles that hold no row asked for by themselves, but perhaps newer versions of rows in tiles that do.
+fn overlapping_with_wanted(tiles: &[usize], looked: &Looked, decisions: &[Decision]) -> Vec<usize> {
+    let mut wanted: Vec<(ZoneKey, ZoneKey)> = Vec::new();
+    for at in tiles.iter().copied().filter(|at| decisions[*at].is_wanted()) {
+        let (min, max) = looked.tile(at).ids;
+        // The greatest end of all that begin no later.
+        let max = wanted.last().map_or(max, |(_, before)| max.max(*before));
+        wanted.push((min, max));
+    }
+    let shares = |at: &usize| {
+        let (min, max) = looked.tile(*at).ids;
+        let begun = wanted.partition_point(|(begin, _)| *begin <= max);
+        begun > 0 && wanted[begun - 1].1 >= min
+    };
+    tiles.iter().copied().filter(|at| !decisions[*at].is_wanted()).filter(shares).collect()
 }
 
 /// Of tiles by their least id, those that may share an id with another.
@@ -360,9 +309,9 @@ fn overlapping(tiles: &[usize], looked: &Looked) -> Vec<usize> {
     let mut shared = Vec::new();
     let mut greatest: Option<ZoneKey> = None;
     for (place, at) in tiles.iter().enumerate() {
-        let (min, max) = looked.tiles[*at].ids;
+        let (min, max) = looked.tile(*at).ids;
         let before = greatest.is_some_and(|greatest| min <= greatest);
-        let after = tiles.get(place + 1).is_some_and(|next| looked.tiles[*next].ids.0 <= max);
+        let after = tiles.get(place + 1).is_some_and(|next| looked.tile(*next).ids.0 <= max);
         if before || after {
             shared.push(*at);
         }
@@ -384,17 +333,38 @@ async fn load(dataset: &Dataset, query: &Query, choice: Choice) -> Result<Option
     if built.is_empty() {
         return Ok(None);
     }
-    let stored = record::segments(dataset.store(), name, &id, &built).await?;
-    let windows = on_pool(move || {
+    let (mut known, mut missing) = (BTreeMap::new(), BTreeMap::new());
+    for (window, built) in built {
+        let prefix = record::posting_prefix(name, &id, window);
+        let segments = built.segments.iter().map(|name| dataset.kept().segment(&format!("{prefix}{name}")));
+        match segments.collect::<Option<Vec<_>>>() {
+            Some(segments) => _ = known.insert(window, segments),
+            None => _ = missing.insert(window, built),
+        }
+    }
+    let few = missing.is_empty() && known.len() <= WINDOWS_FEW;
+    let stored = record::segments(dataset.store(), name, &id, &missing).await?;
+    let (dataset, name) = (dataset.clone(), name.clone());
+    let work = move || {
         use rayon::prelude::*;
         let decode = |(window, segments): (Window, Vec<bytes::Bytes>)| {
             let shape = Shape::new(&choice.types, &choice.index.id, window)?;
-            let segments = segments.iter().filter_map(|bytes| Segment::decode(bytes, &shape).ok()).collect();
-            Ok((window, Indexed::new(&choice, &frame, segments)?))
+            let prefix = record::posting_prefix(&name, &choice.index.id, window);
+            let decode = |bytes: &bytes::Bytes| {
+                let segment = Arc::new(Segment::decode(bytes, &shape).ok()?);
+                dataset.kept().keep_segment(format!("{prefix}{}", record::segment_name(bytes)), segment.clone());
+                Some(segment)
+            };
+            Ok((window, segments.iter().filter_map(decode).collect::<Vec<_>>()))
         };
-        let windows: Vec<_> = stored.into_iter().collect();
-        let decoded = windows.into_par_iter().map(decode).collect::<Result<Vec<_>>>()?;
-        Ok((choice.index.name, decoded.into_iter().collect()))
-    });
-    windows.await.map(Some)
+        let stored: Vec<_> = stored.into_iter().collect();
+        known.extend(stored.into_par_iter().map(decode).collect::<Result<Vec<_>>>()?);
+        let apply = |(window, segments)| Ok((window, Indexed::new(&choice, &frame, segments)?));
+        let applied = match few {
+            true => known.into_iter().map(apply).collect::<Result<_>>()?,
+            false => known.into_iter().collect::<Vec<_>>().into_par_iter().map(apply).collect::<Result<_>>()?,
+        };
+        Ok((choice.index.name, applied))
+    };
+    if few { work().map(Some) } else { on_pool(work).await.map(Some) }
 }

@@ -107,6 +107,13 @@ impl Segment {
         Ok(segment)
     }
 
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let values: usize = self.values.iter().map(|column| column.get_array_memory_size()).sum();
+        let tiles = size_of_val(&self.cells[..]) + size_of_val(&self.prints[..]);
+        let postings = size_of_val(&self.starts[..]) + size_of_val(&self.tiles[..]) + size_of_val(&self.counts[..]);
+        size_of::<Self>() + values + tiles + postings
+    }
+
     /// Postings of the value number `value`.
     pub(crate) fn postings(&self, value: usize) -> Range<usize> {
         self.starts[value] as usize..self.starts[value + 1] as usize

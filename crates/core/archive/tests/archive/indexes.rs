@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_array::{Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array};
+use bytes::Bytes;
 use chronotile_archive::{
     Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, IndexUse, Place, Predicate, ReadRequest, RetireLimit,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Call, DatasetRef, Decision, Faulty, Operation, Store, StoreError};
-use chronotile_types::{CellRule, DatasetName, DatasetSpec, Instant, MergeRule};
+use chronotile_sqlite::{Options, SqliteStore};
+use chronotile_store::{Call, DatasetRef, Decision, Faulty, Metered, Operation, OperationMetrics, Store, StoreError};
+use chronotile_types::{CellRule, DatasetName, DatasetSpec, Instant, MergeRule, Window};
 use proptest::prelude::*;
 
 use crate::common::*;
@@ -241,6 +243,79 @@ proptest! {
             build(&dataset, IndexBuildOptions::default()).await;
             check(&dataset).await;
         });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn answers_from_what_is_kept_are_never_older_than_what_others_wrote(steps in steps(), which in 0..5usize) {
+        runtime().block_on(async {
+            let (store, folder) = sqlite();
+            let others: Arc<dyn Store> =
+                Arc::new(SqliteStore::open(folder.path().join("archive.db"), Options::default()).unwrap());
+            let spec = specs()[which].clone();
+            let writer = create(&others, spec.clone()).await;
+            create_indexes(&writer).await;
+            let reader = open(&store, spec.name.as_str()).await;
+            for (number, step) in steps.iter().enumerate() {
+                take(&others, &writer, step, number).await;
+                check(&reader).await;
+            }
+            build(&writer, IndexBuildOptions::default()).await;
+            check(&reader).await;
+            check(&reader).await;
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_count_that_is_asked_again_looks_at_no_chunk_of_slices_that_have_not_changed() {
+    let (inner, _folder) = sqlite();
+    let metered = Arc::new(Metered::new(inner));
+    let store: Arc<dyn Store> = metered.clone();
+    let dataset = create(&store, DatasetSpec { windows_per_slice: 1, ..spec() }).await;
+    dataset.create_index("by_note", &["note".into()]).await.unwrap();
+    write(&dataset, &some_rows(1, 400, 10_000), named("a")).await.unwrap();
+    build(&dataset, IndexBuildOptions::default()).await;
+    let request = ReadRequest { predicates: vec![notes(&["failed"])], ..ReadRequest::default() };
+    let looked_at = || {
+        let of = |metrics: &OperationMetrics| match metrics.operation {
+            Operation::Scan | Operation::Fetch => metrics.items,
+            _ => 0,
+        };
+        metered.snapshot().iter().map(of).sum::<u64>()
+    };
+    let wanted = dataset.count(request.clone()).await.unwrap();
+    assert_eq!(dataset.count(request.clone()).await.unwrap(), wanted);
+    let before = looked_at();
+    assert_eq!(dataset.count(request.clone()).await.unwrap(), wanted);
+    assert_eq!(looked_at() - before, 0);
+    // A write to one hour: its tiles alone are looked at, and the rows that came are counted.
+    write(&dataset, &noted(&[(2 * HOUR + 5, 20_000, 1)], "failed"), named("late")).await.unwrap();
+    let before = looked_at();
+    assert_eq!(dataset.count(request.clone()).await.unwrap(), wanted + 1);
+    let chunks = looked_at() - before;
+    assert!((1..=8).contains(&chunks), "{chunks} chunks looked at: those of one hour are {}", 4 + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_head_outside_the_period_of_a_request_is_not_its_concern() {
+    let (store, _folder) = sqlite();
+    let dataset = create(&store, spec()).await;
+    dataset.create_index("by_note", &["note".into()]).await.unwrap();
+    write(&dataset, &some_rows(1, 400, 10_000), named("a")).await.unwrap();
+    build(&dataset, IndexBuildOptions::default()).await;
+    let time = between(0, HOUR);
+    let request = ReadRequest { predicates: vec![notes(&["failed"])], time, ..ReadRequest::default() };
+    let wanted = dataset.count(request.clone()).await.unwrap();
+    let name = DatasetRef::from(dataset.spec().as_ref());
+    let mut stored = chunks(store.as_ref(), &name).await;
+    stored.retain(|chunk| chunk.key.tile.window == Window(1));
+    stored.iter_mut().for_each(|chunk| chunk.head = Bytes::from_static(b"no head"));
+    put_chunks(store.as_ref(), &name, stored).await;
+    for _ in 0..4 {
+        assert_eq!(dataset.count(request.clone()).await.unwrap(), wanted);
     }
 }
 

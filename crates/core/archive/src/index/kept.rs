@@ -1,0 +1,171 @@
+//! What a process keeps of indexes and of the tiles of slices from one request to the next.
+//!
+//! Nothing of it is trusted by its age. A segment is known by the hash of its bytes, which the record of its window names; the tiles of
+//! a slice are used as long as the engine's record of changes ([`chronotile_store::changes_key`]) is what it was before they were
+//! looked at.
+
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use chronotile_types::SliceId;
+use hashbrown::HashMap;
+
+use super::observed::SliceTiles;
+use super::segment::Segment;
+
+/// Bytes of segments, and of tiles, that a process keeps of one dataset.
+const SEGMENTS_BYTES: usize = 32 << 20;
+pub(crate) const TILES_BYTES: usize = 64 << 20;
+
+/// What is kept of one dataset.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    segments: Mutex<Recent<String, Arc<Segment>>>,
+    slices: Mutex<Recent<SliceId, Observed>>,
+}
+
+/// What is known of a slice in one of its states.
+#[derive(Clone, Debug)]
+struct Observed {
+    state: Bytes,
+    tiles: Tiles,
+}
+
+/// What to do about the tiles of a slice.
+#[derive(Clone, Debug)]
+pub(crate) enum Tiles {
+    /// Look at those that are asked for: the slice may have changed again by the next request.
+    Once,
+    /// Look at all and keep them: the slice is as it was at the request before.
+    Fill,
+    /// They take too much memory.
+    TooMany,
+    Known(Arc<SliceTiles>),
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { segments: Mutex::new(Recent::new(SEGMENTS_BYTES)), slices: Mutex::new(Recent::new(TILES_BYTES)) }
+    }
+}
+
+impl Kept {
+    pub(crate) fn segment(&self, key: &str) -> Option<Arc<Segment>> {
+        lock(&self.segments).get(key)
+    }
+
+    pub(crate) fn keep_segment(&self, key: String, segment: Arc<Segment>) {
+        let bytes = segment.memory_bytes() + key.len();
+        lock(&self.segments).put(key, segment, bytes);
+    }
+
+    /// What to do about the tiles of a slice that is in this state.
+    pub(crate) fn tiles(&self, slice: SliceId, state: &Bytes) -> Tiles {
+        let mut slices = lock(&self.slices);
+        match slices.get(&slice) {
+            Some(seen) if seen.state == *state => seen.tiles,
+            _ => {
+                slices.put(slice, Observed { state: state.clone(), tiles: Tiles::Fill }, 0);
+                Tiles::Once
+            }
+        }
+    }
+
+    /// Keeps the tiles that a slice had in this state; `None` where they are too many.
+    pub(crate) fn keep_tiles(&self, slice: SliceId, state: Bytes, tiles: Option<Arc<SliceTiles>>) {
+        let bytes = tiles.as_ref().map_or(0, |tiles| tiles.memory_bytes());
+        let tiles = tiles.map_or(Tiles::TooMany, Tiles::Known);
+        lock(&self.slices).put(slice, Observed { state, tiles }, bytes);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Values by key. Where they take more than `bytes_max` together, those go that were not asked for the longest.
+#[derive(Debug)]
+struct Recent<K, V> {
+    entries: HashMap<K, Entry<V>>,
+    bytes: usize,
+    bytes_max: usize,
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Entry<V> {
+    value: V,
+    bytes: usize,
+    turn: u64,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Recent<K, V> {
+    fn new(bytes_max: usize) -> Self {
+        Self { entries: HashMap::new(), bytes: 0, bytes_max, turn: 0 }
+    }
+
+    fn get<Q: Hash + hashbrown::Equivalent<K> + ?Sized>(&mut self, key: &Q) -> Option<V> {
+        self.turn += 1;
+        let entry = self.entries.get_mut(key)?;
+        entry.turn = self.turn;
+        Some(entry.value.clone())
+    }
+
+    fn put(&mut self, key: K, value: V, bytes: usize) {
+        let bytes = bytes + size_of::<(K, Entry<V>)>();
+        if bytes > self.bytes_max {
+            return;
+        }
+        self.turn += 1;
+        let before = self.entries.insert(key, Entry { value, bytes, turn: self.turn });
+        self.bytes = self.bytes + bytes - before.map_or(0, |entry| entry.bytes);
+        if self.bytes > self.bytes_max {
+            self.shrink();
+        }
+    }
+
+    /// Drops the oldest quarter at least, so that this is seldom done.
+    fn shrink(&mut self) {
+        let mut order: Vec<(u64, K)> = self.entries.iter().map(|(key, entry)| (entry.turn, key.clone())).collect();
+        order.sort_unstable_by_key(|(turn, _)| *turn);
+        for (_, key) in order {
+            if self.bytes <= self.bytes_max / 4 * 3 {
+                break;
+            }
+            self.bytes -= self.entries.remove(&key).map_or(0, |entry| entry.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_asked_for_the_longest_goes_first() {
+        let mut kept: Recent<u32, u32> = Recent::new(100_000);
+        (0..10).for_each(|key| kept.put(key, key, 9_000));
+        assert_eq!(kept.get(&0), Some(0));
+        kept.put(10, 10, 15_000);
+        assert!(kept.bytes <= 75_000);
+        assert_eq!((kept.get(&0), kept.get(&1), kept.get(&10)), (Some(0), None, Some(10)));
+        kept.put(11, 11, 200_000);
+        assert_eq!(kept.get(&11), None, "larger than all that may be kept");
+        (0..1_000).for_each(|_| kept.put(0, 0, 9_000));
+        assert_eq!(kept.bytes, kept.entries.values().map(|entry| entry.bytes).sum::<usize>());
+    }
+
+    #[test]
+    fn tiles_are_known_in_the_state_they_were_kept_for_alone() {
+        let kept = Kept::default();
+        let (slice, first, second) = (SliceId(1), Bytes::from_static(b"1"), Bytes::from_static(b"2"));
+        assert!(matches!(kept.tiles(slice, &first), Tiles::Once));
+        assert!(matches!(kept.tiles(slice, &first), Tiles::Fill));
+        kept.keep_tiles(slice, first.clone(), Some(Arc::default()));
+        assert!(matches!(kept.tiles(slice, &first), Tiles::Known(_)));
+        assert!(matches!(kept.tiles(slice, &second), Tiles::Once));
+        assert!(matches!(kept.tiles(slice, &first), Tiles::Once));
+        assert!(matches!(kept.tiles(SliceId(2), &first), Tiles::Once));
+    }
+}

@@ -1,0 +1,90 @@
+//! Tiles as the heads of their chunks show them.
+
+use std::ops::Range;
+
+use chronotile_chunk::Head;
+use chronotile_store::ChunkKey;
+use chronotile_types::{SliceId, Tile, Window, ZoneKey};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A tile that was looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct ObservedTile {
+    pub slice: SliceId,
+    pub tile: Tile,
+    /// Where its keys stand.
+    pub keys: Range<usize>,
+    /// Hash of the ids of its chunks.
+    pub print: u64,
+    /// Ticks of its first and last row.
+    pub time: (i64, i64),
+    /// Whether all of its rows count.
+    pub visible: bool,
+    pub ids: (ZoneKey, ZoneKey),
+}
+
+/// Tiles of one slice or several, in the order of a scan.
+#[derive(Debug, Default)]
+pub(crate) struct SliceTiles {
+    pub tiles: Vec<ObservedTile>,
+    pub keys: Vec<ChunkKey>,
+    /// A head for each set of attempts that the rows of a chunk come from; none where nothing is to be kept.
+    pub heads: Vec<Head>,
+    pub heads_bytes: usize,
+    /// The tiles by window.
+    pub by_window: Vec<(Window, u32)>,
+}
+
+impl SliceTiles {
+    pub(super) fn push(&mut self, key: ChunkKey, head: &Head, visible: bool) {
+        let (zone, place) = (&head.zone, self.keys.len());
+        self.keys.push(key);
+        match self.tiles.last_mut() {
+            Some(seen) if seen.tile == key.tile && seen.slice == key.slice => {
+                seen.keys.end += 1;
+                seen.time = (seen.time.0.min(zone.time_min), seen.time.1.max(zone.time_max));
+                seen.visible &= visible;
+                seen.ids = (seen.ids.0.min(zone.id_min), seen.ids.1.max(zone.id_max));
+            }
+            _ => self.tiles.push(ObservedTile {
+                slice: key.slice,
+                tile: key.tile,
+                keys: place..place + 1,
+                print: 0,
+                time: (zone.time_min, zone.time_max),
+                visible,
+                ids: (zone.id_min, zone.id_max),
+            }),
+        }
+    }
+
+    pub(super) fn finished(mut self) -> Self {
+        let keys = &self.keys;
+        self.tiles.iter_mut().for_each(|seen| seen.print = print(&keys[seen.keys.clone()]));
+        self
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&self.tiles[..]) + size_of_val(&self.keys[..]) + size_of_val(&self.by_window[..]) + self.heads_bytes
+    }
+
+    /// Places of the tiles of some windows, in order.
+    pub(super) fn in_windows(&self, (first, last): (Window, Window)) -> Vec<u32> {
+        let (Some((low, _)), Some((high, _))) = (self.by_window.first(), self.by_window.last()) else { return vec![] };
+        if first <= *low && *high <= last {
+            return (0..self.tiles.len() as u32).collect();
+        }
+        let start = self.by_window.partition_point(|(window, _)| *window < first);
+        let end = self.by_window.partition_point(|(window, _)| *window <= last);
+        let mut places: Vec<u32> = self.by_window[start..end.max(start)].iter().map(|(_, at)| *at).collect();
+        places.sort_unstable();
+        places
+    }
+}
+
+/// Hash of the ids of the chunks of a tile, in any order.
+pub(crate) fn print(keys: &[ChunkKey]) -> u64 {
+    let mut ids: Vec<[u8; 16]> = keys.iter().map(|key| key.id.to_bytes()).collect();
+    ids.sort_unstable();
+    xxh3_64(ids.as_flattened())
+}

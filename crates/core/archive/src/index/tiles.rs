@@ -1,0 +1,199 @@
+//! The tiles that a query covers, from the heads of their chunks, or from what was kept of an earlier look.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chronotile_chunk::Head;
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store, changes_key};
+use chronotile_types::{Cell, SliceId, Window};
+use futures::TryStreamExt;
+use futures::stream::BoxStream;
+use hashbrown::HashSet;
+
+use super::kept::{TILES_BYTES, Tiles};
+use super::observed::{ObservedTile, SliceTiles};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
+use crate::read::groups::{HEADS, scan};
+use crate::read::query::Query;
+use crate::read::slices::slices_in;
+use crate::read::visible::Found;
+
+impl SliceTiles {
+    /// Looks at what the query covers in one slice. A part of a batch makes a tile another one than it will be, which readers of an
+    /// index notice.
+    pub(crate) async fn observe(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<Self> {
+        let found = scan(dataset.store_arc(), query, vec![slice], HEADS).await?;
+        Ok(Self::of_query(query, found).await?.0)
+    }
+
+    /// The tiles of a scan with rows that count; also whether some batches ended so late that rows of theirs may have been missed.
+    async fn of_query(query: &Query, mut found: BoxStream<'static, Result<Vec<Chunk>>>) -> Result<(Self, bool)> {
+        let (mut tiles, mut late) = (Self::default(), false);
+        while let Some(chunks) = found.try_next().await? {
+            late |= query.decides_late(&chunks).await?;
+            for chunk in chunks {
+                let head = query.frame.head(&chunk)?;
+                if !query.hides_all_of(&head) {
+                    tiles.push(chunk.key, &head, !query.hides_rows_of(&head));
+                }
+            }
+        }
+        Ok((tiles.finished(), late))
+    }
+
+    /// All tiles of a slice, whichever rows count; `None` where they take too much memory to be kept.
+    async fn whole(store: &dyn Store, frame: &Frame, slice: SliceId) -> Result<Option<Self>> {
+        let everywhere = (Window(i32::MIN), Window(i32::MAX));
+        let scan = Scan { slices: vec![slice], cells: Cells::All, windows: everywhere, bodies: false, older: true };
+        let mut found = store.scan(&frame.dataset, scan).await?;
+        let (mut tiles, mut sets) = (Self::default(), HashSet::new());
+        while let Some(chunks) = found.try_next().await? {
+            for chunk in chunks {
+                let head = frame.head(&chunk)?;
+                tiles.push(chunk.key, &head, true);
+                if !sets.contains(&head.origins[..]) {
+                    sets.insert(head.origins.to_vec());
+                    tiles.heads_bytes += size_of::<Head>() + size_of_val(&head.origins[..]);
+                    tiles.heads.push(head.without_text_filters());
+                }
+            }
+            if tiles.memory_bytes() > TILES_BYTES / 2 {
+                return Ok(None);
+            }
+        }
+        let mut tiles = tiles.finished();
+        tiles.by_window = (0..).zip(&tiles.tiles).map(|(at, seen)| (seen.tile.window, at)).collect();
+        tiles.by_window.sort_unstable();
+        Ok(Some(tiles))
+    }
+}
+
+/// The tiles that a query covers, in the order of a scan.
+#[derive(Default)]
+pub(crate) struct Looked {
+    parts: Vec<Arc<SliceTiles>>,
+    /// The part and the place in it of each tile.
+    places: Vec<(u32, u32)>,
+}
+
+impl Looked {
+    /// Looks at all that the query covers.
+    pub(crate) async fn new(dataset: &Dataset, query: &Query) -> Result<Self> {
+        let (looked, late) = Self::look(dataset, query, &query.slices).await?;
+        let (true, Some(visible)) = (late, &query.visible) else { return Ok(looked) };
+        // What had ended by now is found whole.
+        visible.complete();
+        let slices = slices_in(dataset.store(), &query.frame, query.windows).await?;
+        Ok(Self::look(dataset, query, &slices).await?.0)
+    }
+
+    /// Also whether some batches ended so late that rows of theirs may have been missed.
+    async fn look(dataset: &Dataset, query: &Query, slices: &[SliceId]) -> Result<(Self, bool)> {
+        let (mut looked, mut late) = (Self::default(), false);
+        let mut unknown: Vec<SliceId> = Vec::new();
+        for slice in slices {
+            let (tiles, found) = known(dataset, query, *slice).await?;
+            late |= found == Found::Late;
+            match tiles {
+                Some(tiles) => {
+                    late |= looked.push_scanned(dataset, query, std::mem::take(&mut unknown)).await?;
+                    looked.push_kept(query, tiles);
+                }
+                None => unknown.push(*slice),
+            }
+        }
+        late |= looked.push_scanned(dataset, query, unknown).await?;
+        Ok((looked, late))
+    }
+
+    async fn push_scanned(&mut self, dataset: &Dataset, query: &Query, slices: Vec<SliceId>) -> Result<bool> {
+        if slices.is_empty() {
+            return Ok(false);
+        }
+        let found = scan(dataset.store_arc(), query, slices, HEADS).await?;
+        let (tiles, late) = SliceTiles::of_query(query, found).await?;
+        let part = self.parts.len() as u32;
+        self.places.extend((0..tiles.tiles.len() as u32).map(|place| (part, place)));
+        self.parts.push(Arc::new(tiles));
+        Ok(late)
+    }
+
+    fn push_kept(&mut self, query: &Query, tiles: Arc<SliceTiles>) {
+        let part = self.parts.len() as u32;
+        let places = tiles.in_windows(query.windows).into_iter();
+        let covered = |place: &u32| covers(&query.cells, tiles.tiles[*place as usize].tile.cell);
+        self.places.extend(places.filter(covered).map(|place| (part, place)));
+        self.parts.push(tiles);
+    }
+
+    /// Number of the tiles.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn tile(&self, at: usize) -> &ObservedTile {
+        let (part, place) = self.places[at];
+        &self.parts[part as usize].tiles[place as usize]
+    }
+
+    pub(crate) fn tiles(&self) -> impl Iterator<Item = &ObservedTile> {
+        (0..self.len()).map(|at| self.tile(at))
+    }
+
+    /// Keys of the chunks of a tile.
+    pub(crate) fn keys(&self, at: usize) -> &[ChunkKey] {
+        let (part, place) = self.places[at];
+        let part = &self.parts[part as usize];
+        &part.keys[part.tiles[place as usize].keys.clone()]
+    }
+}
+
+fn covers(cells: &Cells, cell: Cell) -> bool {
+    match cells {
+        Cells::All => true,
+        Cells::Ranges(ranges) => {
+            let begun = ranges.partition_point(|(first, _)| *first <= cell);
+            begun > 0 && cell <= ranges[begun - 1].1
+        }
+    }
+}
+
+/// All tiles of a slice, where they are known and all of their rows count; also what was found out about the attempts in them.
+async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Option<Arc<SliceTiles>>, Found)> {
+    let unknown = Ok((None, Found::All));
+    let (store, kept) = (dataset.store(), dataset.kept());
+    let Some(state) = state_of(store, &query.frame, slice).await? else { return unknown };
+    let tiles = match kept.tiles(slice, &state) {
+        Tiles::Known(tiles) => tiles,
+        Tiles::Fill if matches!(query.cells, Cells::All) => {
+            let tiles = match SliceTiles::whole(store, &query.frame, slice).await {
+                // It may lie where the query does not look.
+                Err(ArchiveError::Damaged { .. }) => None,
+                tiles => tiles?.map(Arc::new),
+            };
+            // What was found is what the slice held all the while, if it is still in the same state.
+            if state_of(store, &query.frame, slice).await?.as_ref() != Some(&state) {
+                return unknown;
+            }
+            kept.keep_tiles(slice, state, tiles.clone());
+            let Some(tiles) = tiles else { return unknown };
+            tiles
+        }
+        Tiles::Once | Tiles::Fill | Tiles::TooMany => return unknown,
+    };
+    let Some(visible) = &query.visible else { return Ok((Some(tiles), Found::All)) };
+    let found = visible.decide_now(tiles.heads.iter()).await?;
+    let hidden = tiles.heads.iter().any(|head| query.hides_rows_of(head));
+    Ok(((!hidden).then_some(tiles), found))
+}
+
+/// What differs after every change of a slice; `None` from an engine that does not tell.
+async fn state_of(store: &dyn Store, frame: &Frame, slice: SliceId) -> Result<Option<Bytes>> {
+    // Engines of several machines do not, and the question would be a request.
+    if !store.capabilities().atomic_commits {
+        return Ok(None);
+    }
+    store.record(&changes_key(&frame.dataset.name, slice)).await.map_err(ArchiveError::from)
+}
