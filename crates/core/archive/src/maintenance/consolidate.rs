@@ -128,6 +128,9 @@ impl Load {
     }
 }
 
+/// Rewrites that are committed together, and the bytes of their new chunks.
+type SizedRun = (usize, Vec<Rewrite>);
+
 /// Attempts that do not count, with the tiles where rows of them were met.
 type Strays = HashMap<Origin, HashSet<(SliceId, Tile)>>;
 
@@ -400,7 +403,7 @@ impl Dataset {
     fn by_partition(&self, rewrites: Vec<Rewrite>) -> Vec<Vec<Rewrite>> {
         let spec = self.spec();
         let place = |rewrite: &Rewrite| (rewrite.old[0].key.slice, spec.partition_of(rewrite.tile().cell));
-        let mut runs: BTreeMap<(SliceId, i64), Vec<(usize, Vec<Rewrite>)>> = BTreeMap::new();
+        let mut runs: BTreeMap<(SliceId, i64), Vec<SizedRun>> = BTreeMap::new();
         for rewrite in rewrites {
             let runs = runs.entry(place(&rewrite)).or_default();
             let size: usize = rewrite.new.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum();

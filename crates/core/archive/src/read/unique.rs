@@ -135,11 +135,11 @@ mod tests {
                 }
                 (0..rows.len()).map(|row| newest.values().any(|best| *best == row)).collect::<Vec<_>>()
             };
-            prop_assert_eq!(kept(&[first.clone()], &keep, &ages), by(&|row| format!("{}", rows[row].0)));
+            prop_assert_eq!(kept(std::slice::from_ref(&first), &keep, &ages), by(&|row| format!("{}", rows[row].0)));
             for other in [second, whole, text] {
                 let both = by(&|row| format!("{} {:?}", rows[row].0, rows[row].1));
                 prop_assert_eq!(kept(&[first.clone(), other.clone()], &keep, &ages), both.clone());
-                prop_assert_eq!(kept(&[other.clone()], &keep, &ages), by(&|row| format!("{:?}", rows[row].1)));
+                prop_assert_eq!(kept(std::slice::from_ref(&other), &keep, &ages), by(&|row| format!("{:?}", rows[row].1)));
             }
         }
     }

@@ -138,6 +138,9 @@ impl WithColumn for RecordBatch {
     }
 }
 
+/// A version, and the ids and notes of its rows.
+type Versions = (f64, Vec<(i64, String)>);
+
 /// What the note of a row begins with.
 fn batch_of(note: &str) -> &str {
     note.split('-').next().unwrap_or_default()
@@ -303,7 +306,7 @@ impl History {
     ) {
         /// Of more sets of states than these, this many are looked at, and nothing is said of a read that fits none of them.
         const SETS: usize = 4_096;
-        let mut sets: Vec<Vec<(f64, Vec<(i64, String)>)>> = vec![vec![]];
+        let mut sets: Vec<Vec<Versions>> = vec![vec![]];
         for name in self.acts.names() {
             let mut more = Vec::new();
             for state in self.acts.possible(&name, began, ended) {
@@ -315,7 +318,7 @@ impl History {
                 return;
             }
         }
-        let newest = |mut set: Vec<(f64, Vec<(i64, String)>)>| {
+        let newest = |mut set: Vec<Versions>| {
             set.sort_by(|a, b| a.0.total_cmp(&b.0));
             set.into_iter().flat_map(|(_, rows)| rows).collect::<BTreeMap<i64, String>>()
         };
