@@ -3,6 +3,7 @@
 `python scripts/check_wheel.py WHEEL` looks into the wheel, then installs it in a new virtual environment of each Python
 from 3.11 to 3.14 that this machine has, where it stores and reads a small archive through Python and the command line.
 A wheel of another machine or C library is looked into, and the message says that it was not installed.
+`python scripts/check_wheel.py --interpreter 3.13` prints where the Python of that version lies.
 """
 
 from __future__ import annotations
@@ -139,7 +140,13 @@ def try_in(python: str, wheel: Path) -> None:
 
 
 def main() -> None:
-    """Check the wheel."""
+    """Check the wheel, or look for an interpreter."""
+    if sys.argv[1] == "--interpreter":
+        found = interpreter(sys.argv[2])
+        if found is None:
+            raise SystemExit(f"no Python {sys.argv[2]} was found")
+        print(found)
+        return
     wheel = Path(sys.argv[1])
     check_contents(wheel)
     # auditwheel looks for the libraries that a wheel needs on this machine, so it can judge only wheels for it.
