@@ -8,4 +8,6 @@ pub(crate) mod drop;
 pub(crate) mod foreign;
 pub(crate) mod group_batches;
 pub(crate) mod retire;
+pub(crate) mod rewrite;
+pub(crate) mod take_out;
 pub(crate) mod verify;

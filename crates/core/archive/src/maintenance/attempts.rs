@@ -12,8 +12,8 @@ use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, clock};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::maintenance::batches;
-use crate::maintenance::consolidate::Unwanted;
 use crate::maintenance::foreign::{is_removal, removal_attempt};
+use crate::maintenance::take_out::Unwanted;
 
 /// What lies about of a batch beside what counts.
 pub(crate) struct Left {

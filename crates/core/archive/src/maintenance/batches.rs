@@ -11,7 +11,7 @@ use crate::catalog::fence;
 use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Previous, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::maintenance::consolidate::Unwanted;
+use crate::maintenance::take_out::Unwanted;
 use crate::report::BatchInfo;
 
 /// Slices whose notes are looked up one by one; of more all are listed.

@@ -8,7 +8,7 @@ use chronotile_types::{BatchId, SliceId, Tile};
 use crate::catalog::{self, BatchRecord, Intent, clock};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::maintenance::consolidate::Unwanted;
+use crate::maintenance::take_out::Unwanted;
 use crate::report::ForeignChunk;
 
 /// How the attempt in an intent of a removal begins. Such an intent does not stand for a writer.

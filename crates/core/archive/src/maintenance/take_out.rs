@@ -1,0 +1,194 @@
+//! Taking the rows of a batch away, also out of chunks where they lie beside rows of others.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use chronotile_chunk::Origin;
+use chronotile_store::{ChunkKey, Commit, StoreError};
+use chronotile_types::{BatchId, SliceId, Tile};
+
+use crate::catalog::{ChunkRef, fence};
+use crate::dataset::Dataset;
+use crate::error::{ArchiveError, Result};
+use crate::maintenance::retire::Watch;
+use crate::maintenance::rewrite::{FETCH_CHUNKS, Kind, Parting, rewrite, sets};
+use crate::read::on_pool;
+use crate::read::part::ParsedChunk;
+
+/// The attempts at a batch whose rows are taken away. Others that begin meanwhile are never among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unwanted {
+    pub batch: BatchId,
+    /// Attempts with this stamp or a later one are not among them.
+    pub before_us: i64,
+    /// Nor is this one.
+    pub keep: Option<Origin>,
+}
+
+impl Unwanted {
+    fn has(&self, origin: &Origin) -> bool {
+        origin.batch == self.batch && origin.written_us < self.before_us && Some(*origin) != self.keep
+    }
+}
+
+impl Dataset {
+    /// Takes rows of a batch away: out of consolidated chunks, and with `last`, the
+    /// commit that ends it, the chunks in `refs`, which the batch was written as. They are looked for in the tiles of `refs` and in
+    /// `tiles`. Where slices are closed before they are dropped, `last` comes once the rows are gone and no slice that is watched was dropped with them.
+    ///
+    /// A consolidation that read one of these chunks before may still commit. The chunks are looked up first, then the
+    /// consolidated ones are cleared, and the last commit demands every chunk that was found: one consolidated meanwhile
+    /// fails it, and all of it is done again.
+    async fn clear_out(
+        &self,
+        of: Unwanted,
+        what: (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        last: Commit,
+        watch: &Watch,
+    ) -> Result<()> {
+        // Others may have added columns, which rewritten chunks must keep.
+        self.refresh_group().await?;
+        let this = self.seeing_every_write();
+        if !self.fence().needs_closing() {
+            return this.take_away(of, what, last).await;
+        }
+        // Until the rows are gone, a process that moves the slice elsewhere may still copy them. The removal is acknowledged only
+        // after a check that no such process has dropped the slice.
+        this.take_away(of, what, Commit { before: last.before.clone(), ..Commit::default() }).await?;
+        self.nothing_dropped(watch).await?;
+        self.commit(last).await
+    }
+
+    /// Takes away rows of a batch that do not count any more, as [`Dataset::clear_out`] does.
+    ///
+    /// # Errors
+    /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped, or was meanwhile; the engine.
+    pub(crate) async fn clear_attempts(
+        &self,
+        of: Unwanted,
+        what: (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        last: Commit,
+    ) -> Result<()> {
+        let slices: BTreeSet<SliceId> = what.0.iter().map(|chunk| chunk.key.slice).collect();
+        let slices = slices.into_iter().chain(what.1.iter().map(|(slice, _)| *slice)).collect::<BTreeSet<_>>();
+        loop {
+            let watch = self.watch(slices.clone()).await?;
+            let mut last = last.clone();
+            last.before.extend(self.fence().no_drop_since(&watch.seen));
+            match self.clear_out(of, what, last, &watch).await {
+                Err(error) if fence::has_changed(&error) => continue,
+                cleared => cleared?,
+            }
+            break;
+        }
+        Ok(())
+    }
+
+    /// Takes away the rows of a batch; `last` goes with the last of them.
+    async fn take_away(
+        &self,
+        of: Unwanted,
+        (refs, tiles): (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        last: Commit,
+    ) -> Result<()> {
+        loop {
+            let remove = self.existing(refs).await?;
+            self.take_out(of, refs, tiles).await?;
+            let commit = Commit { remove, require_removed: true, ..last.clone() };
+            match self.commit(commit).await {
+                Err(ArchiveError::Store(StoreError::ChunkConflict { .. })) => continue,
+                result => return result,
+            }
+        }
+    }
+
+    /// The chunks in `refs` that exist.
+    pub(crate) async fn existing(&self, refs: &[ChunkRef]) -> Result<Vec<ChunkKey>> {
+        let mut existing = Vec::new();
+        for refs in refs.chunks(FETCH_CHUNKS) {
+            let keys = refs.iter().map(|chunk| chunk.key).collect();
+            let found = self.fetch(keys).await?;
+            existing.extend(found.into_iter().map(|chunk| chunk.key));
+        }
+        existing.sort_unstable();
+        existing.dedup();
+        Ok(existing)
+    }
+
+    /// Takes rows of a batch out of consolidated chunks. `refs` are the chunks the
+    /// batch was written as; those that still exist are not touched.
+    async fn take_out(&self, of: Unwanted, refs: &[ChunkRef], others: &HashSet<(SliceId, Tile)>) -> Result<()> {
+        let mut tiles: HashMap<SliceId, HashSet<Tile>> = HashMap::new();
+        let written = refs.iter().map(|chunk| (chunk.key.slice, chunk.key.tile));
+        for (slice, tile) in written.chain(others.iter().copied()) {
+            tiles.entry(slice).or_default().insert(tile);
+        }
+        let written: HashSet<ChunkKey> = refs.iter().map(|chunk| chunk.key).collect();
+        for (slice, tiles) in tiles {
+            while !self.take_out_once(slice, &tiles, &written, of).await? {}
+        }
+        Ok(())
+    }
+
+    /// One try; `false` where somebody changed one of the tiles meanwhile.
+    ///
+    /// Where the rows are taken out of a chunk of newest versions, what they have replaced may be the newest again: the older
+    /// versions of its tile become ordinary rows first, for the next consolidation to compare.
+    async fn take_out_once(
+        &self,
+        slice: SliceId,
+        tiles: &HashSet<Tile>,
+        written: &HashSet<ChunkKey>,
+        of: Unwanted,
+    ) -> Result<bool> {
+        let frame = &self.frame_of(slice)?;
+        let unwanted = move |origin: &Origin| of.has(origin);
+        let mut mixed: Vec<ParsedChunk> = Vec::new();
+        let mut exposed: HashSet<Tile> = HashSet::new();
+        for chunk in self.chunks_of(frame, slice, tiles, (false, Kind::Current)).await? {
+            let head = frame.head(&chunk)?;
+            if !written.contains(&chunk.key) && head.origins.iter().any(unwanted) {
+                if chunk.key.id.is_parted() {
+                    exposed.insert(chunk.key.tile);
+                }
+                mixed.push(ParsedChunk::new(chunk, head));
+            }
+        }
+        let mut older: Vec<ParsedChunk> = Vec::new();
+        if frame.keeps_latest() {
+            for chunk in self.chunks_of(frame, slice, tiles, (false, Kind::Older)).await? {
+                let head = frame.head(&chunk)?;
+                if exposed.contains(&chunk.key.tile) || head.origins.iter().any(unwanted) {
+                    older.push(ParsedChunk::new(chunk, head));
+                }
+            }
+        }
+        let exposed = Arc::new(exposed);
+        for set in sets(&older).into_iter().chain(sets(&mixed)) {
+            let chunks = self.store().fetch(&frame.dataset, set.iter().map(|part| part.chunk.key).collect()).await?;
+            if chunks.len() < set.len() {
+                return Ok(false);
+            }
+            let mut tiles: HashMap<Tile, Vec<ParsedChunk>> = HashMap::new();
+            for chunk in chunks {
+                let head = frame.head(&chunk)?;
+                tiles.entry(chunk.key.tile).or_default().push(ParsedChunk::new(chunk, head));
+            }
+            let (worker, exposed) = (frame.clone(), exposed.clone());
+            let rewrites = on_pool(move || {
+                let rewrite = |parts: Vec<ParsedChunk>| {
+                    let (tile, kind) = (parts[0].chunk.key.tile, Kind::of(parts[0].chunk.key.id));
+                    let becomes = if exposed.contains(&tile) { Kind::Current } else { kind };
+                    rewrite(&worker, parts, (becomes, Parting::default()), Some(&unwanted))
+                };
+                tiles.into_values().map(rewrite).collect::<Result<Vec<_>>>()
+            });
+            for (_, replaced) in self.replace(rewrites.await?.into_iter().flatten().collect()).await? {
+                if !replaced? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
