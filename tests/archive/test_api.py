@@ -500,8 +500,17 @@ def test_older_versions_are_kept_apart_once_and_come_back_where_newer_are_remove
     dataset.write(rows(5), batch="v5")
     dataset.write(rows(6), batch="v6")
     assert dataset.consolidate().tiles == 1
-    assert dataset.info().chunks == 2
+    assert dataset.info().chunks == 3, "older versions are put together once a tile has eight chunks of them"
     assert by_id(dataset.read().to_arrow(), "id").equals(rows(6))
+    assert dataset.read(history=True).to_arrow().num_rows == 600
+    for version in range(7, 7 + 6):
+        dataset.write(rows(version), batch=f"v{version}")
+        assert dataset.consolidate().tiles == 1
+    assert dataset.info().chunks == 9
+    dataset.consolidate()
+    assert dataset.info().chunks == 2
+    assert by_id(dataset.read().to_arrow(), "id").equals(rows(12))
+    assert dataset.read(history=True).to_arrow().num_rows == 1_200
     assert dataset.verify().ok
 
 
