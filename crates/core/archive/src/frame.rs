@@ -11,6 +11,7 @@ use chronotile_types::{Damage, DatasetSpec, MergeRule, name_hint};
 
 use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
+use crate::keys::Keys;
 
 /// Metadata key under which an added column keeps what older rows read as, as text.
 pub(crate) const DEFAULT_METADATA: &str = "chronotile.default";
@@ -70,6 +71,12 @@ impl Frame {
     /// Positions of the columns that the cell is computed from.
     pub(crate) fn cell_columns(&self) -> Result<Vec<usize>> {
         self.spec.cell.columns().into_iter().map(|name| self.column(name)).collect()
+    }
+
+    /// Keys by which versions of a record are ordered, where they have a column for it; `column` gives a column by its position.
+    pub(crate) fn versions(&self, column: impl FnOnce(usize) -> ArrayRef) -> Result<Option<Keys>> {
+        let keys = self.version.map(|version| Keys::new(&[column(version)])).transpose();
+        keys.map_err(|e| self.compute("comparing versions", e))
     }
 
     /// Whether the time is a part of what identifies a record.

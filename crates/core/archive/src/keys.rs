@@ -83,6 +83,11 @@ impl Keys {
     }
 }
 
+/// Order of two rows by keys that not every dataset has.
+pub(crate) fn compare_by(keys: Option<&Keys>, a: usize, b: usize) -> Ordering {
+    keys.map_or(Ordering::Equal, |keys| keys.compare(a, b))
+}
+
 /// The values of an integer column in an order-keeping unsigned form; `None` for other types.
 pub(crate) fn integers(column: &ArrayRef) -> Option<Vec<u64>> {
     const SIGN: u64 = 1 << 63;

@@ -45,7 +45,7 @@ use crate::request::ReadRequest;
 /// Groups decoded at once, where the machine has so many cores.
 const GROUPS_AT_ONCE: usize = 8;
 
-/// Rows as they are read: Arrow record batches of one schema, by slice, cell, window, time and ids.
+/// Rows as they are read: Arrow record batches of one schema, by slice, cell, window, time, ids and version.
 pub struct ReadStream {
     schema: SchemaRef,
     batches: BoxStream<'static, Result<RecordBatch>>,

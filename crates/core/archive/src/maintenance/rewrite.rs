@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
-use crate::keys::{Key, Keys};
+use crate::keys::{Key, Keys, compare_by};
 use crate::read::assemble::{Rank, order_key, part_ranks};
 use crate::read::part::ParsedChunk;
 use crate::request::ConsolidateOptions;
@@ -83,8 +83,9 @@ impl Rewrite {
 
     /// Whether the chunks come out as they were.
     pub(super) fn is_idle(&self) -> bool {
+        let parted = self.new.iter().any(|chunk| Kind::of(chunk.key.id) != Kind::of(self.old[0].key.id));
         let old: HashSet<&[u8]> = self.old.iter().map(|chunk| &*chunk.body).collect();
-        self.new.len() == self.old.len() && self.new.iter().all(|chunk| old.contains(&*chunk.body))
+        !parted && self.new.len() == self.old.len() && self.new.iter().all(|chunk| old.contains(&*chunk.body))
     }
 }
 
@@ -296,11 +297,11 @@ impl Gathered {
         positions.iter().map(|position| self.rows.column(*position).clone()).collect()
     }
 
-    /// The rows to keep, by time, ids and age.
+    /// The rows to keep, by time, ids, version and age.
     fn order(&self, frame: &Frame, unwanted: &dyn Fn(&Origin) -> bool) -> Result<Vec<u32>> {
         let failed = |e| frame.compute("comparing ids", e);
         let ids = (!frame.ids.is_empty()).then(|| Keys::new(&self.columns(&frame.ids))).transpose().map_err(failed)?;
-        let version = frame.version.map(|v| Keys::new(&self.columns(&[v]))).transpose().map_err(failed)?;
+        let version = frame.versions(|version| self.rows.column(version).clone())?;
         let mut newest: hashbrown::HashMap<(Key, Key, BatchId, i64), u32> = hashbrown::HashMap::new();
         for (row, rank) in self.ranks.iter().enumerate() {
             if unwanted(&self.origins[self.row_origin[row] as usize]) {
@@ -318,11 +319,11 @@ impl Gathered {
         let (ticks, _) = self.places(frame)?;
         order.sort_unstable_by(|a, b| {
             let (a, b) = (*a as usize, *b as usize);
-            let by_ids = || ids.as_ref().map_or(std::cmp::Ordering::Equal, |keys| keys.compare(a, b));
             ticks[a]
                 .cmp(&ticks[b])
                 .then_with(|| self.compare_days(frame, a, b))
-                .then_with(by_ids)
+                .then_with(|| compare_by(ids.as_ref(), a, b))
+                .then_with(|| compare_by(version.as_ref(), a, b))
                 .then_with(|| self.ranks[a].cmp(&self.ranks[b]))
         });
         Ok(order)
@@ -349,7 +350,7 @@ impl Gathered {
         }
         let failed = |e| frame.compute("comparing versions", e);
         let ids = Keys::new(&self.columns(&frame.ids)).map_err(failed)?;
-        let version = frame.version.map(|v| Keys::new(&self.columns(&[v]))).transpose().map_err(failed)?;
+        let version = frame.versions(|version| self.rows.column(version).clone())?;
         let age = |row: u32| (version.as_ref().map(|keys| keys.get(row as usize)), self.ranks[row as usize]);
         let mut newest: hashbrown::HashMap<Key, u32> = hashbrown::HashMap::with_capacity(order.len());
         for row in &order {

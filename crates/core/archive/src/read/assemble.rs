@@ -1,6 +1,6 @@
 //! Chunks of neighbouring tiles to rows: decoded, merged, put in order, filtered.
 //!
-//! The result has its rows by tile, then time, then ids, whatever chunks they came from. Where the chunks of a tile follow
+//! The result has its rows by tile, then time, ids and version, whatever chunks they came from. Where the chunks of a tile follow
 //! one another in time and cannot share an id, which is the rule, their rows are in that order already and nothing is
 //! compared; only a tile whose chunks overlap is merged row by row.
 
@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
-use crate::keys::{Key, Keys};
+use crate::keys::{Key, Keys, compare_by};
 use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::query::{Identity, Query};
 use crate::read::unique::Ids;
@@ -300,11 +300,12 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Orders the rows of dirty tiles by time and ids, and clears `keep` for all but one row of each record.
+    /// Orders the rows of dirty tiles by time, ids and version, and clears `keep` for all but one row of each record.
     fn merge(&self, keep: &mut [bool]) -> Result<Vec<u32>> {
         let mut order: Vec<u32> = (0..self.row_count() as u32).collect();
         let ids: Vec<ArrayRef> = self.frame().ids.iter().map(|id| self.first_column(*id)).collect();
         let id_keys = self.keys(&ids)?;
+        let versions = self.frame().versions(|version| self.first_column(version))?;
         let time_column = self.first_column(self.frame().time);
         let times = times(&time_column);
         let compare_times = |a: usize, b: usize| match &times {
@@ -322,7 +323,8 @@ impl<'a> Assembly<'a> {
             order[rows].sort_unstable_by(|a, b| {
                 let (a, b) = (*a as usize, *b as usize);
                 compare_times(a, b)
-                    .then_with(|| id_keys.as_ref().map_or(Ordering::Equal, |keys| keys.compare(a, b)))
+                    .then_with(|| compare_by(id_keys.as_ref(), a, b))
+                    .then_with(|| compare_by(versions.as_ref(), a, b))
                     .then_with(|| ranks[a - first].cmp(&ranks[b - first]))
             });
         }
@@ -349,8 +351,7 @@ impl<'a> Assembly<'a> {
         self.query.keep_wanted_ids(&|position| self.first_column(position), keep)?;
         let failed = |e| self.frame().compute("comparing versions", e);
         let ids: Vec<ArrayRef> = self.frame().ids.iter().map(|id| self.first_column(*id)).collect();
-        let versions = self.frame().version.map(|version| Keys::new(&[self.first_column(version)]));
-        let versions = versions.transpose().map_err(failed)?;
+        let versions = self.frame().versions(|version| self.first_column(version))?;
         let version = |row: usize| versions.as_ref().map_or(Key::Null, |versions| versions.get(row));
         // Few rows have versions that are equally new.
         let mut ranks: Vec<Option<Vec<Rank>>> = vec![None; self.parts.len()];

@@ -223,15 +223,17 @@ impl Merge {
             let part = SortRows::of(query, &parts[number], |keep| kept.filter(number, &parts[number], keep), inside)?;
             let slot = found.len() as u32;
             rows.extend(part.rows.iter().enumerate().map(|(at, row)| (part.whens[at], slot, at as u32, *row)));
-            ids.push(part.ids);
+            ids.push((part.ids, part.versions));
             found.push((number as u32, part.ranks));
         }
         rows.sort_unstable_by(|a, b| {
-            let by_ids = || match (&ids[a.1 as usize], &ids[b.1 as usize]) {
+            let by = |of_a: &Option<Keys>, of_b: &Option<Keys>| match (of_a, of_b) {
                 (Some(of_a), Some(of_b)) => of_a.get(a.2 as usize).cmp(&of_b.get(b.2 as usize)),
                 _ => std::cmp::Ordering::Equal,
             };
-            // Rows of equal time and id are ordered by write, so that every read returns them in the same order.
+            let (of_a, of_b) = (&ids[a.1 as usize], &ids[b.1 as usize]);
+            let by_ids = || by(&of_a.0, &of_b.0).then_with(|| by(&of_a.1, &of_b.1));
+            // Rows of equal time, id and version are ordered by write, so that every read returns them in the same order.
             let rank = |row: &(When, u32, u32, u32)| found[row.1 as usize].1[row.2 as usize];
             a.0.cmp(&b.0).then_with(by_ids).then_with(|| rank(a).cmp(&rank(b)))
         });
@@ -316,6 +318,7 @@ struct SortRows {
     rows: Vec<u32>,
     whens: Vec<When>,
     ids: Option<Keys>,
+    versions: Option<Keys>,
     ranks: Vec<Rank>,
 }
 
@@ -339,17 +342,18 @@ impl SortRows {
             }
             let rows: Vec<u32> = (0..keep.len() as u32).filter(|row| keep[*row as usize]).collect();
             if rows.is_empty() {
-                return Ok(Self { rows, whens: vec![], ids: None, ranks: vec![] });
+                return Ok(Self { rows, whens: vec![], ids: None, versions: None, ranks: vec![] });
             }
-            let ids = ColumnsOf::decode(frame, part, body, frame.ids.clone())?;
-            let picked = take_record_batch(&ids.rows, &UInt32Array::from(rows.clone()));
-            let ids = match frame.ids.is_empty() {
-                true => None,
-                false => {
-                    let picked = picked.map_err(|e| frame.compute("selecting rows", e))?;
-                    ColumnsOf { rows: picked, ..ids }.keys(frame, &frame.ids)?
-                }
-            };
+            let (mut ids, mut versions) = (None, None);
+            if !frame.ids.is_empty() {
+                let mut columns = frame.ids.clone();
+                columns.extend(frame.version.filter(|version| !frame.ids.contains(version)));
+                let decoded = ColumnsOf::decode(frame, part, body, columns)?;
+                let picked = take_record_batch(&decoded.rows, &UInt32Array::from(rows.clone()));
+                let picked = picked.map_err(|e| frame.compute("selecting rows", e))?;
+                let picked = ColumnsOf { rows: picked, ..decoded };
+                (ids, versions) = (picked.keys(frame, &frame.ids)?, picked.keys(frame, frame.version.as_slice())?);
+            }
             let ranks = part_ranks(frame, part, body)?;
             let pick = |row: &u32| *row as usize;
             Ok(Self {
@@ -357,6 +361,7 @@ impl SortRows {
                 ranks: rows.iter().map(|row| ranks[pick(row)]).collect(),
                 rows,
                 ids,
+                versions,
             })
         })
     }

@@ -8,7 +8,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
-use crate::keys::{Keys, OwnedKey};
+use crate::keys::{Keys, OwnedKey, compare_by};
 use crate::read::cells;
 use crate::time_axis;
 use crate::time_axis::Times;
@@ -80,7 +80,7 @@ impl Filed {
         Ok(all)
     }
 
-    /// Rows by tile, then time, ids and ordinal; of rows of one tile with the same identity the last one only.
+    /// Rows by tile, then time, ids, version and ordinal; of rows of one tile with the same identity the last one only.
     pub(crate) fn sorted(self, frame: &Frame) -> Result<Self> {
         if frame.timed_ids()
             && let Some(order) = self.distinct_times(frame)
@@ -90,13 +90,14 @@ impl Filed {
         let columns: Vec<ArrayRef> = frame.ids.iter().map(|id| self.rows.column(*id).clone()).collect();
         let keys = if columns.is_empty() { None } else { Some(Keys::new(&columns)) };
         let keys = keys.transpose().map_err(|e| frame.compute("comparing ids", e))?;
+        let versions = frame.versions(|version| self.rows.column(version).clone())?;
         let days = match time_axis::times(self.rows.column(frame.time)) {
             Some(Times::Days(days)) => Some(days),
             _ => None,
         };
         let mut order: Vec<u32> = (0..self.rows.num_rows() as u32).collect();
         if let Some(keys) = &keys
-            && let Some(superseded) = self.superseded(frame, keys)?
+            && let Some(superseded) = self.superseded(keys, versions.as_ref())
         {
             order.retain(|row| !superseded.contains(row));
         }
@@ -106,7 +107,8 @@ impl Filed {
                 .cmp(&(self.tiles[b], self.ticks[b]))
                 // Float days of the same tick may still differ.
                 .then_with(|| days.map_or(std::cmp::Ordering::Equal, |days| days[a].total_cmp(&days[b])))
-                .then_with(|| keys.as_ref().map_or(std::cmp::Ordering::Equal, |keys| keys.compare(a, b)))
+                .then_with(|| compare_by(keys.as_ref(), a, b))
+                .then_with(|| compare_by(versions.as_ref(), a, b))
                 .then_with(|| self.ordinals[a].cmp(&self.ordinals[b]))
         });
         self.take(frame, order)
@@ -125,22 +127,20 @@ impl Filed {
     }
 
     /// Rows whose identity a later row of the same tile has too; `None` where all ids differ, which is the rule.
-    fn superseded(&self, frame: &Frame, keys: &Keys) -> Result<Option<HashSet<u32>>> {
+    fn superseded(&self, keys: &Keys, versions: Option<&Keys>) -> Option<HashSet<u32>> {
         let rows = self.rows.num_rows();
         let mut seen = HashSet::with_capacity(rows);
         if (0..rows).all(|row| seen.insert(keys.get(row))) {
-            return Ok(None);
+            return None;
         }
-        let version = frame.version.map(|column| Keys::new(std::slice::from_ref(self.rows.column(column)))).transpose();
-        let version = version.map_err(|e| frame.compute("comparing versions", e))?;
         let mut last: HashMap<(Tile, OwnedKey, OwnedKey), u32> = HashMap::new();
         let mut superseded = HashSet::new();
         for row in 0..rows {
-            let version = version.as_ref().map_or(OwnedKey::Null, |keys| keys.get(row).to_owned());
+            let version = versions.map_or(OwnedKey::Null, |keys| keys.get(row).to_owned());
             let identity = (self.tiles[row], keys.get(row).to_owned(), version);
             superseded.extend(last.insert(identity, row as u32));
         }
-        Ok(Some(superseded))
+        Some(superseded)
     }
 
     fn take(self, frame: &Frame, order: Vec<u32>) -> Result<Self> {

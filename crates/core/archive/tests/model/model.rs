@@ -261,6 +261,7 @@ impl Model {
             .cmp(&(b.slice, b.cell, b.window))
             .then_with(|| a.time.order(&b.time))
             .then_with(|| self.id(&a.row).cmp(&self.id(&b.row)))
+            .then_with(|| self.version(&a.row).cmp(&self.version(&b.row)))
             .then_with(|| (a.stamp, a.ordinal).cmp(&(b.stamp, b.ordinal)))
     }
 
