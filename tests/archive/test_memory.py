@@ -202,7 +202,8 @@ def test_reads_that_compare_every_id_end_where_they_would_take_too_much(tmp_path
         kinds = {"id": "int64", "cell": "int64", "t": "timestamp[s]"}
         made = archive.create("d", schema=kinds, cell=ct.key("cell"), time="t", id="id", merge=merge)  # type: ignore[arg-type]
         made.write(rows)
-    with ct.open(path, memory_bytes_max=14 << 20) as archive:
+    # The newest versions of so many rows are compared in less room.
+    with ct.open(path, memory_bytes_max=(6 if merge == "latest" else 14) << 20) as archive:
         few = archive["d"]
 
         def rows_of(**asked: object) -> int:

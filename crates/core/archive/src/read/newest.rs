@@ -90,10 +90,8 @@ async fn at_once(
     query: &Arc<Query>,
     parts: Vec<ParsedChunk>,
 ) -> Result<std::result::Result<ReadStream, Vec<ParsedChunk>>> {
-    const TIMES_ENCODED: usize = 4;
     let mut held = query.held();
-    let encoded: usize = parts.iter().map(|part| part.head.body_bytes).sum();
-    held.set(encoded + DECODED_BYTES.min(TIMES_ENCODED * encoded))?;
+    held.set(at_once_bytes(query, &parts))?;
     let (light, worker) = (is_light(&parts), query.clone());
     let work = move || {
         let rows = assemble_newest(&worker, &parts, DECODED_BYTES)?;
@@ -107,6 +105,19 @@ async fn at_once(
         Ok(rows)
     });
     Ok(Ok(ReadStream::new(query.schema.clone(), rows.boxed())))
+}
+
+/// About the bytes that it takes to decode and compare all rows of these parts at once.
+fn at_once_bytes(query: &Query, parts: &[ParsedChunk]) -> usize {
+    /// A row's code and twice its place in a table, and whether it is kept.
+    const COMPARED: usize = 2 * size_of::<u64>() + 2 * size_of::<u32>();
+    const TIMES_ENCODED: usize = 4;
+    let encoded: usize = parts.iter().map(|part| part.head.body_bytes).sum();
+    let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
+    let columns = query.output.iter().chain(&query.frame.ids).chain(&query.frame.version);
+    let width = |column: &usize| query.frame.spec.schema.field(*column).data_type().primitive_width().unwrap_or(0);
+    let decoded = (rows * columns.map(width).sum::<usize>()).max(TIMES_ENCODED * encoded);
+    encoded + rows * COMPARED + decoded.min(DECODED_BYTES)
 }
 
 /// What the first pass has seen.
