@@ -60,7 +60,8 @@ def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
             chunks = table.replace("keys_", "chunks_", 1)
             query = f'SELECT k.cell, k.window, k.id, k.rows, k.bytes, c.head, c.body FROM "{table}" k'
             found[table] = sorted(raw.execute(f'{query} JOIN "{chunks}" c USING (chunk)'))
-        records = dict(raw.execute("SELECT key, value FROM catalog WHERE key NOT LIKE 'copy/%' AND key <> 'clock'"))
+        own = "key LIKE 'copy/%' OR key LIKE 'changes/%' OR key = 'clock'"
+        records = dict(raw.execute(f"SELECT key, value FROM catalog WHERE NOT ({own})"))
     raw.close()
     for key, value in records.items():
         if key.startswith("batch/"):
