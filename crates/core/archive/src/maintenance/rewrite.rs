@@ -61,8 +61,8 @@ impl Default for Parting {
 
 impl Parting {
     pub(super) fn by(options: &ConsolidateOptions) -> Self {
-        let told = |rows: u64| Self { rows_min: usize::try_from(rows).unwrap_or(usize::MAX), among: usize::MAX };
-        options.older_min.map_or_else(Self::default, told)
+        let given = |rows: u64| Self { rows_min: usize::try_from(rows).unwrap_or(usize::MAX), among: usize::MAX };
+        options.older_min.map_or_else(Self::default, given)
     }
 }
 
