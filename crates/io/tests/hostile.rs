@@ -9,22 +9,12 @@ use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use chronotile_io::{CsvOptions, IoError, OutFormat, ReadOptions, WriteOptions, open};
-use common::{csv, error, ndjson, read_all, stream, write_all};
+use common::{csv, error, ndjson, numbers, read_all, stream, write_all};
 
 fn table(rows: i64) -> RecordBatch {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
     let values: ArrayRef = Arc::new(Float64Array::from_iter_values((0..rows).map(|i| i as f64 * 0.1)));
     RecordBatch::try_from_iter_with_nullable([("id", ids, true), ("value", values, true)]).unwrap()
-}
-
-/// Numbers of a fixed sequence (splitmix64), below `end`.
-fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
-    move |end| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % end as u64) as usize
-    }
 }
 
 #[test]

@@ -15,17 +15,7 @@ use arrow_ipc::MetadataVersion;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use chronotile_io::{Format, IoError, IpcStream, ReadOptions, Source, open};
-use common::{data, error, read_all, stream};
-
-/// Numbers of a fixed sequence (splitmix64), below `end`.
-fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
-    move |end| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % end as u64) as usize
-    }
-}
+use common::{data, error, numbers, read_all, stream};
 
 fn as_stream(batches: &[RecordBatch]) -> Vec<u8> {
     let mut writer = StreamWriter::try_new(Vec::new(), &batches[0].schema()).unwrap();

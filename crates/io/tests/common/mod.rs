@@ -17,6 +17,16 @@ pub fn data(file: &str) -> PathBuf {
     folders.map(|folder| folder.join(file)).find(|path| path.exists()).unwrap()
 }
 
+/// Numbers of a fixed sequence (splitmix64), below `end`.
+pub fn numbers(mut state: u64) -> impl FnMut(usize) -> usize {
+    move |end| {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % end as u64) as usize
+    }
+}
+
 pub fn stream(text: impl AsRef<[u8]>) -> Source {
     Source::Stream { name: "input".to_owned(), reader: Box::new(Cursor::new(text.as_ref().to_vec())) }
 }

@@ -231,8 +231,8 @@ pub(super) fn rewrite(
             Kind::Older => (vec![], order),
         };
         let parted = !older.is_empty() || old.iter().any(|chunk| chunk.key.id.is_parted());
-        let mut new = gathered.pack(frame, &old, &newest, if parted { Age::Newest } else { Age::Any })?;
-        new.extend(gathered.pack(frame, &old, &older, Age::Older)?);
+        let mut new = gathered.pack(frame, &old, &newest, if parted { Versions::Newest } else { Versions::Any })?;
+        new.extend(gathered.pack(frame, &old, &older, Versions::Older)?);
         rewrites.push(Rewrite { old, new });
     }
     Ok(rewrites)
@@ -240,7 +240,7 @@ pub(super) fn rewrite(
 
 /// Which versions of records a chunk was given.
 #[derive(Clone, Copy)]
-enum Age {
+enum Versions {
     /// Any: none were parted from them.
     Any,
     /// The newest of those that were together at some time.
@@ -366,7 +366,7 @@ impl Gathered {
         Ok(order.into_iter().partition(|row| newest.get(&ids.get(*row as usize)) == Some(row)))
     }
 
-    fn pack(&self, frame: &Frame, old: &[Chunk], order: &[u32], age: Age) -> Result<Vec<Chunk>> {
+    fn pack(&self, frame: &Frame, old: &[Chunk], order: &[u32], versions: Versions) -> Result<Vec<Chunk>> {
         if order.is_empty() {
             return Ok(vec![]);
         }
@@ -399,7 +399,7 @@ impl Gathered {
         let mut kept: Vec<Origin> = row_origin.iter().map(|origin| self.origins[*origin as usize]).collect();
         kept.sort_unstable();
         kept.dedup();
-        pack(frame, &tile, row_bytes, &|range| consolidated_id(&sources, &kept, age, range))
+        pack(frame, &tile, row_bytes, &|range| consolidated_id(&sources, &kept, versions, range))
     }
 }
 
@@ -414,7 +414,7 @@ fn unique(frame: &Frame, rows: &RecordBatch) -> Result<bool> {
 }
 
 /// The same chunks consolidated to the same pieces always give the same id; without the rows of a batch they give another.
-fn consolidated_id(sources: &[ChunkId], kept: &[Origin], age: Age, range: std::ops::Range<usize>) -> ChunkId {
+fn consolidated_id(sources: &[ChunkId], kept: &[Origin], versions: Versions, range: std::ops::Range<usize>) -> ChunkId {
     let mut bytes = Vec::with_capacity(sources.len() * 16 + kept.len() * 24 + 16);
     sources.iter().for_each(|id| bytes.extend_from_slice(&id.to_bytes()));
     for origin in kept {
@@ -425,9 +425,9 @@ fn consolidated_id(sources: &[ChunkId], kept: &[Origin], age: Age, range: std::o
     bytes.extend_from_slice(&(range.start as u64).to_be_bytes());
     bytes.extend_from_slice(&(range.end as u64).to_be_bytes());
     let hash = xxh3_128(&bytes);
-    match age {
-        Age::Any => ChunkId::of_any(hash),
-        Age::Newest => ChunkId::of_newest(hash),
-        Age::Older => ChunkId::of_older(hash),
+    match versions {
+        Versions::Any => ChunkId::of_any(hash),
+        Versions::Newest => ChunkId::of_newest(hash),
+        Versions::Older => ChunkId::of_older(hash),
     }
 }
