@@ -135,6 +135,7 @@ class Archive(Closing):
         time_format: str | None = None,
         time_scale: str = "utc",
         group: str | None = None,
+        slices_of: str | None = None,
         exist_ok: bool = False,
     ) -> Dataset:
         """Create a dataset. The definition is fixed at creation, except for retention, `moves` and added columns.
@@ -187,6 +188,10 @@ class Archive(Closing):
         group : str, optional
             Name of a group of datasets that are written together, which the dataset joins; see :class:`Group`. The
             first dataset of a name begins the group; it has at most 16.
+        slices_of : str, optional
+            Name of a dataset of the group whose slices the dataset shares. On a cluster, rows of both then lie in the
+            same partitions, so that writes and :meth:`Group.read` need fewer requests. Both have the same `window`,
+            `slice`, `partition_cells` and time scale, and are retired together (:meth:`Group.retire`).
         exist_ok : bool
             Open the dataset if it exists with the same definition.
 
@@ -217,6 +222,7 @@ class Archive(Closing):
             text=arguments.name_list(text, "text"),
             moves_deg=cells.angle_deg(moves, "moves"),
             group=None if group is None else arguments.text(group, "group"),
+            slices_of=_slices_of(slices_of, group),
             exist_ok=arguments.flag(exist_ok, "exist_ok"),
         )
         return Dataset(native)
@@ -278,6 +284,16 @@ class Archive(Closing):
     def datasets(self) -> list[str]:
         """Names of all datasets, sorted."""
         return self._native.datasets()
+
+
+def _slices_of(given: str | None, group: str | None) -> str | None:
+    if given is None:
+        return None
+    if group is None:
+        raise InvalidInputError(
+            "slices_of names a dataset of the same group: give group too", kind="invalid-definition"
+        )
+    return arguments.text(given, "slices_of")
 
 
 def _windows_per_slice(given: int | str | timedelta | None, window: str) -> int:

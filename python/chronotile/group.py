@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native, arguments, optional
+from chronotile import _native, arguments, optional, times
 from chronotile.dataset import Dataset, check_batch_name
-from chronotile.errors import DatasetNotFoundError
+from chronotile.dataset.retirement import retire_limit
+from chronotile.errors import DatasetNotFoundError, InvalidInputError
 from chronotile.hints import name_hint
-from chronotile.reports import GroupBatchInfo, WriteReport, utc_of_us
+from chronotile.reports import GroupBatchInfo, SliceInfo, WriteReport, utc_of_us
 
 if TYPE_CHECKING:
     import pyarrow
@@ -138,6 +140,49 @@ class Group:
             No batch has this name.
         """
         return self._native.remove_batch(arguments.text(key, "key"))
+
+    def retire(
+        self,
+        datasets: str | Iterable[str],
+        *,
+        before: times.Moment = None,
+        older_than: str | timedelta | None = None,
+        unchanged: Iterable[SliceInfo] | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, list[SliceInfo]]:
+        """Drop whole slices of datasets as :meth:`Dataset.retire` does; return those of each dataset.
+
+        Datasets that share their slices are retired together, so all of them must be named. Without a limit, they keep
+        what the longest of their retentions keeps.
+
+        Parameters
+        ----------
+        datasets : str or iterable of str
+            Names of the datasets.
+        before, older_than, dry_run
+            As for :meth:`Dataset.retire`.
+        unchanged : iterable of SliceInfo, optional
+            As for :meth:`Dataset.retire`, of one of several datasets that share these slices. The slices are dropped if
+            they have not changed since, whichever of the datasets was written to.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            A dataset is not in the group.
+        InvalidInputError
+            A dataset shares its slices with one that is not named; and as for :meth:`Dataset.retire`.
+        BusyError
+            As for :meth:`Dataset.retire`.
+        """
+        wanted = arguments.name_list(datasets, "datasets")
+        if not wanted:
+            raise InvalidInputError("name the datasets to retire", kind="invalid-request")
+        limit = retire_limit(self[wanted[0]].time, before, older_than, unchanged, dry_run)
+        if isinstance(limit, list):
+            found = self._native.retire_unchanged(wanted, limit)
+        else:
+            found = self._native.retire(wanted, *limit, dry_run)
+        return {name: [self[name].slice_info(part) for part in parts] for name, parts in found}
 
     def _info(self, info: dict[str, Any]) -> GroupBatchInfo:
         datasets = {name: self[name].batch_info(part) for name, part in info.pop("datasets").items()}

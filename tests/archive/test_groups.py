@@ -166,3 +166,73 @@ def test_a_reader_sees_each_batch_in_all_datasets_or_in_none(tmp_path: Path, eng
             seen += 1
         assert not failures
         assert seen > 3
+
+
+def sharing(archive: ct.Archive) -> ct.Group:
+    """A group of which `forced` shares the slices of `sources`."""
+    create(archive)
+    archive.create(
+        "forced", schema={"id": "int64", "mjd": "float64", "ra": "float64", "dec": "float64"},
+        cell=ct.sky("ra", "dec", level=9), time=ct.mjd("mjd"), window="30d", id=["id"], group="survey",
+        slices_of="sources", exist_ok=True,
+    )  # fmt: skip
+    return archive.group("survey")
+
+
+def test_slices_that_are_shared_are_retired_together(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        group = sharing(archive)
+        forced = rows(0, 60).drop_columns(["visit"])
+        group.write({"objects": rows(0, 10), "sources": rows(0, 50), "forced": forced}, batch="visit-1")
+        assert group["forced"].shares_slices_with == ["sources"]
+        assert group["objects"].shares_slices_with == []
+        planned = group.retire(["sources", "forced"], before=61030.0, dry_run=True)
+        assert planned["sources"] == group["sources"].retire(before=61030.0, dry_run=True)
+        assert sum(part.rows for part in planned["sources"]) > 0
+        with pytest.raises(ct.InvalidInputError, match="also hold rows of sources"):
+            group["forced"].retire(before=61030.0)
+        with pytest.raises(ct.InvalidInputError, match="name sources too"):
+            group.retire("forced", before=61030.0)
+        with pytest.raises(ct.DatasetNotFoundError, match="no dataset 'force'"):
+            group.retire(["force"], before=61030.0)
+        with pytest.raises(ct.InvalidInputError, match="name the datasets"):
+            group.retire([], before=61030.0)
+        with pytest.raises(ct.InvalidInputError, match="only one of"):
+            group.retire(["sources", "forced"], before=61030.0, older_than="1d")
+        with pytest.raises(ct.InvalidInputError, match="has no retention"):
+            group.retire(["sources", "forced"])
+        dropped = group.retire(["sources", "forced"], unchanged=planned["forced"])
+        assert dropped == planned
+        left = group.read({"sources": {}, "forced": {}, "objects": {}})
+        assert left["objects"].num_rows == 10
+        for name, all_rows in (("sources", 50), ("forced", 60)):
+            assert left[name].num_rows == all_rows - sum(part.rows for part in planned[name])
+            assert group[name].read().to_arrow().equals(left[name])
+        assert all(group[name].verify().ok for name in group)
+        # Retentions of other lengths: the longest holds for both.
+        group["sources"].set_retention("1d")
+        with pytest.raises(ct.InvalidInputError, match="has no retention"):
+            group.retire(["sources", "forced"])
+        group["forced"].set_retention("36500d")
+        assert group.retire(["sources", "forced"]) == {"sources": [], "forced": []}
+
+
+def test_only_datasets_that_fit_share_slices(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        create(archive)
+        definition: dict[str, Any] = {
+            "schema": {"id": "int64", "mjd": "float64"}, "cell": ct.id_bucket("id", 8), "time": ct.mjd("mjd"),
+            "window": "30d", "id": ["id"],
+        }  # fmt: skip
+        with pytest.raises(ct.InvalidInputError, match="give group too"):
+            archive.create("more", slices_of="sources", **definition)
+        with pytest.raises(ct.InvalidInputError, match="joined the same group before"):
+            archive.create("more", slices_of="source", group="survey", **definition)
+        with pytest.raises(ct.InvalidInputError, match="have the same window"):
+            archive.create("more", slices_of="objects", group="survey", **definition)
+        with pytest.raises(ct.InvalidInputError, match="have the same window"):
+            archive.create("more", slices_of="sources", group="survey", partition_cells=4, **definition)
+        more = archive.create("more", slices_of="sources", group="survey", **definition)
+        assert more.shares_slices_with == ["sources"]
+        with pytest.raises(ct.DatasetExistsError, match="owner of its slices"):
+            archive.create("more", group="survey", exist_ok=True, **definition)

@@ -639,6 +639,28 @@ def test_consolidate_and_retire_report_what_they_do(
     assert "no slice is old enough" in ok(chronotile("retire", path, "detections", *limit, "--yes"))
 
 
+def test_retire_drops_slices_that_are_shared_only_together(chronotile: Run, path: Path) -> None:
+    schema = "id:int64,t:timestamp[us],x:float64"
+    define = ["--schema", schema, "--key", "id", "--time", "t", "--window", "1d", "--group", "g"]
+    ok(chronotile("create", path, "points", *define))
+    ok(chronotile("create", path, "extremes", *define, "--slices-of", "points"))
+    with ct.open(path) as archive:
+        days = {"id": [1] * 90, "t": [day * 86_400_000_000 for day in range(90)], "x": [0.5] * 90}
+        archive.group("g").write({"points": days, "extremes": {name: column[:40] for name, column in days.items()}})
+    limit = ["--before", "1970-02-05"]
+    refused = chronotile("retire", path, "points", *limit, "--yes")
+    assert refused.returncode == 2
+    assert "also hold rows of extremes" in refused.stderr
+    assert "--together" in refused.stderr
+    told = ok(chronotile("retire", path, "points", *limit, "--dry-run"))
+    assert "would drop 1 slice with 30 rows of points, 1 slice with 30 rows of extremes" in told
+    report = json.loads(ok(chronotile("retire", path, "points", *limit, "--together", "--yes", "--json")))
+    assert [part["rows"] for part in report["slices"]] == [30]
+    assert [part["rows"] for part in report["shared"]["extremes"]] == [30]
+    assert ok(chronotile("count", path, "points")).split()[0] == "60"
+    assert ok(chronotile("count", path, "extremes")).split()[0] == "10"
+
+
 def test_verify_fails_with_damage_by_tile(chronotile: Run, path: Path) -> None:
     with ct.open(path) as archive:
         schema = {"tag": "int64", "t": "timestamp[us]", "x": "float64"}

@@ -5,13 +5,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use chronotile_archive::memory::Memory;
 use chronotile_archive::{
     AddedColumn, Archive as Inner, ConsolidateOptions, CopyOptions, CopyProgress, Dataset as InnerDataset,
-    Group as InnerGroup, IndexBuildOptions, OpenOptions, RetireLimit, WriteOptions,
+    Group as InnerGroup, IndexBuildOptions, OpenOptions, RetireLimit, SliceInfo, WriteOptions,
 };
 use chronotile_service::Limits;
 use chronotile_store::CallOptions;
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, Membership, MergeRule, SliceId, SpecError, TimeError,
-    TimeRange, TimeSpec,
+    CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, Membership, MergeRule, SliceId, SliceOwner, SpecError,
+    TimeError, TimeRange, TimeSpec,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -99,6 +99,56 @@ impl Group {
     fn remove_batch(&self, py: Python<'_>, key: &str) -> PyResult<u64> {
         wait(py, self.open()?.remove_batch(key))
     }
+
+    /// Drops slices of these datasets, as `Dataset.retire` does; those of each.
+    fn retire<'py>(
+        &self,
+        py: Python<'py>,
+        datasets: Vec<String>,
+        before: Option<Moment>,
+        older_than: Option<&str>,
+        dry_run: bool,
+    ) -> PyResult<Vec<(String, Vec<Bound<'py, PyDict>>)>> {
+        let limit = retire_limit(before, older_than)?;
+        let names: Vec<&str> = datasets.iter().map(String::as_str).collect();
+        retired(py, &wait(py, self.open()?.retire(&names, limit, dry_run))?)
+    }
+
+    /// Drops slices of datasets that share them, given by number and fingerprint, that hold what they held then; those of each.
+    fn retire_unchanged<'py>(
+        &self,
+        py: Python<'py>,
+        datasets: Vec<String>,
+        slices: Vec<(i32, String)>,
+    ) -> PyResult<Vec<(String, Vec<Bound<'py, PyDict>>)>> {
+        let slices = fingerprints(&slices)?;
+        let names: Vec<&str> = datasets.iter().map(String::as_str).collect();
+        retired(py, &wait(py, self.open()?.retire_unchanged(&names, &slices))?)
+    }
+}
+
+fn retire_limit(before: Option<Moment>, older_than: Option<&str>) -> PyResult<RetireLimit> {
+    Ok(match (before, older_than) {
+        (Some(before), _) => RetireLimit::Before(before.instant()?),
+        (None, Some(age)) => RetireLimit::OlderThan(age.parse().map_err(bad_time)?),
+        (None, None) => RetireLimit::Retention,
+    })
+}
+
+fn fingerprints(slices: &[(i32, String)]) -> PyResult<Vec<(SliceId, u128)>> {
+    let parse = |(slice, print): &(i32, String)| {
+        let print = u128::from_str_radix(print, 16);
+        let print = print.map_err(|_| invalid(ErrorKind::InvalidRequest, "a fingerprint is 32 hexadecimal digits"))?;
+        Ok((SliceId(*slice), print))
+    };
+    slices.iter().map(parse).collect()
+}
+
+fn retired<'py>(
+    py: Python<'py>,
+    slices: &[(DatasetName, Vec<SliceInfo>)],
+) -> PyResult<Vec<(String, Vec<Bound<'py, PyDict>>)>> {
+    slices.iter().map(|(name, slices)| Ok((name.to_string(), reports::slices(py, slices)?))).collect()
 }
 
 fn open_inner(archive: &RwLock<Option<Inner>>) -> PyResult<Inner> {
@@ -156,7 +206,7 @@ impl Archive {
 
     #[pyo3(signature = (
         name, schema, *, cell, time, window, windows_per_slice, id, merge, version, retention, layout,
-        partition_cells, text, moves_deg, group, exist_ok
+        partition_cells, text, moves_deg, group, slices_of, exist_ok
     ))]
     #[allow(clippy::too_many_arguments, reason = "the parts of a dataset's definition")]
     fn create(
@@ -177,13 +227,16 @@ impl Archive {
         text: Vec<String>,
         moves_deg: f64,
         group: Option<&str>,
+        slices_of: Option<&str>,
         exist_ok: bool,
     ) -> PyResult<Dataset> {
         let archive = open_inner(&self.inner)?;
-        let group = group.map(DatasetName::new).transpose().map_err(|error| bad_spec(error.into()))?;
+        let named = |name: Option<&str>| name.map(DatasetName::new).transpose().map_err(|error| bad_spec(error.into()));
+        // The archive gives the numbers.
+        let slices_of = named(slices_of)?.map(|dataset| SliceOwner { dataset, number: 0 });
+        let group = named(group)?.map(|group| Membership { slices_of, ..Membership::of(group) });
         let spec = DatasetSpec {
-            // The archive gives the number.
-            group: group.map(|group| Membership { group, number: 0 }),
+            group,
             name: DatasetName::new(name).map_err(|error| bad_spec(error.into()))?,
             schema: schema.inner.clone(),
             schema_versions: vec![],
@@ -465,7 +518,7 @@ impl Dataset {
     ) -> PyResult<(Table, Bound<'py, PyDict>)> {
         let dataset = self.open()?;
         let (rows, used) = wait(py, dataset.count_by(request.inner.clone(), &by, by_window, groups_max))?;
-        let used = reports::index_use(py, &used, dataset.spec().window_ticks())?;
+        let used = reports::index_use(py, &used, &dataset.spec())?;
         Ok((Table::new(rows.schema(), vec![rows]), used))
     }
 
@@ -478,7 +531,7 @@ impl Dataset {
     ) -> PyResult<Bound<'py, PyDict>> {
         let dataset = self.open()?;
         let used = wait(py, dataset.explain(&request.inner, by.as_deref()))?;
-        reports::index_use(py, &used, dataset.spec().window_ticks())
+        reports::index_use(py, &used, &dataset.spec())
     }
 
     fn create_index(&self, py: Python<'_>, name: &str, columns: Vec<String>) -> PyResult<()> {
@@ -538,6 +591,11 @@ impl Dataset {
         Ok(slices.iter().map(|slice| slice.0).collect())
     }
 
+    /// Names of the other datasets whose rows lie in the same slices.
+    fn shares_slices_with(&self) -> PyResult<Vec<String>> {
+        Ok(self.open()?.shares_slices_with().iter().map(DatasetName::to_string).collect())
+    }
+
     /// Drops slices before a moment, older than a duration, or past the dataset's retention where both are None.
     fn retire<'py>(
         &self,
@@ -546,25 +604,13 @@ impl Dataset {
         older_than: Option<&str>,
         dry_run: bool,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let limit = match (before, older_than) {
-            (Some(before), _) => RetireLimit::Before(before.instant()?),
-            (None, Some(age)) => RetireLimit::OlderThan(age.parse().map_err(bad_time)?),
-            (None, None) => RetireLimit::Retention,
-        };
-        let slices = wait(py, self.open()?.retire(limit, dry_run))?;
+        let slices = wait(py, self.open()?.retire(retire_limit(before, older_than)?, dry_run))?;
         reports::slices(py, &slices)
     }
 
     /// Drops slices, given by number and fingerprint, that hold what they held then.
     fn retire_unchanged<'py>(&self, py: Python<'py>, slices: Vec<(i32, String)>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        let slices = slices.iter().map(|(slice, print)| {
-            let print = u128::from_str_radix(print, 16);
-            let print =
-                print.map_err(|_| invalid(ErrorKind::InvalidRequest, "a fingerprint is 32 hexadecimal digits"))?;
-            Ok((SliceId(*slice), print))
-        });
-        let slices = slices.collect::<PyResult<Vec<_>>>()?;
-        let dropped = wait(py, self.open()?.retire_unchanged(&slices))?;
+        let dropped = wait(py, self.open()?.retire_unchanged(&fingerprints(&slices)?))?;
         reports::slices(py, &dropped)
     }
 

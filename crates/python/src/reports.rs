@@ -5,7 +5,7 @@ use chronotile_archive::{
     IndexBuildReport, IndexStatus, IndexUse, RecordDamage, RowsMissing, SliceInfo, Spread, TileDifference,
     VerifyReport, WriteReport,
 };
-use chronotile_types::{Tile, Window};
+use chronotile_types::{DatasetSpec, Tile, Window};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -100,11 +100,9 @@ pub fn index_status<'py>(py: Python<'py>, status: &IndexStatus) -> Dict<'py> {
     })
 }
 
-/// `window_ticks` is the length of a window; windows are given by their first ticks.
-pub fn index_use<'py>(py: Python<'py>, used: &IndexUse, window_ticks: i64) -> Dict<'py> {
-    let starts = |windows: &[Window]| -> Vec<i64> {
-        windows.iter().map(|window| i64::from(window.0).saturating_mul(window_ticks)).collect()
-    };
+/// Windows are given by their first ticks.
+pub fn index_use<'py>(py: Python<'py>, used: &IndexUse, spec: &DatasetSpec) -> Dict<'py> {
+    let starts = |windows: &[Window]| -> Vec<i64> { windows.iter().map(|window| spec.window_start(*window)).collect() };
     dict!(py, {
         index: used.index.clone(),
         reason: used.reason.clone(),

@@ -300,12 +300,22 @@ def prepare(target: Target, start: str, end: str, as_json: bool, timeout_s: int)
 @target()
 @click.option("--older-than", metavar="TIME", help="Slices that ended at least this long ago: 365d.")
 @click.option("--before", metavar="TIME", help="Slices that end at or before this time.")
+@click.option(
+    "--together", is_flag=True, help="Also drop the rows of other datasets that share these slices, which lie in them."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be dropped; drop nothing.")
 @yes_option
 @json_option
 @timeout_option
 def retire(
-    target: Target, older_than: str | None, before: str | None, dry_run: bool, yes: bool, as_json: bool, timeout_s: int
+    target: Target,
+    older_than: str | None,
+    before: str | None,
+    together: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    timeout_s: int,
 ) -> None:
     """Drop whole slices past an age, before a time, or by default past the dataset's retention. Shows the slices and
     asks for confirmation, unless --yes is given.
@@ -319,38 +329,50 @@ def retire(
         raise click.UsageError("Give only one of --older-than and --before.")
     with target.open(timeout_s=timeout_s) as archive:
         dataset = archive[target.dataset]
+        others = dataset.shares_slices_with
+        if others and not together and not dry_run:
+            raise click.UsageError(
+                f"The slices of {dataset.name} also hold rows of {' and '.join(others)}, which are dropped with them: "
+                "add --together."
+            )
         if older_than is None and before is None and dataset.retention is None:
             raise click.UsageError(
                 f"Dataset {dataset.name} has no retention: give --older-than LENGTH or --before TIME."
             )
         limits = {"before": moment(before, dataset), "older_than": older_than}
-        slices = dataset.retire(dry_run=True, **limits)
-        if as_json:
-            if slices and not dry_run:
-                confirm(f"Permanently drop {_total(slices)} of {dataset.name}?", yes)
-                tell_wait(archive)
-                slices = dataset.retire(unchanged=slices)
-            found = {"dry_run": dry_run, "slices": [dataclasses.asdict(part) for part in slices]}
-            click.echo(json.dumps(found, indent=2, default=_json_value))
-            return
-        if not slices:
+        found = _retire(archive, dataset, dry_run=True, **limits)
+        slices = found[dataset.name]
+        if not as_json and not slices:
             click.echo(f"{dataset.name}: no slice is old enough")
             return
-        click.echo(_slices_text(slices))
-        if dry_run:
-            click.echo(f"{dataset.name}: would drop {_total(slices)}")
+        if not as_json:
+            click.echo(_slices_text(slices))
+        if dry_run or not slices:
+            dropped = found
+        else:
+            confirm(f"Permanently drop {_totals(found)}?", yes)
+            tell_wait(archive)
+            # Drop what was shown, and nothing that changed since.
+            dropped = _retire(archive, dataset, unchanged=slices)
+        if as_json:
+            parts = {name: [dataclasses.asdict(part) for part in parts] for name, parts in dropped.items()}
+            report: dict[str, Any] = {"dry_run": dry_run, "slices": parts.pop(dataset.name)}
+            click.echo(json.dumps(report | ({"shared": parts} if parts else {}), indent=2, default=_json_value))
             return
-        confirm(f"Permanently drop {_total(slices)} of {dataset.name}?", yes)
-        tell_wait(archive)
-        # Drop what was shown, and nothing that changed since.
-        dropped = dataset.retire(unchanged=slices)
-        click.echo(f"{dataset.name}: dropped {_total(dropped)}")
-        if len(dropped) < len(slices):
-            kept = len(slices) - len(dropped)
+        click.echo(f"{'would drop' if dry_run else 'dropped'} {_totals(dropped)}")
+        if len(dropped[dataset.name]) < len(slices):
+            kept = len(slices) - len(dropped[dataset.name])
             raise click.ClickException(
                 f"{count_text(kept, 'slice')} of {dataset.name} changed meanwhile and were not dropped: run "
                 "the command again"
             )
+
+
+def _retire(archive: Archive, dataset: Dataset, **limits: Any) -> dict[str, list[SliceInfo]]:
+    """Retire slices of a dataset, with those of datasets that share them; by dataset."""
+    if not dataset.shares_slices_with:
+        return {dataset.name: dataset.retire(**limits)}
+    return archive.group(str(dataset.group)).retire([dataset.name, *dataset.shares_slices_with], **limits)
 
 
 @click.command(short_help="Drop a dataset.")
@@ -377,9 +399,12 @@ def drop(target: Target, yes: bool, timeout_s: int) -> None:
         click.echo(f"{name}: dropped")
 
 
-def _total(slices: list[SliceInfo]) -> str:
-    rows = count_text(sum(part.rows for part in slices), "row")
-    return f"{count_text(len(slices), 'slice')} with {rows}"
+def _totals(slices: dict[str, list[SliceInfo]]) -> str:
+    """Slices and rows, by dataset."""
+    return ", ".join(
+        f"{count_text(len(parts), 'slice')} with {count_text(sum(part.rows for part in parts), 'row')} of {name}"
+        for name, parts in slices.items()
+    )
 
 
 @click.command(short_help="Check every chunk.")

@@ -39,6 +39,7 @@ class Definition:
     text: str | None
     moves: str | None
     group: str | None
+    slices_of: str | None
 
     @property
     def given(self) -> bool:
@@ -78,6 +79,7 @@ class Definition:
             text=names(self.text) or [],
             moves=self.moves or 0.0,
             group=self.group,
+            slices_of=self.slices_of,
             exist_ok=exist_ok,
         )
 
@@ -209,6 +211,9 @@ def definition_options(command: Command) -> Command:
             "--moves", metavar="ANGLE", help="With --sky, --merge latest: largest distance between versions: 5arcsec."
         ),
         click.option("--group", metavar="NAME", help="Group to join: datasets that share their batches."),
+        click.option(
+            "--slices-of", metavar="NAME", help="Dataset of the group whose slices, and so partitions, it shares."
+        ),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, arguments, cells, inputs, optional, times
+from chronotile.dataset.retirement import retire_limit
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_list
 from chronotile.predicates import Where, native_predicates
@@ -224,6 +225,11 @@ class Dataset:
         """Name of the group that the dataset belongs to, if any."""
         group = self._known.parts.get("group")
         return None if group is None else str(group["group"])
+
+    @property
+    def shares_slices_with(self) -> list[str]:
+        """Names of the other datasets whose rows lie in the same slices and are retired with them."""
+        return self._native.shares_slices_with()
 
     @property
     def retention(self) -> str | None:
@@ -739,22 +745,15 @@ class Dataset:
         Raises
         ------
         InvalidInputError
-            Two limits are given; or none, and the dataset has no retention.
+            Two limits are given; or none, and the dataset has no retention; or its slices also hold rows of other
+            datasets (see :attr:`shares_slices_with`): use :meth:`Group.retire`.
         BusyError
             Kind ``slice-in-use``: other processes keep writing to a slice, or retire it. Earlier slices are dropped.
         """
-        if unchanged is not None:
-            if before is not None or older_than is not None or dry_run:
-                raise InvalidInputError(
-                    "unchanged cannot be combined with before or older_than", kind="invalid-request"
-                )
-            wanted = [(part.slice, part.fingerprint) for part in unchanged]
-            return [self._slice_info(info) for info in self._native.retire_unchanged(wanted)]
-        if before is not None and older_than is not None:
-            raise InvalidInputError("give only one of before and older_than", kind="invalid-request")
-        moment = None if before is None else times.moment(before, self.time, "before")
-        age = None if older_than is None else times.duration_text(older_than, "older_than")
-        return [self._slice_info(info) for info in self._native.retire(moment, age, dry_run)]
+        limit = retire_limit(self.time, before, older_than, unchanged, dry_run)
+        if isinstance(limit, list):
+            return [self.slice_info(info) for info in self._native.retire_unchanged(limit)]
+        return [self.slice_info(info) for info in self._native.retire(*limit, dry_run)]
 
     def verify(self, *, progress: Progress | None = None) -> VerifyReport:
         """Read and check every chunk, look for missing rows and foreign chunks, and check the catalog records. Damage
@@ -792,14 +791,15 @@ class Dataset:
         info = self._native.info()
         largest = info["tile_largest"]
         return DatasetInfo(
-            slices=tuple(self._slice_info(part) for part in info["slices"]),
+            slices=tuple(self.slice_info(part) for part in info["slices"]),
             tile_chunks=Spread(**info["tile_chunks"]),
             tile_rows=Spread(**info["tile_rows"]),
             tile_bytes=Spread(**info["tile_bytes"]),
             tile_largest=None if largest is None else Tile(*largest),
         )
 
-    def _slice_info(self, info: dict[str, Any]) -> SliceInfo:
+    def slice_info(self, info: dict[str, Any]) -> SliceInfo:
+        """A report of the native module about one of its slices."""
         start, end = info.pop("ticks")
         return SliceInfo(**info, start=self._tick(start), end=self._tick(end))
 

@@ -142,12 +142,12 @@ struct Shared {
 impl Shared {
     /// The dataset of a slice on the source: another layout than on the target, and more columns once some were added.
     fn on_source(&self, slice: SliceId) -> Result<DatasetRef> {
-        Ok(self.from.frame_of(slice)?.dataset)
+        self.from.home_of(slice)
     }
 
     /// The dataset of a slice on the target.
     fn on_target(&self, slice: SliceId) -> Result<DatasetRef> {
-        Ok(self.into.frame_of(slice)?.dataset)
+        self.into.home_of(slice)
     }
 }
 

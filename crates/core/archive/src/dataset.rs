@@ -9,7 +9,7 @@ use chronotile_chunk::Origin;
 use chronotile_store::{
     CallOptions, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Store, StoreError, Visibility,
 };
-use chronotile_types::{DatasetSpec, Duration, Membership, SliceId, normalize_schema};
+use chronotile_types::{DatasetName, DatasetSpec, Duration, Membership, SliceId, Window, normalize_schema};
 use futures::future::try_join_all;
 use tokio::time::Instant;
 
@@ -181,19 +181,45 @@ impl Dataset {
         self.known().frame.clone()
     }
 
-    /// The definition of the dataset that a slice belongs to: its own, or that of another one of its group.
+    /// The definition of the dataset that a window of a slice belongs to: its own, or that of another one of its group.
+    ///
+    /// # Errors
+    /// A window of a dataset that this process does not know.
+    pub(crate) fn frame_of(&self, slice: SliceId, window: Window) -> Result<Frame> {
+        let own = self.frame();
+        if own.spec.has_window(slice, window) {
+            return Ok(own);
+        }
+        let found = self.frames().into_iter().find(|frame| frame.spec.has_window(slice, window));
+        let unknown = || own.refuse("its group has datasets that are not known here: open the archive again");
+        found.ok_or_else(unknown)
+    }
+
+    /// How the engine is told of a slice: as one of the dataset whose slice it is, or of one that shares it.
     ///
     /// # Errors
     /// A slice of a dataset that this process does not know.
-    pub(crate) fn frame_of(&self, slice: SliceId) -> Result<Frame> {
+    pub(crate) fn home_of(&self, slice: SliceId) -> Result<DatasetRef> {
         let own = self.frame();
         if own.spec.has_slice(slice) {
-            return Ok(own);
+            return Ok(own.dataset);
         }
-        let number = Membership::number_of(slice);
+        let number = Membership::owner_of(slice);
         let frames = self.shared.common.frames.read().unwrap_or_else(PoisonError::into_inner);
         let unknown = || own.refuse(format!("its group has no dataset number {number}: open the archive again"));
-        frames.get(&number).cloned().ok_or_else(unknown)
+        frames.get(&number).map(|frame| frame.dataset.clone()).ok_or_else(unknown)
+    }
+
+    /// The names of the other datasets whose rows lie in the same slices, which are dropped with them.
+    pub fn shares_slices_with(&self) -> Vec<DatasetName> {
+        self.sharers().iter().map(|frame| frame.spec.name.clone()).collect()
+    }
+
+    /// The other datasets that have the same slices.
+    pub(crate) fn sharers(&self) -> Vec<Frame> {
+        let own = self.frame().spec;
+        let others = self.frames().into_iter().filter(|frame| frame.spec.name != own.name);
+        others.filter(|frame| frame.spec.slices_named() == own.slices_named()).collect()
     }
 
     /// The definitions of all datasets of its group, or its own.
@@ -211,9 +237,9 @@ impl Dataset {
         !self.store.capabilities().atomic_commits && self.fence.needs_closing()
     }
 
-    /// The number of the dataset in its group that a slice belongs to; 0 where there is no group.
-    pub(crate) fn number_of(&self, slice: SliceId) -> u8 {
-        if self.frame().spec.group.is_some() { Membership::number_of(slice) } else { 0 }
+    /// The number of the dataset in its group whose slice it is; 0 where there is no group.
+    pub(crate) fn owner_of(&self, slice: SliceId) -> u8 {
+        if self.frame().spec.group.is_some() { Membership::owner_of(slice) } else { 0 }
     }
 
     /// Reads the definitions of these datasets of its group again, if one of the group has changed: with one look into the catalog
@@ -251,17 +277,17 @@ impl Dataset {
     /// The chunks of these keys with their bodies, whichever datasets of the group they are of; those that do not exist are left out.
     pub(crate) async fn fetch(&self, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
         let mut found = Vec::new();
-        for keys in self.by_dataset(keys, |key| key.slice) {
-            let dataset = self.frame_of(keys[0].slice)?.dataset;
+        for keys in self.by_owner(keys) {
+            let dataset = self.home_of(keys[0].slice)?;
             found.extend(self.store().fetch(&dataset, keys).await?);
         }
         Ok(found)
     }
 
-    /// Things by the dataset of the group that they are of.
-    fn by_dataset<T>(&self, things: Vec<T>, slice: impl Fn(&T) -> SliceId) -> Vec<Vec<T>> {
-        let mut parts: BTreeMap<u8, Vec<T>> = BTreeMap::new();
-        things.into_iter().for_each(|thing| parts.entry(self.number_of(slice(&thing))).or_default().push(thing));
+    /// Keys by the dataset of the group in whose slices they are.
+    fn by_owner(&self, keys: Vec<ChunkKey>) -> Vec<Vec<ChunkKey>> {
+        let mut parts: BTreeMap<u8, Vec<ChunkKey>> = BTreeMap::new();
+        keys.into_iter().for_each(|key| parts.entry(self.owner_of(key.slice)).or_default().push(key));
         parts.into_values().collect()
     }
 
@@ -408,18 +434,18 @@ impl Dataset {
         }
         let Commit { before, put, remove, require_removed, after, stamp_us } = commit;
         let mut parts: BTreeMap<u8, (Vec<Chunk>, Vec<ChunkKey>)> = BTreeMap::new();
-        put.into_iter().for_each(|chunk| parts.entry(self.number_of(chunk.key.slice)).or_default().0.push(chunk));
-        remove.into_iter().for_each(|key| parts.entry(self.number_of(key.slice)).or_default().1.push(key));
+        put.into_iter().for_each(|chunk| parts.entry(self.owner_of(chunk.key.slice)).or_default().0.push(chunk));
+        remove.into_iter().for_each(|key| parts.entry(self.owner_of(key.slice)).or_default().1.push(key));
         let of_part = |put: &[Chunk], remove: &[ChunkKey]| {
             let slice = put.first().map(|chunk| chunk.key.slice).or(remove.first().map(|key| key.slice));
-            slice.map_or_else(|| Ok(self.frame().dataset), |slice| Ok::<_, ArchiveError>(self.frame_of(slice)?.dataset))
+            slice.map_or_else(|| Ok(self.frame().dataset), |slice| self.home_of(slice))
         };
         if parts.len() < 2 {
             let (put, remove) = parts.into_values().next().unwrap_or_default();
             let dataset = of_part(&put, &remove)?;
             return self.commit_to(dataset, Commit { before, put, remove, require_removed, after, stamp_us }).await;
         }
-        // Each step is durable before the next, as within one commit; what one dataset of a group gets is independent of the others.
+        // Each step is durable before the next, as within one commit; what slices of one dataset get is independent of the others.
         let own = self.frame().dataset;
         if !before.is_empty() {
             self.commit_to(own.clone(), Commit { before, ..Commit::default() }).await?;
@@ -462,7 +488,7 @@ impl Dataset {
         let missing: Vec<SliceId> =
             self.known_slices(|known| slices.iter().filter(|slice| !known.contains(slice)).copied().collect());
         for slice in missing {
-            self.store.create_slice(&self.frame_of(slice)?.dataset, slice).await?;
+            self.store.create_slice(&self.home_of(slice)?, slice).await?;
             self.known_slices(|known| known.insert(slice));
         }
         Ok(())

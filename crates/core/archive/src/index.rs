@@ -82,8 +82,8 @@ impl Dataset {
                 status.bytes += built.bytes;
                 status.tiles_left_out += built.left_out;
                 status.built_us = status.built_us.max(Some(built.built_us));
-                let ticks = |window: Window| i64::from(window.0).saturating_mul(frame.spec.window_ticks());
-                let (first, last) = (ticks(*window), ticks(Window(window.0.saturating_add(1))));
+                let first = frame.spec.window_start(*window);
+                let last = first.saturating_add(frame.spec.window_ticks());
                 let (before, after) = status.ticks.unwrap_or((first, last));
                 status.ticks = Some((before.min(first), after.max(last)));
             }

@@ -3,6 +3,7 @@
 pub(crate) mod assemble;
 pub(crate) mod cells;
 pub(crate) mod groups;
+pub(crate) mod joint;
 pub(crate) mod latest;
 pub(crate) mod literal;
 pub(crate) mod merge;
@@ -13,6 +14,7 @@ pub(crate) mod pattern;
 pub(crate) mod pieces;
 pub(crate) mod predicate;
 pub(crate) mod query;
+pub(crate) mod shared_scan;
 pub(crate) mod slices;
 pub(crate) mod spans;
 pub(crate) mod superseded;
@@ -37,6 +39,7 @@ use crate::error::{ArchiveError, Result};
 use crate::group::Group;
 use crate::read::assemble::is_clean;
 use crate::read::groups::{fetch_parts, groups, groups_of_heads};
+use crate::read::joint::share_scans;
 use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Query, slices_of};
@@ -234,6 +237,7 @@ impl Group {
             _ => (visible?, plan().await?),
         };
         loop {
+            share_scans(&first.store_arc(), &mut plans).await?;
             // Each on a thread of its own: small tables are decoded where they are read.
             let reads = parts.iter().cloned().zip(plans).map(|((dataset, request), plan)| {
                 let mut query = plan.seeing(visible.clone());

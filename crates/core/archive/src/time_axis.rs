@@ -159,9 +159,7 @@ impl Bounds {
 
     /// Inclusive range of windows that can hold a row in range.
     pub(crate) fn windows(&self, spec: &DatasetSpec) -> (Window, Window) {
-        let clamp =
-            |tick: i64| Window(tick.div_euclid(spec.window_ticks()).clamp(i32::MIN.into(), i32::MAX.into()) as i32);
-        (clamp(self.tick_min), clamp(self.tick_max))
+        (spec.window_near(self.tick_min), spec.window_near(self.tick_max))
     }
 
     /// Clears `keep` for rows out of range. `array` is the time column, `keep` as long.

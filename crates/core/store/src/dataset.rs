@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use chronotile_types::{DatasetName, DatasetSpec, NativeColumns, SliceId, StorageLayout, Window};
 
-use crate::{Result, StoreError};
+use crate::{Result, StoreError, Windows};
 
 /// How an engine lays out the chunks of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +39,10 @@ pub struct DatasetRef {
     pub label: DatasetName,
     /// The slice that is number 0.
     pub first_slice: i32,
-    /// How many windows a slice has, slice number 0 from window 0 on; `None` where each may have any.
+    /// How many windows a slice has; `None` where each may have any.
     pub windows_per_slice: Option<u32>,
+    /// The windows that slice number 0 begins with: several where datasets that share slices are scanned together.
+    pub first_windows: Vec<i32>,
     /// How its chunks are laid out.
     pub placement: Placement,
 }
@@ -49,16 +51,19 @@ impl DatasetRef {
     /// A dataset whose chunks are kept as they are, each cell by itself.
     pub fn of_chunks(name: DatasetName) -> Self {
         let placement = Placement::Chunks { partition_cells: 1 };
-        Self { label: name.clone(), first_slice: 0, windows_per_slice: None, name, placement }
+        Self { label: name.clone(), first_slice: 0, windows_per_slice: None, first_windows: vec![0], name, placement }
     }
 
-    /// The windows that lie in a slice, first and last, as far as that is known.
-    pub fn windows_of(&self, slice: SliceId) -> (Window, Window) {
-        let everywhere = (Window(i32::MIN), Window(i32::MAX));
-        let Some(count) = self.windows_per_slice else { return everywhere };
-        let first = (i64::from(slice.0) - i64::from(self.first_slice)) * i64::from(count);
+    /// The windows that lie in a slice, as far as that is known.
+    pub fn windows_of(&self, slice: SliceId) -> Windows {
+        let Some(count) = self.windows_per_slice else { return Windows::ALL };
+        let own = (i64::from(slice.0) - i64::from(self.first_slice)) * i64::from(count);
         let window = |number: i64| Window(number.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32);
-        (window(first), window(first + i64::from(count) - 1))
+        let range = |first: &i32| {
+            let first = own + i64::from(*first);
+            (window(first), window(first + i64::from(count) - 1))
+        };
+        Windows::of(self.first_windows.iter().map(range))
     }
 
     /// The name of a dataset whose chunks are kept as they are: what an engine without [`crate::Capabilities::native_rows`] asks
@@ -90,7 +95,13 @@ impl From<&DatasetSpec> for DatasetRef {
             })),
         };
         let first_slice = spec.slice_numbered(0).0;
-        let windows_per_slice = Some(spec.windows_per_slice);
-        Self { name: spec.stored_as().clone(), label: spec.name.clone(), first_slice, windows_per_slice, placement }
+        Self {
+            name: spec.stored_as().clone(),
+            label: spec.slices_named().clone(),
+            first_slice,
+            windows_per_slice: Some(spec.windows_per_slice),
+            first_windows: vec![spec.first_window()],
+            placement,
+        }
     }
 }

@@ -11,18 +11,20 @@ mod dataset;
 mod error;
 mod faulty;
 mod metered;
+mod windows;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
+use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile};
 use futures::stream::BoxStream;
 
 pub use dataset::{DatasetRef, Placement};
 pub use error::{Outcome, StoreError};
 pub use faulty::{Call, Decision, Faulty};
 pub use metered::{Metered, OperationMetrics};
+pub use windows::Windows;
 
 /// Result of a store operation.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -168,8 +170,8 @@ pub struct Scan {
     pub slices: Vec<SliceId>,
     /// Cells to look in.
     pub cells: Cells,
-    /// Inclusive range of windows to look in.
-    pub windows: (Window, Window),
+    /// Windows to look in.
+    pub windows: Windows,
     /// Whether chunks come with their bodies.
     pub bodies: bool,
     /// Whether chunks of older versions ([`ChunkId::is_older`]) come too.

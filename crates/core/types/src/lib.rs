@@ -14,7 +14,7 @@ mod time;
 pub use contain::contained;
 pub use dataset::{
     CellRule, DatasetSpec, GROUP_DATASETS_MAX, INDEX_COLUMNS_MAX, INDEXES_MAX, IndexSpec, Membership, MergeRule,
-    ROWS_PREFIX, SpecError, StorageLayout,
+    ROWS_PREFIX, SliceOwner, SpecError, StorageLayout,
 };
 pub use error::{Damage, DamageKind};
 pub use ids::{BatchId, Cell, ChunkId, DatasetName, NameError, SliceId, Tile, Window, ZoneKey};

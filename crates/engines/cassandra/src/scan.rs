@@ -11,7 +11,7 @@ use chronotile_cql::scylla::statement::prepared::PreparedStatement;
 use chronotile_cql::scylla::value::CqlValue;
 use chronotile_cql::{Call, CqlError, Session};
 use chronotile_rows::{Gatherer, Pushed};
-use chronotile_store::{Cells, Chunk, ChunkKey, Scan, TileStatistics};
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan, TileStatistics, Windows};
 use chronotile_types::{Cell, ChunkId, SliceId, Tile, Window};
 use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 
@@ -27,7 +27,7 @@ const READ_AT_ONCE: usize = 32;
 /// Cells asked for one by one; above, those that exist are listed first.
 const CELLS_ASKED: u64 = 2_048;
 /// Tiles named in a statement, at most.
-const TILES_NAMED: usize = 64;
+const TILES_NAMED: u64 = 128;
 /// From here on ids are those of older versions.
 const OLDER_FROM: &str = "0x80";
 /// Parts of the ring that a listing of partitions is cut in, and how many are read at once.
@@ -44,7 +44,7 @@ struct Reader {
     home: Home,
     sizes: Arc<Sizes>,
     call: Call,
-    windows: (Window, Window),
+    windows: Windows,
     bodies: bool,
     older: bool,
 }
@@ -100,11 +100,12 @@ impl Place {
 impl Reader {
     /// The partitions to read of a slice, ascending.
     async fn places(&self, slice: SliceId, cells: &Cells) -> Result<Vec<Place>, CqlError> {
-        if self.windows.0 > self.windows.1 {
+        if self.windows.is_empty() {
             return Ok(vec![]);
         }
+        let from = self.windows.outer().0;
         let together = self.home.form.cells();
-        let place = |cells: Vec<Cell>| Place { slice, cells, from: self.windows.0 };
+        let place = |cells: Vec<Cell>| Place { slice, cells, from };
         let all_of = |partition: &i64| {
             let first = partition.saturating_mul(together);
             (first..=first.saturating_add(together - 1)).map(Cell)
@@ -206,7 +207,8 @@ impl Reader {
             return Ok(Segment::GONE);
         };
         look_again(&self.home, &mut part.chunks, doubtful).await?;
-        part.chunks.retain(|chunk| self.older || !chunk.key.id.is_older());
+        let wanted = |key: &ChunkKey| (self.older || !key.id.is_older()) && self.windows.contains(key.tile.window);
+        part.chunks.retain(|chunk| wanted(&chunk.key));
         Ok(part)
     }
 
@@ -219,7 +221,7 @@ impl Reader {
         let mut select = self.home.session.prepare(&select, true).await?;
         let mut left = Some(whole.clone());
         'places: while let Some(place) = left {
-            let (now, rest) = place.split(self.windows.0);
+            let (now, rest) = place.split(self.windows.outer().0);
             let values = self.values(&now, named.as_deref());
             let mut state = PagingState::start();
             loop {
@@ -245,26 +247,25 @@ impl Reader {
         held.end()
     }
 
-    /// The windows to read where the older versions of records are left out, which only a statement that names each window can have
-    /// the nodes do; `None` where they come too or the windows are many: then they are left out here.
+    /// The windows to read where some between the first and the last are left out, or the older versions of records are: only a statement
+    /// that names each window can have the nodes do that. `None` where nothing is left out, or the windows are many: then it is done here.
     fn windows_to_name(&self, place: &Place) -> Option<Vec<Window>> {
-        if self.older {
+        if self.older && self.windows.ranges().count() < 2 {
             return None;
         }
-        let (first, last) = self.home.dataset.windows_of(place.slice);
-        let (first, last) = (first.max(self.windows.0).0, last.min(self.windows.1).0);
-        let count = (i64::from(last) - i64::from(first) + 1).max(0) as usize;
-        (count * place.cells.len() <= TILES_NAMED).then(|| (first..=last).map(Window).collect())
+        let there = self.home.dataset.windows_of(place.slice).and(&self.windows);
+        (there.count().saturating_mul(place.cells.len() as u64) <= TILES_NAMED).then(|| there.iter().collect())
     }
 
-    /// The statement that reads cells of a partition from a window on, or in `named` windows, without older versions.
+    /// The statement that reads cells of a partition from a window on, or in `named` windows.
     fn select(&self, slice: SliceId, columns: &str, named: bool) -> String {
         let Names { partition, cell, window, id, first_filtered, .. } = self.home.names();
         let cells = if self.home.form.cells() == 1 { String::new() } else { format!(" AND {cell} IN ?") };
         let filter = if self.bodies { "" } else { first_filtered };
-        let windows = match named {
-            true => format!("{window} IN ? AND {id} < {OLDER_FROM}"),
-            false => format!("{window} >= ? AND {window} <= ?"),
+        let windows = match (named, self.older) {
+            (true, false) => format!("{window} IN ? AND {id} < {OLDER_FROM}"),
+            (true, true) => format!("{window} IN ?"),
+            (false, _) => format!("{window} >= ? AND {window} <= ?"),
         };
         let table = self.home.place(slice);
         format!("SELECT {columns} FROM {table} WHERE {partition} = ?{cells} AND {windows}{filter}")
@@ -280,7 +281,7 @@ impl Reader {
                 let left = windows.iter().filter(|window| **window >= place.from);
                 values.push(CqlValue::List(left.map(|window| CqlValue::Int(window.0)).collect()));
             }
-            None => values.extend([place.from, self.windows.1].map(|window| CqlValue::Int(window.0))),
+            None => values.extend([place.from, self.windows.outer().1].map(|window| CqlValue::Int(window.0))),
         }
         values.into_iter().map(Some).collect()
     }

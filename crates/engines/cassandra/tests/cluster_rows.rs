@@ -19,9 +19,9 @@ use chronotile_cassandra::CassandraStore;
 use chronotile_chunk::{Binding, ChunkRows, Columns, Defaults, Head, Layout, Origin, Zone, encode_plain};
 use chronotile_store::{
     CallOptions, Capabilities, Cells, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Placement, Record, Result, Scan,
-    Store, StoreError, TileStatistics, Visibility, conformance,
+    Store, StoreError, TileStatistics, Visibility, Windows, conformance,
 };
-use chronotile_types::{BatchId, ChunkId, DatasetName, NativeColumns, SliceId, Tile, Window, ZoneKey};
+use chronotile_types::{BatchId, ChunkId, DatasetName, NativeColumns, SliceId, Tile, ZoneKey};
 use common::{contact_points, drop_keyspace, keyspace, open};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -169,13 +169,7 @@ impl Store for Wrapping {
 
     async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
         let (store, dataset) = (&self.0, &as_rows(dataset));
-        let all = Scan {
-            slices: vec![slice],
-            cells: Cells::All,
-            windows: (Window(i32::MIN), Window(i32::MAX)),
-            bodies: true,
-            older: true,
-        };
+        let all = Scan { slices: vec![slice], cells: Cells::All, windows: Windows::ALL, bodies: true, older: true };
         let chunks: Vec<Chunk> = store.scan(dataset, all).await?.try_concat().await?;
         let count = |chunk: &Chunk| (chunk.key.id, chunk.rows, chunk.head.len() + chunk.body.len());
         let found = store.statistics(dataset, slice).await?;

@@ -255,9 +255,7 @@ fn select(slice: SliceId, chunks: &Slice, (first, last): (Cell, Cell), scan: &Sc
     }
     let start = (Tile { cell: first, window: Window(i32::MIN) }, ChunkId(0));
     let end = (Tile { cell: last, window: Window(i32::MAX) }, ChunkId(u128::MAX));
-    let wanted = |(tile, id): &(Tile, ChunkId)| {
-        (scan.windows.0..=scan.windows.1).contains(&tile.window) && (scan.older || !id.is_older())
-    };
+    let wanted = |(tile, id): &(Tile, ChunkId)| scan.windows.contains(tile.window) && (scan.older || !id.is_older());
     let chunks = chunks.range(start..=end).filter(|(key, _)| wanted(key));
     chunks.map(|(&(tile, id), stored)| chunk_of(ChunkKey { slice, tile, id }, stored, scan.bodies)).collect()
 }

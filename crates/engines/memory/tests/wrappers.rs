@@ -8,7 +8,7 @@ use bytes::Bytes;
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
     Cells, Chunk, ChunkKey, Commit, DatasetRef, Decision, Expect, Faulty, Metered, Operation, Outcome, RecordPut, Scan,
-    Store, StoreError, conformance,
+    Store, StoreError, Windows, conformance,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::StreamExt;
@@ -28,7 +28,7 @@ fn put(ids: std::ops::Range<u128>) -> Commit {
 }
 
 fn everything() -> Scan {
-    Scan { slices: vec![SliceId(0)], cells: Cells::All, windows: (Window(0), Window(0)), bodies: true, older: true }
+    Scan { slices: vec![SliceId(0)], cells: Cells::All, windows: Windows::one(Window(0)), bodies: true, older: true }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -149,7 +149,7 @@ fn footprint(slices: bool, first: i64, runs: i64, bodies: bool) -> Scan {
     Scan {
         slices: (0..if slices { WINDOWS } else { 1 }).map(SliceId).collect(),
         cells: Cells::Ranges((0..runs).map(range).collect()),
-        windows: (Window(0), Window(WINDOWS - 1)),
+        windows: (Window(0), Window(WINDOWS - 1)).into(),
         bodies,
         older: true,
     }

@@ -257,7 +257,7 @@ impl Scanner {
         (first, last): (Cell, Cell),
         group: &mut Group,
     ) -> rusqlite::Result<Option<End>> {
-        let (window_first, window_last) = self.scan.windows;
+        let (window_first, window_last) = self.scan.windows.outer();
         // Both row comparisons bound the walk through the table; the last condition picks windows within it where the
         // range has several cells, and leaves out older versions. An empty id comes before every other.
         let sql = format!(
@@ -277,6 +277,9 @@ impl Scanner {
         let mut rows = statement.query(bounds)?;
         while let Some(row) = rows.next()? {
             let (tile, id) = place_of(row)?;
+            if !self.scan.windows.contains(tile.window) {
+                continue;
+            }
             if group.is_full_at(tile) {
                 return Ok(Some(End::AtTile));
             }

@@ -1,7 +1,7 @@
 //! The groups of an archive.
 
 use chronotile_store::{Expect, RecordPut};
-use chronotile_types::{DatasetName, DatasetSpec, GROUP_DATASETS_MAX, Membership, SpecError, name_hint};
+use chronotile_types::{DatasetName, DatasetSpec, GROUP_DATASETS_MAX, Membership, SliceOwner, SpecError, name_hint};
 
 use super::Archive;
 use crate::catalog::{self, GroupRecord};
@@ -48,7 +48,7 @@ impl Archive {
     pub(super) async fn joined(&self, spec: DatasetSpec) -> Result<(DatasetSpec, Vec<RecordPut>)> {
         // Datasets and groups share their names.
         let free = catalog::no_record(catalog::group_key(spec.name.as_str()));
-        let Some(Membership { group, .. }) = &spec.group else { return Ok((spec, vec![free])) };
+        let Some(Membership { group, slices_of, .. }) = spec.group.clone() else { return Ok((spec, vec![free])) };
         let key = catalog::group_key(group.as_str());
         let found = catalog::get::<GroupRecord>(self.store().as_ref(), &key).await?;
         let (mut record, bytes) = found.map_or_else(Default::default, |(record, bytes)| (record, Some(bytes)));
@@ -61,6 +61,10 @@ impl Archive {
             }
             .into());
         }
+        let slices_of = match slices_of {
+            None => None,
+            Some(named) => Some(self.slice_owner(&spec, &named.dataset, &record.datasets[..number]).await?),
+        };
         let mut before = vec![free];
         if number == record.datasets.len() {
             if bytes.is_none() {
@@ -70,7 +74,24 @@ impl Archive {
             let expect = bytes.map_or(Expect::Absent, Expect::Is);
             before.push(catalog::put(key.clone(), catalog::to_json(&key, &record.changed())?, expect));
         }
-        let group = Membership { group: group.clone(), number: number as u8 };
+        let group = Membership { group, number: number as u8, slices_of };
         Ok((DatasetSpec { group: Some(group), ..spec }, before))
+    }
+
+    /// The dataset whose slices a new one shares, among those that joined its group before.
+    async fn slice_owner(&self, spec: &DatasetSpec, name: &DatasetName, group: &[DatasetName]) -> Result<SliceOwner> {
+        let key = catalog::dataset_key(name.as_str());
+        let number = group.iter().position(|other| other == name);
+        let stored = catalog::get::<DatasetSpec>(self.store().as_ref(), &key).await?;
+        let (Some(number), Some((owner, _))) = (number, stored) else {
+            return Err(SpecError::Limit {
+                setting: "slices_of",
+                value: name.to_string(),
+                expected: "name a dataset that joined the same group before",
+            }
+            .into());
+        };
+        spec.check_sharing(&owner)?;
+        Ok(SliceOwner { dataset: name.clone(), number: number as u8 })
     }
 }

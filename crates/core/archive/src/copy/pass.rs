@@ -179,7 +179,11 @@ impl<'a, 'm> Pass<'a, 'm> {
             pair.target.into_iter().filter(|seen| !ours.contains(&seen.chunk.key)).collect();
         self.check_sizes(&missing)?;
         let newest = missing.iter().filter_map(|seen| seen.head.as_ref().ok()).map(|head| head.schema_version).max();
-        let number = missing.first().map_or(0, |seen| self.shared.into.number_of(seen.chunk.key.slice));
+        let frame = missing
+            .first()
+            .map(|seen| self.shared.into.frame_of(seen.chunk.key.slice, seen.chunk.key.tile.window))
+            .transpose()?;
+        let number = frame.and_then(|frame| Some(frame.spec.group.as_ref()?.number)).unwrap_or(0);
         let unknown = |newest: u32| self.versions.get(&number).is_none_or(|known| newest as usize >= *known);
         if newest.is_some_and(unknown) {
             self.versions = self.shared.claim.adopt_columns(self.shared).await?;

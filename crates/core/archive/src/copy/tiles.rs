@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use chronotile_chunk::{Body, Head};
-use chronotile_store::{Cells, Chunk, DatasetRef, Scan, Store};
-use chronotile_types::{Damage, SliceId, Tile, Window};
+use chronotile_store::{Cells, Chunk, DatasetRef, Scan, Store, Windows};
+use chronotile_types::{Damage, SliceId, Tile};
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use rayon::prelude::*;
@@ -32,13 +32,7 @@ impl Scope {
     }
 
     fn scan(&self, slice: SliceId, bodies: bool) -> Scan {
-        let all = Scan {
-            slices: vec![slice],
-            cells: Cells::All,
-            windows: (Window(i32::MIN), Window(i32::MAX)),
-            bodies,
-            older: true,
-        };
+        let all = Scan { slices: vec![slice], cells: Cells::All, windows: Windows::ALL, bodies, older: true };
         let Self::Tiles(slices) = self else { return all };
         let cells: BTreeSet<_> = slices.get(&slice).into_iter().flatten().map(|tile| tile.cell).collect();
         Scan { cells: Cells::Ranges(cells.into_iter().map(|cell| (cell, cell)).collect()), ..all }

@@ -175,7 +175,7 @@ fn windows_of(query: &Query, time: &ArrayRef) -> Result<Vec<Window>> {
 
 /// The first moment of each window, in the type of the time column.
 fn starts(frame: &Frame, windows: impl Iterator<Item = Window>) -> std::result::Result<ArrayRef, ArrowError> {
-    let ticks = windows.map(|window| i64::from(window.0).saturating_mul(frame.spec.window_ticks()));
+    let ticks = windows.map(|window| frame.spec.window_start(window));
     let epoch = match frame.spec.time.format {
         TimeFormat::Mjd => 40_587.0,
         TimeFormat::Jd => 2_440_587.5,

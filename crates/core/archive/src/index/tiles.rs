@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chronotile_chunk::Head;
 use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store, changes_key};
-use chronotile_types::{Cell, SliceId, Window};
+use chronotile_types::{Cell, SliceId};
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
 use hashbrown::HashSet;
@@ -45,8 +45,8 @@ impl SliceTiles {
 
     /// All tiles of a slice, whichever rows count; `None` where they take too much memory to be kept.
     async fn whole(store: &dyn Store, frame: &Frame, slice: SliceId) -> Result<Option<Self>> {
-        let everywhere = (Window(i32::MIN), Window(i32::MAX));
-        let scan = Scan { slices: vec![slice], cells: Cells::All, windows: everywhere, bodies: false, older: true };
+        let windows = frame.spec.windows().into();
+        let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: false, older: true };
         let mut found = store.scan(&frame.dataset, scan).await?;
         let (mut tiles, mut sets) = (Self::default(), HashSet::new());
         while let Some(chunks) = found.try_next().await? {

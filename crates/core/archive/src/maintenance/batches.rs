@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chronotile_store::{Cells, ChunkKey, Commit, Expect, Scan, StoreError};
-use chronotile_types::{BatchId, DatasetSpec, SliceId, Tile, Window, name_hint};
+use chronotile_types::{BatchId, DatasetSpec, SliceId, Tile, name_hint};
 use futures::TryStreamExt;
 
 use crate::catalog::clock;
@@ -95,7 +95,7 @@ impl Dataset {
         let Some(retired_us) = notes.values().copied().max() else { return Ok(Retirement::default()) };
         let (parts, _) = record.own_parts(catalog::parts(self.store(), &self.frame().dataset, batch).await?);
         let mut refs: Vec<ChunkRef> = parts.into_iter().flat_map(|part| part.refs).collect();
-        refs.retain(|chunk| only.is_none_or(|spec| spec.has_slice(chunk.key.slice)));
+        refs.retain(|chunk| only.is_none_or(|spec| spec.has_window(chunk.key.slice, chunk.key.tile.window)));
         let (noted, others): (Vec<ChunkRef>, Vec<ChunkRef>) =
             refs.into_iter().partition(|chunk| notes.contains_key(&chunk.key.slice));
         // A writer whose clock is slow may have come after the drop.
@@ -241,11 +241,11 @@ impl Dataset {
 
     /// The tiles that hold rows of a batch, whatever the catalog says of it. Looks at the heads of all chunks.
     async fn tiles_with(&self, batch: BatchId) -> Result<HashSet<(SliceId, Tile)>> {
-        let windows = (Window(i32::MIN), Window(i32::MAX));
         let mut tiles = HashSet::new();
         for frame in self.frames() {
             let mut slices = self.store().slices(&frame.dataset).await?;
             slices.retain(|slice| frame.spec.has_slice(*slice));
+            let windows = frame.spec.windows().into();
             let scan = Scan { slices, cells: Cells::All, windows, bodies: false, older: true };
             let mut heads = self.store().scan(&frame.dataset, scan).await?;
             while let Some(chunks) = heads.try_next().await? {

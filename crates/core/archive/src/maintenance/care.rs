@@ -23,7 +23,7 @@ impl Dataset {
         for slice in this.slices().await? {
             let found = this.store().statistics(&frame.dataset, slice).await?;
             slices.push(this.slice_info(&frame, slice, &found, &changes));
-            tiles.extend(found);
+            tiles.extend(own_tiles(&frame, slice, &found).cloned());
         }
         let largest = tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile);
         Ok(DatasetInfo {
@@ -35,6 +35,7 @@ impl Dataset {
         })
     }
 
+    /// What a slice is, by the statistics of all that it holds, also for datasets that share it.
     pub(crate) fn slice_info(
         &self,
         frame: &Frame,
@@ -49,13 +50,14 @@ impl Dataset {
             .chunk_by(|a, b| partition(a) == partition(b))
             .map(|cell| cell.iter().map(|tile| tile.bytes).sum())
             .collect();
+        let own = || own_tiles(frame, slice, tiles);
         SliceInfo {
             slice,
             ticks: frame.spec.slice_ticks(slice),
-            tiles: tiles.len() as u64,
-            chunks: tiles.iter().map(|tile| tile.chunks).sum(),
-            rows: tiles.iter().map(|tile| tile.rows).sum(),
-            bytes: tiles.iter().map(|tile| tile.bytes).sum(),
+            tiles: own().count() as u64,
+            chunks: own().map(|tile| tile.chunks).sum(),
+            rows: own().map(|tile| tile.rows).sum(),
+            bytes: own().map(|tile| tile.bytes).sum(),
             cell_bytes_max: cells.iter().copied().max().unwrap_or(0),
             cells_oversized: cells.iter().filter(|bytes| **bytes > good).count() as u64,
             fingerprint: fingerprint(tiles, changes),
@@ -87,6 +89,15 @@ impl Dataset {
         }
         Ok(slices.iter().map(|slice| SliceId(frame.spec.own_slice(*slice))).collect())
     }
+}
+
+/// Those of the tiles of a slice that are of this dataset: others may share the slice.
+fn own_tiles<'a>(
+    frame: &'a Frame,
+    slice: SliceId,
+    tiles: &'a [TileStatistics],
+) -> impl Iterator<Item = &'a TileStatistics> + 'a {
+    tiles.iter().filter(move |tile| frame.spec.has_window(slice, tile.tile.window))
 }
 
 fn spread(values: impl Iterator<Item = u64>) -> Spread {

@@ -121,13 +121,13 @@ impl Dataset {
         let chunks_min = options.chunks_min.unwrap_or(2).max(2);
         let range = chronotile_types::TimeRange { start: None, end: options.before };
         let limit = Bounds::new(&frame.spec, &range)?;
-        let end = |tile: &Tile| (i64::from(tile.window.0) + 1).saturating_mul(frame.spec.window_ticks());
+        let end = |tile: &Tile| frame.spec.window_start(tile.window).saturating_add(frame.spec.window_ticks());
         let ended = |tile: &Tile| limit.ends_after(end(tile));
         let row_bytes = fixed_row_bytes(frame);
         let mut work = Vec::new();
         for slice in self.slices().await? {
             let mut tiles = self.store().statistics(&frame.dataset, slice).await?;
-            tiles.retain(|tile| ended(&tile.tile));
+            tiles.retain(|tile| frame.spec.has_window(slice, tile.tile.window) && ended(&tile.tile));
             let older_min = if options.older_min.is_some() { 2 } else { OLDER_CHUNKS };
             for (kind, chunks_min) in [(Kind::Current, chunks_min), (Kind::Older, chunks_min.max(older_min))] {
                 let mut loads: Vec<Load> = tiles.iter().map(|tile| Load::of(tile, kind)).collect();

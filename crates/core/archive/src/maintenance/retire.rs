@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chronotile_chunk::Origin;
-use chronotile_store::{Cells, DropSlice, Expect, RecordPut, Scan, StoreError, TileStatistics};
-use chronotile_types::{Duration, Instant, SliceId, TimeRange, Window};
+use chronotile_store::{Cells, DropSlice, Expect, RecordPut, Scan, StoreError, TileStatistics, Windows};
+use chronotile_types::{DatasetName, Duration, Instant, SliceId, TimeRange};
 use futures::TryStreamExt;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -16,6 +16,7 @@ use crate::catalog::{self, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
+use crate::group::Group;
 use crate::report::SliceInfo;
 use crate::request::RetireLimit;
 use crate::time_axis::Bounds;
@@ -30,7 +31,8 @@ type Wanted = (SliceId, Option<u128>);
 
 /// What became of a slice.
 enum Fate {
-    Dropped(SliceInfo),
+    /// With what it held, by dataset.
+    Dropped(Vec<SliceInfo>),
     /// It holds something else than it was to hold.
     Changed,
     /// Somebody wrote to it, and goes by its staying.
@@ -60,26 +62,54 @@ impl Dataset {
     ///
     /// # Errors
     /// A limit by retention where the dataset has none; a slice that others keep writing to; the engine.
+    ///
+    /// What would go is told also of slices that other datasets share; they are dropped with [`crate::Group::retire`].
     pub async fn retire(&self, limit: RetireLimit, dry_run: bool) -> Result<Vec<SliceInfo>> {
         self.refresh().await?;
         let frame = self.frame();
-        let limit = TimeRange { start: None, end: Some(limit_of(&frame, limit)?) };
-        let limit = Bounds::new(&frame.spec, &limit)?;
+        if !dry_run {
+            self.check_unshared()?;
+        }
+        let frames = [frame];
+        let retired = self.retire_before(&frames, limit_of(&frames, limit)?, dry_run).await?;
+        Ok(retired.into_iter().flatten().collect())
+    }
+
+    /// Drops the slices of these datasets, which share them, that lie wholly before the limit, or says which they are: by dataset.
+    async fn retire_before(&self, frames: &[Frame], limit: Instant, dry_run: bool) -> Result<Vec<Vec<SliceInfo>>> {
+        let frame = &frames[0];
+        let limit = Bounds::new(&frame.spec, &TimeRange { start: None, end: Some(limit) })?;
         let mut slices = self.slices().await?;
         slices.retain(|slice| limit.ends_after(frame.spec.slice_ticks(*slice).1));
         if !dry_run {
             let all = slices.into_iter().map(|slice| (slice, None)).collect();
-            return Ok(numbered(&frame, self.seeing_every_write().drop_slices(&frame, all).await?));
+            return self.seeing_every_write().drop_slices(frames, all).await;
         }
         let mut retired = Vec::new();
         let token = self.change_token().await?;
         for slice in slices {
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
             // Looked up after the tiles: what these hold counts by now, or is pending.
-            let changes = format!("{token}{}", self.pending(&frame, slice).await?.attempts);
-            retired.push(self.slice_info(&frame, slice, &tiles, &changes));
+            let changes = format!("{token}{}", self.pending(frame, slice).await?.attempts);
+            retired.push(self.slice_infos(frames, slice, &tiles, &changes));
         }
-        Ok(numbered(&frame, retired))
+        Ok(by_dataset(frames, retired))
+    }
+
+    fn slice_infos(&self, frames: &[Frame], slice: SliceId, tiles: &[TileStatistics], changes: &str) -> Vec<SliceInfo> {
+        frames.iter().map(|frame| self.slice_info(frame, slice, tiles, changes)).collect()
+    }
+
+    /// Refuses to drop slices that have rows of other datasets.
+    fn check_unshared(&self) -> Result<()> {
+        let names: Vec<String> = self.shares_slices_with().iter().map(DatasetName::to_string).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        Err(self.frame().refuse(format!(
+            "its slices also hold rows of {}, which are dropped with them: retire them together, from their group",
+            names.join(", ")
+        )))
     }
 
     /// Drops those of the slices that hold exactly what they held when they had these fingerprints, and returns them, oldest
@@ -89,23 +119,31 @@ impl Dataset {
     /// A slice that others keep writing to; the engine.
     pub async fn retire_unchanged(&self, slices: &[(SliceId, u128)]) -> Result<Vec<SliceInfo>> {
         self.refresh().await?;
+        self.check_unshared()?;
         let frame = self.frame();
-        let wanted = slices.iter().map(|(slice, print)| (frame.spec.slice_numbered(slice.0), Some(*print))).collect();
-        Ok(numbered(&frame, self.seeing_every_write().drop_slices(&frame, wanted).await?))
+        Ok(self.drop_unchanged(&[frame], slices).await?.into_iter().flatten().collect())
     }
 
-    async fn drop_slices(&self, frame: &Frame, mut left: Vec<Wanted>) -> Result<Vec<SliceInfo>> {
+    async fn drop_unchanged(&self, frames: &[Frame], slices: &[(SliceId, u128)]) -> Result<Vec<Vec<SliceInfo>>> {
+        let spec = &frames[0].spec;
+        let wanted = slices.iter().map(|(slice, print)| (spec.slice_numbered(slice.0), Some(*print))).collect();
+        self.seeing_every_write().drop_slices(frames, wanted).await
+    }
+
+    /// Drops slices of these datasets, which share them; says by dataset what went.
+    async fn drop_slices(&self, frames: &[Frame], mut left: Vec<Wanted>) -> Result<Vec<Vec<SliceInfo>>> {
+        let frame = &frames[0];
         let name = &frame.spec.name;
         self.end_drops(frame).await?;
-        let mut dropped: Vec<SliceInfo> = Vec::new();
+        let mut dropped: Vec<Vec<SliceInfo>> = Vec::new();
         for _ in 0..TRIES {
             if left.is_empty() {
                 break;
             }
             let slices: Vec<SliceId> = left.iter().map(|(slice, _)| *slice).collect();
             let closed = self.fence().close(&frame.dataset, &slices).await?;
-            let tried = self.try_to_drop(frame, &closed, left, &mut dropped).await;
-            let gone: Vec<SliceId> = dropped.iter().map(|info| info.slice).collect();
+            let tried = self.try_to_drop(frames, &closed, left, &mut dropped).await;
+            let gone: Vec<SliceId> = dropped.iter().map(|infos| infos[0].slice).collect();
             let opened = self.fence().open(&frame.dataset, &slices, &gone, &closed).await;
             left = tried?;
             opened?;
@@ -113,22 +151,22 @@ impl Dataset {
         if let Some((slice, _)) = left.first() {
             return Err(ArchiveError::SliceInUse { dataset: name.clone(), slice: *slice });
         }
-        dropped.sort_by_key(|info| info.slice);
-        Ok(dropped)
+        dropped.sort_by_key(|infos| infos[0].slice);
+        Ok(by_dataset(frames, dropped))
     }
 
     /// Drops closed slices; returns those that somebody has opened.
     async fn try_to_drop(
         &self,
-        frame: &Frame,
+        frames: &[Frame],
         closed: &Closed,
         slices: Vec<Wanted>,
-        dropped: &mut Vec<SliceInfo>,
+        dropped: &mut Vec<Vec<SliceInfo>>,
     ) -> Result<Vec<Wanted>> {
         let mut left = Vec::new();
         for (slice, print) in slices {
-            match self.drop_slice(frame, closed, slice, print).await? {
-                Fate::Dropped(info) => dropped.push(info),
+            match self.drop_slice(frames, closed, slice, print).await? {
+                Fate::Dropped(infos) => dropped.push(infos),
                 Fate::Changed if print.is_some() => {}
                 Fate::Changed | Fate::Opened => left.push((slice, print)),
             }
@@ -136,15 +174,16 @@ impl Dataset {
         Ok(left)
     }
 
-    async fn drop_slice(&self, frame: &Frame, closed: &Closed, slice: SliceId, print: Option<u128>) -> Result<Fate> {
+    async fn drop_slice(&self, frames: &[Frame], closed: &Closed, slice: SliceId, print: Option<u128>) -> Result<Fate> {
+        let frame = &frames[0];
         for _ in 0..LOOKS {
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
             // Whoever takes chunks away says so before: where these are gone, this is another.
             let (token, unchanged) = self.unchanged().await?;
             let pending = if print.is_some() { self.pending(frame, slice).await? } else { Pending::default() };
             let changes = format!("{token}{}", pending.attempts);
-            let info = self.slice_info(frame, slice, &tiles, &changes);
-            if pending.may_count || print.is_some_and(|print| print != info.fingerprint) {
+            let infos = self.slice_infos(frames, slice, &tiles, &changes);
+            if pending.may_count || print.is_some_and(|print| print != infos[0].fingerprint) {
                 return Ok(Fate::Changed);
             }
             let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
@@ -155,7 +194,7 @@ impl Dataset {
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => {
                     self.known_slices(|known| known.remove(&slice));
-                    return Ok(Fate::Dropped(info));
+                    return Ok(Fate::Dropped(infos));
                 }
                 Err(StoreError::SliceConflict { .. } | StoreError::RecordConflict { .. }) => continue,
                 Err(error) => return Err(error.into()),
@@ -169,7 +208,7 @@ impl Dataset {
         if !self.puts_unclaimed() {
             return Ok(Pending::default());
         }
-        let windows = (Window(i32::MIN), Window(i32::MAX));
+        let windows = Windows::ALL;
         let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: false, older: true };
         let visible = self.visibility().await?;
         let mut heads = self.store().scan(&frame.dataset, scan).await?;
@@ -255,20 +294,99 @@ impl Dataset {
     }
 }
 
+impl Group {
+    /// Drops slices as [`Dataset::retire`] does, of datasets that share them: all of these must be named. A limit by retention is that of
+    /// the dataset that keeps its rows longest. Returns by dataset what went, or, with `dry_run`, what would.
+    ///
+    /// # Errors
+    /// A dataset that is not in the group, or shares its slices with one that is not named; as [`Dataset::retire`].
+    pub async fn retire(
+        &self,
+        names: &[&str],
+        limit: RetireLimit,
+        dry_run: bool,
+    ) -> Result<Vec<(DatasetName, Vec<SliceInfo>)>> {
+        let mut retired = Vec::new();
+        for (dataset, frames) in self.sharing(names).await? {
+            let limit = limit_of(&frames, limit)?;
+            let found = dataset.retire_before(&frames, limit, dry_run).await?;
+            retired.extend(frames.iter().map(|frame| frame.spec.name.clone()).zip(found));
+        }
+        Ok(retired)
+    }
+
+    /// Drops slices as [`Dataset::retire_unchanged`] does, of datasets that share them and are all named.
+    ///
+    /// # Errors
+    /// Datasets that do not share their slices, or share them with one that is not named; as [`Dataset::retire_unchanged`].
+    pub async fn retire_unchanged(
+        &self,
+        names: &[&str],
+        slices: &[(SliceId, u128)],
+    ) -> Result<Vec<(DatasetName, Vec<SliceInfo>)>> {
+        let mut sharing = self.sharing(names).await?;
+        let Some((dataset, frames)) = sharing.pop().filter(|_| sharing.is_empty()) else {
+            let reason = format!("{} do not share their slices: retire them one after the other", names.join(", "));
+            return Err(self.first().frame().refuse(reason));
+        };
+        let dropped = dataset.drop_unchanged(&frames, slices).await?;
+        Ok(frames.iter().map(|frame| frame.spec.name.clone()).zip(dropped).collect())
+    }
+
+    /// The datasets of these names by the slices that they have; one of each set, and the definitions of all of it.
+    async fn sharing(&self, names: &[&str]) -> Result<Vec<(Dataset, Vec<Frame>)>> {
+        self.first().refresh_together(self.datasets(), false).await?;
+        let mut sets: Vec<(Dataset, Vec<Frame>)> = Vec::new();
+        for name in names {
+            let dataset = self.dataset(name)?;
+            let missing = dataset.sharers().into_iter().find(|frame| !names.contains(&frame.spec.name.as_str()));
+            if let Some(missing) = missing {
+                let reason = format!("its slices also hold rows of {0}: name {0} too", missing.spec.name);
+                return Err(dataset.frame().refuse(reason));
+            }
+            let frame = dataset.frame();
+            match sets.iter_mut().find(|(_, frames)| frames[0].spec.slices_named() == frame.spec.slices_named()) {
+                Some((_, frames)) if frames.iter().any(|other| other.spec.name == frame.spec.name) => {}
+                Some((_, frames)) => frames.push(frame),
+                None => sets.push((dataset.clone(), vec![frame])),
+            }
+        }
+        Ok(sets)
+    }
+}
+
+/// What slices held, slice by slice for several datasets, dataset by dataset; each slice by its number among those of the dataset alone.
+fn by_dataset(frames: &[Frame], slices: Vec<Vec<SliceInfo>>) -> Vec<Vec<SliceInfo>> {
+    let mut found: Vec<Vec<SliceInfo>> = frames.iter().map(|_| Vec::with_capacity(slices.len())).collect();
+    for infos in slices {
+        for (found, info) in found.iter_mut().zip(infos) {
+            found.push(info);
+        }
+    }
+    frames.iter().zip(found).map(|(frame, infos)| numbered(frame, infos)).collect()
+}
+
 /// Slices by their numbers among those of the dataset alone.
 pub(crate) fn numbered(frame: &Frame, mut slices: Vec<SliceInfo>) -> Vec<SliceInfo> {
     slices.iter_mut().for_each(|info| info.slice = SliceId(frame.spec.own_slice(info.slice)));
     slices
 }
 
-fn limit_of(frame: &Frame, limit: RetireLimit) -> Result<Instant> {
+/// The end of what is retired of datasets that share slices: by retention, as the one that keeps its rows longest has it.
+fn limit_of(frames: &[Frame], limit: RetireLimit) -> Result<Instant> {
     let before_now =
         |age: Duration| Instant::UtcNanoseconds(clock::now_ns() - i128::from(age.seconds()) * 1_000_000_000);
-    let unlimited = || frame.refuse("it has no retention: give a limit, or set one with set_retention");
+    let retention = |frame: &Frame| {
+        let unlimited = || frame.refuse("it has no retention: give a limit, or set one with set_retention");
+        frame.spec.retention.ok_or_else(unlimited)
+    };
     Ok(match limit {
         RetireLimit::Before(instant) => instant,
         RetireLimit::OlderThan(age) => before_now(age),
-        RetireLimit::Retention => before_now(frame.spec.retention.ok_or_else(unlimited)?),
+        RetireLimit::Retention => {
+            let ages = frames.iter().map(retention).collect::<Result<Vec<_>>>()?;
+            before_now(ages.into_iter().reduce(Duration::max).ok_or_else(|| frames[0].refuse("no dataset"))?)
+        }
     })
 }
 

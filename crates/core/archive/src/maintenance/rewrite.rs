@@ -105,7 +105,7 @@ impl Dataset {
         let (Some(first), Some(last)) = (windows.clone().min(), windows.max()) else { return Ok(vec![]) };
         let ranges: Arc<[_]> = cells.into_iter().map(|cell| (cell, cell)).collect();
         let (cells, older) = (Cells::Ranges(ranges), kind == Kind::Older);
-        let scan = Scan { slices: vec![slice], cells, windows: (first, last), bodies, older };
+        let scan = Scan { slices: vec![slice], cells, windows: (first, last).into(), bodies, older };
         let scanned = self.store().scan(&frame.dataset, scan).await?.map_err(ArchiveError::from);
         let mut chunks: Vec<Chunk> = scanned.try_concat().await?;
         chunks.retain(|chunk| tiles.contains(&chunk.key.tile) && Kind::of(chunk.key.id) == kind);

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use chronotile_chunk::Origin;
 use chronotile_store::{ChunkKey, Commit, StoreError};
-use chronotile_types::{BatchId, SliceId, Tile};
+use chronotile_types::{BatchId, DatasetName, SliceId, Tile};
 
 use crate::catalog::{ChunkRef, fence};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
+use crate::frame::Frame;
 use crate::maintenance::retire::Watch;
 use crate::maintenance::rewrite::{FETCH_CHUNKS, Kind, Parting, rewrite, sets};
 use crate::read::on_pool;
@@ -118,14 +119,16 @@ impl Dataset {
     /// Takes rows of a batch out of consolidated chunks. `refs` are the chunks the
     /// batch was written as; those that still exist are not touched.
     async fn take_out(&self, of: Unwanted, refs: &[ChunkRef], others: &HashSet<(SliceId, Tile)>) -> Result<()> {
-        let mut tiles: HashMap<SliceId, HashSet<Tile>> = HashMap::new();
+        let mut tiles: HashMap<(SliceId, DatasetName), (Frame, HashSet<Tile>)> = HashMap::new();
         let written = refs.iter().map(|chunk| (chunk.key.slice, chunk.key.tile));
         for (slice, tile) in written.chain(others.iter().copied()) {
-            tiles.entry(slice).or_default().insert(tile);
+            let frame = self.frame_of(slice, tile.window)?;
+            let place = (slice, frame.spec.name.clone());
+            tiles.entry(place).or_insert_with(|| (frame, HashSet::new())).1.insert(tile);
         }
         let written: HashSet<ChunkKey> = refs.iter().map(|chunk| chunk.key).collect();
-        for (slice, tiles) in tiles {
-            while !self.take_out_once(slice, &tiles, &written, of).await? {}
+        for ((slice, _), (frame, tiles)) in tiles {
+            while !self.take_out_once((&frame, slice), &tiles, &written, of).await? {}
         }
         Ok(())
     }
@@ -136,12 +139,11 @@ impl Dataset {
     /// versions of its tile become ordinary rows first, for the next consolidation to compare.
     async fn take_out_once(
         &self,
-        slice: SliceId,
+        (frame, slice): (&Frame, SliceId),
         tiles: &HashSet<Tile>,
         written: &HashSet<ChunkKey>,
         of: Unwanted,
     ) -> Result<bool> {
-        let frame = &self.frame_of(slice)?;
         let unwanted = move |origin: &Origin| of.has(origin);
         let mut mixed: Vec<ParsedChunk> = Vec::new();
         let mut exposed: HashSet<Tile> = HashSet::new();

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use chronotile_chunk::{Body, Columns, Head, Origin};
-use chronotile_store::{Cells, Chunk, ChunkKey, Scan};
-use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile, Window};
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Windows};
+use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile};
 use futures::TryStreamExt;
 use rayon::prelude::*;
 
@@ -118,7 +118,7 @@ impl Dataset {
         report: &mut VerifyReport,
         found: &mut Found,
     ) -> Result<()> {
-        let windows = (Window(i32::MIN), Window(i32::MAX));
+        let windows = frame.spec.windows().into();
         let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: true, older: true };
         let mut groups = self.store().scan(&frame.dataset, scan).await?;
         while let Some(chunks) = groups.try_next().await? {
@@ -231,7 +231,7 @@ impl Dataset {
             parts => record.own_parts(parts?).0,
         };
         let of_dataset = |mut part: ChunkList| {
-            part.refs.retain(|chunk| frame.spec.has_slice(chunk.key.slice));
+            part.refs.retain(|chunk| frame.spec.has_window(chunk.key.slice, chunk.key.tile.window));
             part
         };
         let parts: Vec<ChunkList> = parts.into_iter().map(of_dataset).filter(|part| !part.refs.is_empty()).collect();
@@ -283,7 +283,7 @@ impl Dataset {
         bodies: bool,
     ) -> Result<futures::stream::BoxStream<'static, chronotile_store::Result<Vec<Chunk>>>> {
         let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
-        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies, older: true };
+        let scan = Scan { slices: vec![slice], cells, windows: Windows::one(tile.window), bodies, older: true };
         Ok(self.store().scan(&frame.dataset, scan).await?)
     }
 

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
+use chronotile_store::{Cells, Chunk, ChunkKey, DatasetRef, Scan, Store, Windows};
 use chronotile_types::{SliceId, Tile};
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -39,9 +39,17 @@ pub(crate) async fn scan(
     slices: Vec<SliceId>,
     what: What,
 ) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-    let dataset = &query.frame.dataset;
     let scan = Scan { older: what.older, ..query.scan(slices, what.bodies) };
-    if !what.bodies || scan.slices.len() < 2 {
+    scan_all(&store, &query.frame.dataset, scan).await
+}
+
+/// The engine's chunks, as [`scan`] gives them.
+pub(crate) async fn scan_all(
+    store: &Arc<dyn Store>,
+    dataset: &DatasetRef,
+    scan: Scan,
+) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
+    if !scan.bodies || scan.slices.len() < 2 {
         return Ok(store.scan(dataset, scan).await?.map_err(ArchiveError::from).boxed());
     }
     let (early, late) = scan.slices.split_at(scan.slices.len() / 2);
@@ -90,7 +98,7 @@ pub(crate) async fn newest_groups(
     store: Arc<dyn Store>,
     query: Arc<Query>,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
-    let older = !query.leaves_out_older();
+    let older = query.asks_older();
     groups_of(store, query, older).await
 }
 
@@ -164,8 +172,12 @@ async fn in_groups(
     query: Arc<Query>,
     what: What,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
+    let shared = query.shared_scan.as_ref().filter(|_| what.bodies).and_then(|scan| scan.take(what.older));
     let begin = Grouping {
-        chunks: scan(store.clone(), &query, query.slices.clone(), what).await?,
+        chunks: match shared {
+            Some(chunks) => chunks,
+            None => scan(store.clone(), &query, query.slices.clone(), what).await?,
+        },
         waiting: Vec::new().into_iter(),
         gather: Gather::new(),
         taken: None,
@@ -337,7 +349,7 @@ async fn read_again(
     let mut fetched = Fetched { query, parts, shelf: Shelf::new(KEPT_BYTES) };
     for (slice, tile) in tiles {
         let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
-        let scan = Scan { slices: vec![slice], cells, windows: (tile.window, tile.window), bodies, older: true };
+        let scan = Scan { slices: vec![slice], cells, windows: Windows::one(tile.window), bodies, older: true };
         let mut chunks = store.scan(&query.frame.dataset, scan).await?;
         while let Some(chunks) = chunks.try_next().await? {
             fetched.push_all(chunks)?;

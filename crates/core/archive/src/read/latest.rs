@@ -276,7 +276,7 @@ async fn search_slice(
     let scan = Scan {
         slices: vec![slice],
         cells: Cells::Ranges(ranges.into()),
-        windows: query.windows,
+        windows: query.windows.into(),
         bodies: false,
         older: true,
     };

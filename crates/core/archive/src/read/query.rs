@@ -18,6 +18,7 @@ use crate::memory::{Held, Memory};
 use crate::read::cells::{self, RowRule, filter_region};
 use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::predicate::Test;
+use crate::read::shared_scan::SharedScan;
 use crate::read::slices::slices_in;
 use crate::read::text::Need;
 use crate::read::visible::{Found, Visibility};
@@ -65,6 +66,8 @@ pub(crate) struct Query {
     pub keys: Option<Arc<[ChunkKey]>>,
     /// What the read is charged to; `None` where nothing bounds it.
     pub memory: Option<Memory>,
+    /// Where its first scan is shared with reads of other datasets: that scan.
+    pub shared_scan: Option<SharedScan>,
 }
 
 impl Query {
@@ -118,6 +121,7 @@ impl Query {
             visible: None,
             keys: None,
             memory: None,
+            shared_scan: None,
             frame,
         })
     }
@@ -125,10 +129,15 @@ impl Query {
     /// Whether a read of the newest versions finds all of them in chunks of other than older versions: what is newer than such a version
     /// lies in the same tile, and no bound of time comes between them.
     pub(crate) fn leaves_out_older(&self) -> bool {
-        let (width, (first, last)) = (self.frame.spec.window_ticks(), self.windows);
-        let start = i64::from(first.0).saturating_mul(width);
-        let end = (i64::from(last.0) + 1).saturating_mul(width).saturating_sub(1);
+        let (spec, (first, last)) = (&self.frame.spec, self.windows);
+        let start = spec.window_start(first);
+        let end = spec.window_start(last).saturating_add(spec.window_ticks()).saturating_sub(1);
         self.newest_only && (self.frame.timed_ids() || self.bounds.holds_all(start, end))
+    }
+
+    /// Whether it looks at chunks of older versions too.
+    pub(crate) fn asks_older(&self) -> bool {
+        !self.leaves_out_older()
     }
 
     /// What a part of the read holds, nothing yet.
@@ -138,7 +147,7 @@ impl Query {
 
     /// The scan of everything the query covers in these slices.
     pub(crate) fn scan(&self, slices: Vec<SliceId>, bodies: bool) -> Scan {
-        Scan { slices, cells: self.cells.clone(), windows: self.windows, bodies, older: true }
+        Scan { slices, cells: self.cells.clone(), windows: self.windows.into(), bodies, older: true }
     }
 
     /// Whether a chunk of this head can hold a row that the read returns.

@@ -37,8 +37,7 @@ impl Dataset {
         let this = &self.reader();
         let frame = this.frame();
         let spec = &frame.spec;
-        let window = |tick: i64| spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
-        let windows = (window(ticks.0), window(ticks.1));
+        let windows = (spec.window_near(ticks.0), spec.window_near(ticks.1));
         let slices = slices_in(this.store(), &this.frame(), windows).await?;
         this.spans_in(slices, cells, windows).await
     }
@@ -51,10 +50,10 @@ impl Dataset {
         let this = &self.reader();
         let frame = this.frame();
         let spec = &frame.spec;
-        let last = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
+        let last = spec.window_near(tick);
         let slices = this.slices().await?;
         for slice in slices.into_iter().rev().filter(|slice| *slice <= spec.slice_of(last)) {
-            let spans = this.spans_in(vec![slice], &[cell], (Window(i32::MIN), last)).await?;
+            let spans = this.spans_in(vec![slice], &[cell], (spec.windows().0, last)).await?;
             if let Some(found) = spans.into_iter().rev().find(|span| span.tick_min < tick) {
                 return Ok(Some(found));
             }
@@ -70,10 +69,10 @@ impl Dataset {
         let this = &self.reader();
         let frame = this.frame();
         let spec = &frame.spec;
-        let first = spec.window_of(tick).unwrap_or(Window(if tick < 0 { i32::MIN } else { i32::MAX }));
+        let first = spec.window_near(tick);
         let slices = this.slices().await?;
         for slice in slices.into_iter().filter(|slice| *slice >= spec.slice_of(first)) {
-            let spans = this.spans_in(vec![slice], &[cell], (first, Window(i32::MAX))).await?;
+            let spans = this.spans_in(vec![slice], &[cell], (first, spec.windows().1)).await?;
             if let Some(found) = spans.into_iter().find(|span| span.tick_max >= tick) {
                 return Ok(Some(found));
             }
@@ -89,7 +88,8 @@ impl Dataset {
         cells.sort_unstable();
         cells.dedup();
         let ranges: Vec<(Cell, Cell)> = cells.iter().map(|cell| (Cell(*cell), Cell(*cell))).collect();
-        let scan = Scan { slices, cells: Cells::Ranges(ranges.into()), windows, bodies: false, older: true };
+        let scan =
+            Scan { slices, cells: Cells::Ranges(ranges.into()), windows: windows.into(), bodies: false, older: true };
         let frame = self.frame();
         let visible = self.visibility().await?;
         let chunks: Vec<Chunk> = self.store().scan(&frame.dataset, scan).await?.try_concat().await?;

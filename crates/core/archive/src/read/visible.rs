@@ -177,7 +177,7 @@ impl Visibility {
         self.look_at_heads(store, frame, scan, taken, &before).await?;
         self.complete();
         // A batch that ended meanwhile may have made one.
-        slices_in(store, frame, scan.windows).await
+        slices_in(store, frame, scan.windows.outer()).await
     }
 
     /// As [`Self::look_ahead`], for several reads that share this and have returned nothing. None of them is at work meanwhile.
@@ -215,7 +215,7 @@ impl Visibility {
         taken: Option<(SliceId, Tile)>,
         before: &HashSet<BatchId>,
     ) -> Result<()> {
-        let slices = slices_in(store, frame, scan.windows).await?;
+        let slices = slices_in(store, frame, scan.windows.outer()).await?;
         let mut heads = store.scan(&frame.dataset, Scan { slices, ..scan.clone() }).await?;
         while let Some(chunks) = heads.try_next().await? {
             let heads = chunks.iter().map(|chunk| frame.head(chunk)).collect::<Result<Vec<_>>>()?;
@@ -254,7 +254,10 @@ impl Visibility {
         }
         let parts = catalog::parts(self.dataset.store(), &frame.dataset, batch).await?;
         let (own, _) = record.own_parts(parts);
-        let here = own.iter().flat_map(|part| &part.refs).filter(|chunk| frame.spec.has_slice(chunk.key.slice));
+        let here = own
+            .iter()
+            .flat_map(|part| &part.refs)
+            .filter(|chunk| frame.spec.has_window(chunk.key.slice, chunk.key.tile.window));
         let missed = here.into_iter().any(|chunk| (chunk.key.slice, chunk.key.tile) <= taken);
         match &record.previous {
             None if missed => Ok(None),

@@ -13,10 +13,10 @@ use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore, Synchronous};
 use chronotile_store::{
     CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Expect,
-    Record, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
+    Record, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility, Windows,
 };
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec, Window,
+    CellRule, DatasetName, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
 };
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
@@ -171,8 +171,7 @@ pub fn id_notes(rows: &RecordBatch) -> Vec<(i64, String)> {
 /// Every chunk of the dataset.
 pub async fn chunks(store: &dyn Store, dataset: &DatasetRef) -> Vec<Chunk> {
     let slices = store.slices(dataset).await.unwrap();
-    let windows = (Window(i32::MIN), Window(i32::MAX));
-    let scan = Scan { slices, cells: Cells::All, windows, bodies: true, older: true };
+    let scan = Scan { slices, cells: Cells::All, windows: Windows::ALL, bodies: true, older: true };
     store.scan(dataset, scan).await.unwrap().try_concat().await.unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! Groups: one batch over several datasets, which counts in all of them or in none.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow_array::RecordBatch;
 use chronotile_archive::{
@@ -9,8 +9,8 @@ use chronotile_archive::{
     WriteOptions, WriteReport,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Decision, Faulty, Store, StoreError};
-use chronotile_types::{DatasetName, DatasetSpec, Instant, Membership, MergeRule};
+use chronotile_store::{Decision, Faulty, Operation, Store, StoreError};
+use chronotile_types::{DatasetName, DatasetSpec, Instant, Membership, MergeRule, SliceOwner, TimeRange};
 
 use crate::common::*;
 
@@ -19,7 +19,7 @@ const NAMES: [&str; 3] = ["objects", "sources", "forced"];
 fn member(name: &str, group: &str) -> DatasetSpec {
     let base = DatasetSpec {
         name: DatasetName::new(name).unwrap(),
-        group: Some(Membership { group: DatasetName::new(group).unwrap(), number: 0 }),
+        group: Some(Membership::of(DatasetName::new(group).unwrap())),
         ..spec()
     };
     match name {
@@ -29,7 +29,12 @@ fn member(name: &str, group: &str) -> DatasetSpec {
             merge: MergeRule::Latest { version: None },
             ..base
         },
-        "forced" => DatasetSpec { windows_per_slice: 4, partition_cells: 4, ..base },
+        "forced" => {
+            let slices_of = Some(SliceOwner { dataset: DatasetName::new("sources").unwrap(), number: 0 });
+            let group = Membership { slices_of, ..Membership::of(DatasetName::new(group).unwrap()) };
+            DatasetSpec { group: Some(group), partition_cells: 4, ..base }
+        }
+        "sources" => DatasetSpec { partition_cells: 4, ..base },
         _ => base,
     }
 }
@@ -265,19 +270,19 @@ async fn slices_of_one_dataset_are_retired_by_themselves() {
             let group = survey(&store).await;
             let old = tables("old", 12);
             write_all(&group, old.clone(), named("visit")).await.unwrap();
-            let sources = group.dataset("sources").unwrap();
-            let limit = RetireLimit::Before(Instant::NativeTicks(4 * HOUR));
-            let dropped = sources.retire(limit, false).await.unwrap();
+            let objects = group.dataset("objects").unwrap();
+            let limit = RetireLimit::Before(Instant::NativeTicks(6 * HOUR));
+            let dropped = objects.retire(limit, false).await.unwrap();
             assert_eq!(dropped.len(), 2);
-            assert!(dropped.iter().all(|slice| slice.ticks.1 <= 4 * HOUR));
+            assert!(dropped.iter().all(|slice| slice.ticks.1 <= 6 * HOUR));
             let gone: u64 = dropped.iter().map(|slice| slice.rows).sum();
             assert!(gone > 0);
             let seen = contents(&group).await;
-            assert_eq!((&seen[0], &seen[2]), (&notes(&old)[0], &notes(&old)[2]));
-            assert_eq!(seen[1].len() as u64, 40 - gone);
+            assert_eq!(seen[1..], notes(&old)[1..]);
+            assert_eq!(seen[0].len() as u64, 25 - gone);
             let batch = group.batch("visit").await.unwrap().unwrap();
             let retired: Vec<u64> = batch.datasets.iter().map(|(_, info)| info.rows_retired).collect();
-            assert_eq!(retired, [0, gone, 0]);
+            assert_eq!(retired, [gone, 0, 0]);
             assert_all_sound(&group).await;
             // Written again, it is whole again.
             let again = write_all(&group, old.clone(), named("visit")).await.unwrap();
@@ -287,6 +292,134 @@ async fn slices_of_one_dataset_are_retired_by_themselves() {
             archive(&store).drop_group("survey").await.unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn slices_that_are_shared_are_retired_together() {
+    for (store, _folder) in engines() {
+        for store in weakened(&store) {
+            let group = survey(&store).await;
+            let old = tables("old", 12);
+            write_all(&group, old.clone(), named("visit")).await.unwrap();
+            let limit = RetireLimit::Before(Instant::NativeTicks(4 * HOUR));
+            let [sources, forced] = ["sources", "forced"].map(|name| group.dataset(name).unwrap());
+            for refused in [
+                sources.retire(limit, false).await.unwrap_err(),
+                forced.retire_unchanged(&[]).await.unwrap_err(),
+                group.retire(&["objects", "forced"], limit, false).await.unwrap_err(),
+            ] {
+                assert!(matches!(refused, ArchiveError::Request { .. }), "{refused:?}");
+                assert!(refused.to_string().contains("its slices also hold rows of"), "{refused}");
+            }
+            let nothing_in_common = group.retire_unchanged(&NAMES, &[]).await.unwrap_err();
+            assert!(nothing_in_common.to_string().contains("do not share their slices"), "{nothing_in_common}");
+            assert_eq!(contents(&group).await, notes(&old));
+
+            let planned = group.retire(&["sources", "forced"], limit, true).await.unwrap();
+            assert_eq!(planned[0].1, sources.retire(limit, true).await.unwrap());
+            assert_eq!(planned[1].1, forced.retire(limit, true).await.unwrap());
+            let prints: Vec<_> = planned[0].1.iter().map(|slice| (slice.slice, slice.fingerprint)).collect();
+            // What comes to one of them changes the slice for both.
+            let late = vec![("forced", spread_rows(100, 3, 1, "late"))];
+            write_all(&group, late.clone(), named("late")).await.unwrap();
+            let dropped = group.retire_unchanged(&["sources", "forced"], &prints).await.unwrap();
+            let kept = planned[0].1.len() - 1;
+            assert_eq!(dropped.iter().map(|(_, slices)| slices.len()).collect::<Vec<_>>(), [kept, kept]);
+
+            let dropped = group.retire(&["forced", "sources"], limit, false).await.unwrap();
+            assert_eq!(dropped.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["forced", "sources"]);
+            let rows = |slices: &[chronotile_archive::SliceInfo]| slices.iter().map(|slice| slice.rows).sum::<u64>();
+            assert_eq!(rows(&dropped[1].1), planned[0].1[0].rows);
+            assert_eq!(rows(&dropped[0].1), planned[1].1[0].rows + 3);
+            let seen = contents(&group).await;
+            assert_eq!(seen[0], notes(&old)[0]);
+            let left = |place: usize, all: u64| all - rows(&planned[place].1);
+            assert_eq!((seen[1].len() as u64, seen[2].len() as u64), (left(0, 40), left(1, 45)));
+            let batch = group.batch("visit").await.unwrap().unwrap();
+            let retired: Vec<u64> = batch.datasets.iter().map(|(_, info)| info.rows_retired).collect();
+            assert_eq!(retired, [0, rows(&planned[0].1), rows(&planned[1].1)]);
+            assert_all_sound(&group).await;
+            // Written again, it is whole again.
+            let again = write_all(&group, old.clone(), named("visit")).await.unwrap();
+            assert!(again.iter().all(|report| report.stored));
+            assert_eq!(contents(&group).await, notes(&old));
+            assert_all_sound(&group).await;
+            archive(&store).drop_group("survey").await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_scan_serves_reads_of_datasets_that_share_slices() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let group = survey(&store).await;
+    let old = tables("old", 12);
+    write_all(&group, old.clone(), named("visit")).await.unwrap();
+    let count = Arc::new(AtomicU64::new(0));
+    let counted = count.clone();
+    let watched: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), move |call| {
+        counted.fetch_add(u64::from(call.operation == Operation::Scan), Ordering::SeqCst);
+        Decision::Pass
+    }));
+    let group = archive(&watched).group("survey").await.unwrap();
+    let scans = || count.load(Ordering::SeqCst);
+    let between = |start: i64, end: i64| ReadRequest {
+        time: TimeRange {
+            start: Some(Instant::NativeTicks(start * HOUR)),
+            end: Some(Instant::NativeTicks(end * HOUR)),
+        },
+        ..ReadRequest::default()
+    };
+    let both = vec![("sources", between(0, 2)), ("forced", between(0, 2))];
+    // A batch that ended a moment ago is looked up the first time that it is met.
+    group.read(both.clone()).await.unwrap();
+    let before = scans();
+    let found = group.read(both).await.unwrap();
+    let joint = scans() - before;
+    let alone = read(group.dataset("sources").unwrap(), between(0, 2)).await.unwrap();
+    let apart = scans() - before - joint;
+    assert_eq!((joint, apart), (1, 1));
+    assert_eq!(id_notes(&found[0].1[0]), id_notes(&alone));
+    // Other times for each, and of one of them none.
+    for (first, second) in [(between(0, 4), between(2, 9)), (between(3, 3), between(0, 12))] {
+        let requests = vec![("sources", first), ("forced", second)];
+        let found = group.read(requests.clone()).await.unwrap();
+        for ((name, request), (schema, batches)) in requests.into_iter().zip(found) {
+            let together = arrow_select::concat::concat_batches(&schema, &batches).unwrap();
+            let alone = read(group.dataset(name).unwrap(), request).await.unwrap();
+            assert_eq!(id_notes(&together), id_notes(&alone), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn datasets_share_only_slices_that_fit() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let archive = archive(&store);
+    survey(&store).await;
+    let sharing = |owner: &str| {
+        let slices_of = Some(SliceOwner { dataset: DatasetName::new(owner).unwrap(), number: 0 });
+        let group = Membership { slices_of, ..Membership::of(DatasetName::new("survey").unwrap()) };
+        DatasetSpec { name: DatasetName::new("more").unwrap(), group: Some(group), partition_cells: 4, ..spec() }
+    };
+    let short = DatasetSpec { window: "60s".parse().unwrap(), ..sharing("sources") };
+    let refused = [
+        (sharing("nothing"), "joined the same group before"),
+        (sharing("more"), "joined the same group before"),
+        (sharing("forced"), "not one that shares them"),
+        (sharing("objects"), "have the same window"),
+        (short, "have the same window"),
+        (DatasetSpec { partition_cells: 1, ..sharing("sources") }, "have the same window"),
+    ];
+    for (spec, reason) in refused {
+        let error = archive.create(spec, false).await.unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    archive.create(sharing("sources"), false).await.unwrap();
+    archive.create(sharing("sources"), true).await.unwrap();
+    let other = DatasetSpec { group: Some(Membership::of(DatasetName::new("survey").unwrap())), ..sharing("sources") };
+    let error = archive.create(other, true).await.unwrap_err().to_string();
+    assert!(error.contains("owner of its slices"), "{error}");
 }
 
 #[tokio::test]

@@ -267,7 +267,7 @@ impl Store for Link {
         let places: Vec<_> = places.into_iter().filter(|(_, cell)| wanted(*cell)).collect();
         let look = move |(slice, cell)| {
             let (link, dataset) = (Link { world: world.clone(), who: who.clone() }, dataset.clone());
-            let (windows, bodies) = (scan.windows, scan.bodies);
+            let (windows, bodies) = (scan.windows.clone(), scan.bodies);
             async move {
                 link.pause().await;
                 let scan = Scan {

@@ -24,7 +24,7 @@ use arrow_array::RecordBatch;
 use arrow_select::concat::concat_batches;
 use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, Group, ReadRequest, WriteOptions};
 use chronotile_store::Outcome;
-use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule};
+use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule, SliceOwner};
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
@@ -216,20 +216,27 @@ impl Handle {
     }
 }
 
-/// The definitions: one dataset, or two of a group with windows of different lengths.
-fn specs(grouped: bool, versions: bool) -> Vec<DatasetSpec> {
+/// The definitions: one dataset, or two of a group, with windows of different lengths unless they share their slices.
+fn specs(grouped: bool, shared: bool, versions: bool) -> Vec<DatasetSpec> {
     let merge = if versions { MergeRule::Latest { version: Some("x".into()) } } else { MergeRule::Append };
     let spec = || DatasetSpec { merge: merge.clone(), ..spec() };
     if !grouped {
         return vec![spec()];
     }
-    let group = Some(Membership { group: DatasetName::new("both").unwrap(), number: 0 });
-    let other = DatasetSpec { name: DatasetName::new(PAIR[1]).unwrap(), window: "2h".parse().unwrap(), ..spec() };
-    [spec(), other].map(|spec| DatasetSpec { group: group.clone(), ..spec }).to_vec()
+    let group = Membership::of(DatasetName::new("both").unwrap());
+    let owner = SliceOwner { dataset: spec().name, number: 0 };
+    let slices_of = shared.then_some(owner);
+    let window = if shared { spec().window } else { "2h".parse().unwrap() };
+    let other = DatasetSpec { name: DatasetName::new(PAIR[1]).unwrap(), window, ..spec() };
+    vec![
+        DatasetSpec { group: Some(group.clone()), ..spec() },
+        DatasetSpec { group: Some(Membership { slices_of, ..group }), ..other },
+    ]
 }
 
 struct History {
     grouped: bool,
+    shared: bool,
     versions: bool,
     world: Arc<World>,
     acts: Acts,
@@ -422,7 +429,7 @@ async fn run(history: &History) {
     {
         let world = history.world.clone();
         let archive = Archive::on("memory:", world.memory.clone());
-        for spec in specs(history.grouped, history.versions) {
+        for spec in specs(history.grouped, history.shared, history.versions) {
             archive.create(spec, true).await.unwrap();
         }
     }
@@ -482,7 +489,8 @@ fn history(seed: u64) -> Result<u64, String> {
             let world = World::new(weather, seed);
             *kept.lock().unwrap() = Some(world.clone());
             let (grouped, versions) = (chance.below(2) == 0, chance.below(2) == 0);
-            let history = History { grouped, versions, world, acts: Acts::default(), chance, reads: Mutex::default() };
+            let (acts, reads, shared) = (Acts::default(), Mutex::default(), seed % 4 >= 2);
+            let history = History { grouped, shared, versions, world, acts, chance, reads };
             run(&history).await;
             *history.reads.lock().unwrap()
         })

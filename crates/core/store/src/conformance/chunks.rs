@@ -54,28 +54,76 @@ pub(super) async fn scans_hold_exactly_the_cells_and_windows_asked_for(store: Ar
         &[(i64::MIN, -8), (-1, -1)],
         &[(0, 0), (1, 1), (2, 2)],
     ];
-    let windows = [(i32::MIN, i32::MAX), (0, 0), (-1, 1), (2, 39_999), (40_000, i32::MAX), (i32::MIN, -2), (1, 0)];
+    let windows: [&[(i32, i32)]; 10] = [
+        &[(i32::MIN, i32::MAX)],
+        &[(0, 0)],
+        &[(-1, 1)],
+        &[(2, 39_999)],
+        &[(40_000, i32::MAX)],
+        &[(i32::MIN, -2)],
+        &[(1, 0)],
+        &[(-1, -1), (1, 1)],
+        &[(i32::MIN, -1), (2, i32::MAX)],
+        &[(0, 1), (40_000, 40_000)],
+    ];
     for ranges in cells {
-        for (first, last) in windows {
+        for windows in windows {
+            let covered = Windows::of(windows.iter().map(|(first, last)| (Window(*first), Window(*last))));
             let scan = Scan {
                 cells: Cells::Ranges(ranges.iter().map(|&(first, last)| (Cell(first), Cell(last))).collect()),
-                windows: (Window(first), Window(last)),
+                windows: covered.clone(),
                 ..scan_all(&[0, 1])
             };
             let wanted = |key: &ChunkKey| {
                 let cell = key.tile.cell.0;
                 ranges.iter().any(|range| (range.0..=range.1).contains(&cell))
-                    && (first..=last).contains(&key.tile.window.0)
+                    && windows.iter().any(|range| (range.0..=range.1).contains(&key.tile.window.0))
             };
             let expected: Vec<_> = [0, 1].into_iter().flat_map(grid).filter(wanted).map(chunk).collect();
-            assert_eq!(collect(&store, &dataset(), scan.clone()).await, expected, "{ranges:?} {first} {last}");
+            assert_eq!(collect(&store, &dataset(), scan.clone()).await, expected, "{ranges:?} {windows:?}");
             let newer = expected.into_iter().filter(|chunk| !chunk.key.id.is_older()).collect::<Vec<_>>();
             let scan = Scan { older: false, ..scan };
-            assert_eq!(
-                collect(&store, &dataset(), scan).await,
-                newer,
-                "{ranges:?} {first} {last} without older versions"
-            );
+            assert_eq!(collect(&store, &dataset(), scan).await, newer, "{ranges:?} {windows:?} without older versions");
+        }
+    }
+}
+
+pub(super) async fn a_scan_covers_windows_of_several_datasets_in_the_slices_that_they_share(store: Arc<dyn Store>) {
+    const OTHER: i32 = 1 << 27;
+    let both = DatasetRef { windows_per_slice: Some(4), first_windows: vec![0, OTHER], ..dataset() };
+    with_slices(&store, &[1, 2]).await;
+    let windows = [4, 5, 7, OTHER + 4, OTHER + 6];
+    let keys: Vec<ChunkKey> = [(1, 0), (2, 4)]
+        .into_iter()
+        .flat_map(|(slice, later)| (0..5).map(move |cell| (slice, later, cell)))
+        .flat_map(|(slice, later, cell)| windows.map(|window| (slice, cell, window + later)))
+        .flat_map(|(slice, cell, window)| [1, 9, u128::MAX].map(|id| key(slice, cell, window, id)))
+        .collect();
+    store.commit(&both, put(keys.iter().copied().map(chunk))).await.unwrap();
+    let range = |first: i32, last: i32| (Window(first), Window(last));
+    let all = range(i32::MIN, i32::MAX);
+    for covered in [
+        vec![range(4, 5)],
+        vec![range(5, 9), range(OTHER + 4, OTHER + 8)],
+        vec![range(0, 3), range(OTHER + 6, OTHER + 6)],
+        vec![range(i32::MIN, OTHER - 1), range(OTHER + 6, i32::MAX)],
+        vec![all],
+    ] {
+        for (older, cells) in [(true, 3), (false, 3), (false, 5)] {
+            let scan = Scan {
+                cells: Cells::Ranges([(Cell(0), Cell(cells - 1))].into()),
+                windows: Windows::of(covered.clone()),
+                older,
+                ..scan_all(&[1, 2])
+            };
+            let wanted = |key: &&ChunkKey| {
+                let window = key.tile.window;
+                key.tile.cell.0 < cells
+                    && (older || !key.id.is_older())
+                    && covered.iter().any(|(first, last)| (*first..=*last).contains(&window))
+            };
+            let expected: Vec<_> = keys.iter().filter(wanted).copied().map(chunk).collect();
+            assert_eq!(collect(&store, &both, scan).await, expected, "{covered:?} {older} {cells}");
         }
     }
 }

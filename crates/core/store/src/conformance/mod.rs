@@ -19,7 +19,7 @@ use bytes::Bytes;
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::StreamExt;
 
-use crate::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Scan, Store};
+use crate::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Scan, Store, Windows};
 
 pub use model::model;
 
@@ -37,6 +37,7 @@ claims! {
     chunks::what_is_put_is_scanned_and_fetched_back,
     chunks::scans_go_by_slice_as_given_then_cell_window_and_id,
     chunks::scans_hold_exactly_the_cells_and_windows_asked_for,
+    chunks::a_scan_covers_windows_of_several_datasets_in_the_slices_that_they_share,
     chunks::the_ends_of_every_key_type_are_kept_apart,
     chunks::bodies_are_left_out_when_not_asked_for,
     chunks::a_put_of_the_same_key_replaces,
@@ -117,7 +118,7 @@ fn scan_all(slices: &[i32]) -> Scan {
     Scan {
         slices: slices.iter().copied().map(SliceId).collect(),
         cells: Cells::All,
-        windows: (Window(i32::MIN), Window(i32::MAX)),
+        windows: Windows::ALL,
         bodies: true,
         older: true,
     }

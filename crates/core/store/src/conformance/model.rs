@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Scan, Store, collect, key, named};
-use crate::{DropSlice, Outcome, Record, TileStatistics};
+use crate::{DropSlice, Outcome, Record, TileStatistics, Windows};
 
 /// Runs random sequences of operations against a store and a plain map, which must agree on every answer.
 ///
@@ -123,9 +123,12 @@ fn scan() -> impl Strategy<Value = Scan> {
     });
     let cells = prop_oneof![1 => Just(Cells::All), 3 => ranges];
     let slices = Just([-1, 0, 1, 9].map(SliceId).to_vec()).prop_shuffle();
-    (slices, cells, -3..=2, -1..=3, any::<(bool, bool)>()).prop_map(|(slices, cells, first, last, (bodies, older))| {
-        Scan { slices, cells, windows: (Window(first), Window(last)), bodies, older }
-    })
+    let windows = prop_oneof![
+        3 => (-3..=2, -1..=3).prop_map(|(first, last)| Windows::from((Window(first), Window(last)))),
+        1 => btree_set(-3..=3, 0..5).prop_map(|some| Windows::of(some.into_iter().map(|at| (Window(at), Window(at))))),
+    ];
+    let scan = (slices, cells, windows, any::<(bool, bool)>());
+    scan.prop_map(|(slices, cells, windows, (bodies, older))| Scan { slices, cells, windows, bodies, older })
 }
 
 type Slices = BTreeMap<(DatasetName, SliceId), BTreeMap<ChunkKey, Chunk>>;
@@ -234,7 +237,7 @@ impl Model {
                 Cells::Ranges(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&tile.cell)),
             };
             let of_age = scan.older || chunk.key.id.0 < 1 << 127;
-            in_cells && (scan.windows.0..=scan.windows.1).contains(&tile.window) && of_age
+            in_cells && scan.windows.contains(tile.window) && of_age
         };
         let returned = |chunk: &Chunk| match scan.bodies {
             true => chunk.clone(),

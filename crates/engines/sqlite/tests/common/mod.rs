@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chronotile_sqlite::{Options, SqliteStore};
-use chronotile_store::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Result, Scan, Store};
+use chronotile_store::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Result, Scan, Store, Windows};
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::StreamExt;
 
@@ -34,13 +34,7 @@ pub fn put(chunks: impl IntoIterator<Item = Chunk>) -> Commit {
 }
 
 pub fn everything() -> Scan {
-    Scan {
-        slices: vec![SliceId(0)],
-        cells: Cells::All,
-        windows: (Window(i32::MIN), Window(i32::MAX)),
-        bodies: true,
-        older: true,
-    }
+    Scan { slices: vec![SliceId(0)], cells: Cells::All, windows: Windows::ALL, bodies: true, older: true }
 }
 
 pub async fn chunks(store: &Arc<dyn Store>) -> Result<Vec<Chunk>> {

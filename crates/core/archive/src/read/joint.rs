@@ -1,0 +1,60 @@
+//! One scan for reads of several datasets that share slices: their chunks lie in the same partitions.
+
+use std::sync::Arc;
+
+use chronotile_store::{DatasetRef, Scan, Store, Windows};
+use chronotile_types::SliceId;
+
+use crate::error::Result;
+use crate::read::groups::scan_all;
+use crate::read::query::Query;
+use crate::read::shared_scan::{Part, hand_out};
+
+/// Begins a scan for each set of these reads that look at the same cells of slices that they share.
+///
+/// # Errors
+/// The engine.
+pub(crate) async fn share_scans(store: &Arc<dyn Store>, queries: &mut [Query]) -> Result<()> {
+    let mut sets: Vec<Vec<usize>> = Vec::new();
+    for (at, query) in queries.iter().enumerate().filter(|(_, query)| may_share(query)) {
+        match sets.iter_mut().find(|set| are_together(&queries[set[0]], query)) {
+            Some(set) => set.push(at),
+            None => sets.push(vec![at]),
+        }
+    }
+    for set in sets.into_iter().filter(|set| set.len() > 1) {
+        let (dataset, scan) = scan_of(&queries[set[0]], set.iter().map(|at| &queries[*at]));
+        let chunks = scan_all(store, &dataset, scan).await?;
+        let mut parts = Vec::with_capacity(set.len());
+        for at in set {
+            let query = &mut queries[at];
+            let (part, shared_scan) = Part::new(query.windows.into(), query.asks_older());
+            query.shared_scan = Some(shared_scan);
+            parts.push(part);
+        }
+        tokio::spawn(hand_out(chunks, parts));
+    }
+    Ok(())
+}
+
+/// Whether a read is known to look at all that its cells and windows hold, with the bodies.
+fn may_share(query: &Query) -> bool {
+    query.keys.is_none() && query.frame.spec.indexes.is_empty() && !query.prunes_by_head()
+}
+
+fn are_together(a: &Query, b: &Query) -> bool {
+    let spec = |query: &Query| query.frame.spec.clone();
+    spec(a).slices_named() == spec(b).slices_named() && spec(a).name != spec(b).name && a.cells == b.cells
+}
+
+/// A scan of all that these reads look at, `first` among them.
+fn scan_of<'a>(first: &Query, queries: impl Iterator<Item = &'a Query> + Clone) -> (DatasetRef, Scan) {
+    let mut slices: Vec<SliceId> = queries.clone().flat_map(|query| query.slices.iter().copied()).collect();
+    slices.sort_unstable();
+    slices.dedup();
+    let first_windows = queries.clone().flat_map(|query| query.frame.dataset.first_windows.iter().copied()).collect();
+    let dataset = DatasetRef { first_windows, ..first.frame.dataset.clone() };
+    let windows = Windows::of(queries.clone().map(|query| query.windows));
+    let older = queries.clone().any(Query::asks_older);
+    (dataset, Scan { slices, cells: first.cells.clone(), windows, bodies: true, older })
+}
