@@ -20,7 +20,6 @@ from support_apdb import FIELD, START, seen_objects, seen_sources, visit_of
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb.maintenance import Maintenance
-from chronotile.dataset import Dataset
 
 LATER = START + 1_000
 
@@ -72,14 +71,14 @@ def test_a_slice_that_is_archived_again_keeps_what_its_file_had(survey: apdb.Apd
 
 def between(database: apdb.Apdb, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
     """Do something once, when the first file is written and its slice not dropped yet."""
-    retire, done = Dataset.retire, []
+    retire, done = ct.Group.retire, []
 
-    def late(self: Dataset, **how: Any) -> Any:
+    def late(self: ct.Group, datasets: Any, **how: Any) -> Any:
         if how.get("unchanged") and not done:
             done.append(act())
-        return retire(self, **how)
+        return retire(self, datasets, **how)
 
-    monkeypatch.setattr(Dataset, "retire", late)
+    monkeypatch.setattr(ct.Group, "retire", late)
 
 
 def test_what_is_stored_or_changed_while_a_slice_is_archived_stays(
@@ -127,15 +126,15 @@ def test_a_slice_that_others_keep_writing_to_is_left_and_said_so(
     survey: apdb.Apdb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     survey.store(**visit_of(0, [1, 2, 3]))
-    retire, number = Dataset.retire, iter(range(1, 100))
+    retire, number = ct.Group.retire, iter(range(1, 100))
 
-    def late(self: Dataset, **how: Any) -> Any:
+    def late(self: ct.Group, datasets: Any, **how: Any) -> Any:
         if how.get("unchanged"):
             survey.store(**visit_of(next(number), [4, 5]))
-        return retire(self, **how)
+        return retire(self, datasets, **how)
 
-    monkeypatch.setattr(Dataset, "retire", late)
-    with pytest.raises(ct.BusyError, match="DiaSource were archived but not dropped") as error:
+    monkeypatch.setattr(ct.Group, "retire", late)
+    with pytest.raises(ct.BusyError, match="DiaSource and DiaForcedSource were archived but not dropped") as error:
         survey.archive_before(LATER, tmp_path / "cold")
     assert error.value.kind == "slice-in-use"
     monkeypatch.undo()
@@ -336,8 +335,7 @@ def test_a_removed_visit_is_taken_out_of_files_or_the_call_refused(survey: apdb.
 
 def test_where_nothing_is_in_files_a_visit_without_its_rows_is_removed_and_counted_so(survey: apdb.Apdb) -> None:
     survey.store(**visit_of(0, [1, 2, 3]))
-    for table in ("DiaSource", "DiaForcedSource"):
-        survey.dataset(table).retire(before=LATER)
+    survey.archive.group("apdb").retire(["dia_source", "dia_forced_source"], before=LATER)
     done = survey.remove_visit(0, archived=False)
     assert (done.detector_visits, done.rows) == (1, 3), "the versions of three objects"
 

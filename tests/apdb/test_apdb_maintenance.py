@@ -305,8 +305,8 @@ def test_fewer_pixels_share_a_partition_before_pixels_become_finer() -> None:
     assert dataclasses.replace(base, storage="rows").partition_cells(names.SOURCE) == 1
 
 
-def test_a_slice_has_the_windows_of_eight_months_unless_it_is_said() -> None:
-    assert [apdb.Layout(window=text).slice for text in ("30d", "100d", "400d")] == [8, 2, 1]
+def test_a_slice_has_the_windows_of_four_months_unless_it_is_said() -> None:
+    assert [apdb.Layout(window=text).slice for text in ("30d", "50d", "400d")] == [4, 2, 1]
     chosen = apdb.Layout(window="30d", slice="60d", object_window="90d")
     assert (chosen.slice, chosen.object_slice) == ("60d", 4)
     with apdb.create("memory:", "small", slice="120d") as database:
@@ -316,7 +316,7 @@ def test_a_slice_has_the_windows_of_eight_months_unless_it_is_said() -> None:
     with apdb.create("memory:", "small") as database:
         database.store(**visit_of(0, IDS[:2]))
         (part,) = database.info()["dia_source"].slices
-        assert part.end - part.start == 240
+        assert part.end - part.start == 120
 
 
 def test_a_database_of_before_has_a_partition_for_each_pixel_and_slices_of_a_window() -> None:

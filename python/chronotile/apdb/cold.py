@@ -78,8 +78,8 @@ class ColdStorage:
         Each slice is written to a file, synced and counted, then dropped if it still holds exactly what was written; if
         others wrote to it meanwhile, it is written again. If a slice already has a file and got late rows or changes
         since, the new file contains both. Deleted records are left out. The call may be interrupted and repeated at any
-        point. Only one call at a time may replace files of a folder. On a cluster, each table takes at least 12 s, in
-        which writers learn that its slices will be dropped.
+        point. Only one call at a time may replace files of a folder. On a cluster, it takes at least 12 s, in which
+        writers learn that slices will be dropped.
 
         Parameters
         ----------
@@ -107,46 +107,67 @@ class ColdStorage:
 
     def _archive_before(self, limit: float, root: Path, keep: bool, dry_run: bool) -> list[ColdSlice]:
         written: list[ColdSlice] = []
-        for table in _TABLES:
-            dataset = self._tables.datasets[table].seeing_every_write()
+        for tables in self._sharing():
             if dry_run:
-                left = dataset.retire(before=limit, dry_run=True)
-                written += [
-                    ColdSlice(table, each.slice, _path(root, table, each.slice), each.rows, each.bytes) for each in left
-                ]
+                for parts in self._old(tables, limit).values():
+                    written += [
+                        ColdSlice(table, part.slice, _path(root, table, part.slice), part.rows, part.bytes)
+                        for table, part in parts.items()
+                        if part.rows
+                    ]
             else:
                 with ExitStack() as opened:
-                    written += self._move(dataset, table, limit, root, keep, opened)
-        return written
+                    written += self._move(tables, limit, root, keep, opened)
+        return sorted(written, key=lambda each: (_TABLES.index(each.table), each.slice))
+
+    def _sharing(self) -> list[tuple[str, ...]]:
+        """The tables, together where they share their slices."""
+        shared = self._tables.datasets[names.FORCED].shares_slices_with
+        return [_TABLES] if shared else [(table,) for table in _TABLES]
+
+    def _old(self, tables: tuple[str, ...], limit: float) -> dict[int, dict[str, SliceInfo]]:
+        """Slices that end at or before a time: what each of the tables has in them, by number."""
+        by_name = {names.dataset_name(table): table for table in tables}
+        slices: dict[int, dict[str, SliceInfo]] = {}
+        for name, parts in self._tables.group.retire(by_name, before=limit, dry_run=True).items():
+            for part in parts:
+                slices.setdefault(part.slice, {})[by_name[name]] = part
+        return slices
 
     def _move(
-        self, dataset: Dataset, table: str, limit: float, root: Path, keep: bool, opened: ExitStack
+        self, tables: tuple[str, ...], limit: float, root: Path, keep: bool, opened: ExitStack
     ) -> list[ColdSlice]:
-        """Write the files of a table's slices, and drop the slices that are completely archived."""
-        written: dict[int, ColdSlice] = {}
-        earlier: dict[int, Any] = {}
+        """Write the files of slices that tables share, and drop the slices that are completely archived."""
+        written: dict[tuple[str, int], ColdSlice] = {}
+        earlier: dict[tuple[str, int], Any] = {}
+        group, shared = self._tables.group, [names.dataset_name(table) for table in tables]
         if not keep:
             # Finish interrupted drops: their rows are already archived.
-            dataset.retire(unchanged=[])
-        left = dataset.retire(before=limit, dry_run=True)
+            group.retire(shared, unchanged=[])
+        left = self._old(tables, limit)
         for _ in range(_TRIES):
-            for part in left:
-                path = _path(root, table, part.slice)
-                if part.slice not in earlier:
-                    # Start each attempt from the original file: rows written by a failed attempt may have been removed
-                    # since.
-                    earlier[part.slice] = opened.enter_context(pq.ParquetFile(path)) if path.exists() else None
-                written[part.slice] = self._write_slice(dataset, table, part, path, earlier[part.slice])
+            for number, parts in left.items():
+                for table, part in parts.items():
+                    path, place = _path(root, table, number), (table, number)
+                    if place not in earlier:
+                        # Start each attempt from the original file: rows written by a failed attempt may have been
+                        # removed since.
+                        earlier[place] = opened.enter_context(pq.ParquetFile(path)) if path.exists() else None
+                    # Of tables that share a slice, one may have no row in it.
+                    if part.rows or earlier[place] is not None or place in written:
+                        dataset = self._tables.datasets[table].seeing_every_write()
+                        written[place] = self._write_slice(dataset, table, part, path, earlier[place])
             if keep or not left:
                 return list(written.values())
-            dropped = {part.slice for part in dataset.retire(unchanged=left)}
-            known = {part.slice for part in left} - dropped
-            left = [part for part in dataset.retire(before=limit, dry_run=True) if part.slice in known]
+            unchanged = [parts[tables[0]] for parts in left.values()]
+            dropped = {part.slice for part in group.retire(shared, unchanged=unchanged)[shared[0]]}
+            now = self._old(tables, limit)
+            left = {number: now[number] for number in left if number not in dropped and number in now}
         if left:
-            numbers = ", ".join(str(part.slice) for part in left)
+            numbers = ", ".join(str(number) for number in left)
             raise BusyError(
-                f"slices {numbers} of {table} were archived but not dropped, because other processes keep "
-                f"writing to them: repeat when the writers have ended",
+                f"slices {numbers} of {' and '.join(tables)} were archived but not dropped, because other processes "
+                f"keep writing to them: repeat when the writers have ended",
                 kind="slice-in-use",
             )
         return list(written.values())

@@ -93,7 +93,8 @@ class Density:
 
     def cell_bytes(self, schema: Schema, layout: Layout) -> dict[str, int]:
         """Bytes of the densest partition in one slice, by table: an upper bound, because chunks are compressed. Forced
-        sources are measured for objects seen within thirty days, so a transient gets one for each visit of a month.
+        sources are measured for objects seen within thirty days, so a transient gets one for each visit of a month. A
+        partition that sources and forced sources share has the bytes of both.
         """
 
         def found(table: str) -> int:
@@ -103,7 +104,11 @@ class Density:
             rows = visits * (known + new * visits if table == names.FORCED else known * self.detected + new)
             return round(rows * slice_days(layout, table) / _MONTH_DAYS * row_bytes(schema, table))
 
-        return {table: found(table) for table in names.MAIN_TABLES}
+        by_table = {table: found(table) for table in names.MAIN_TABLES}
+        if layout.shared:
+            both = by_table[names.SOURCE] + by_table[names.FORCED]
+            by_table |= {names.SOURCE: both, names.FORCED: both}
+        return by_table
 
     def layout(self, schema: Schema, base: Layout | None = None) -> Layout:
         """The layout nearest to `base` whose densest partition stays within ``base.cell_bytes_max`` in every slice.

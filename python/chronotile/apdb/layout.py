@@ -18,7 +18,7 @@ from chronotile.errors import InvalidInputError
 
 __all__ = ["Layout"]
 
-_SLICE_DAYS, _OBJECT_SLICE_DAYS, _MONTH_DAYS = 240, 360, 30
+_SLICE_DAYS, _OBJECT_SLICE_DAYS, _MONTH_DAYS = 120, 360, 30
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,9 @@ class Layout:
         longer windows are faster.
     slice, object_slice : str or int, optional
         Length of a slice, or its number of windows: the unit that is retired or archived. By default as many windows as
-        fit in 240 days, or 360 days for objects. Each partition of a cluster belongs to one slice, so a read of twelve
-        months touches two or three per pixel, and a partition of the published survey stays below 10 MiB.
+        fit in 120 days, or 360 days for objects. Each partition of a cluster belongs to one slice, and holds sources
+        and forced sources, so a read of twelve months touches three or four per pixel, and a partition of the published
+        survey stays below 10 MiB.
     partition_levels, object_partition_levels : int
         Number of levels by which a cluster's partition is coarser than a pixel: at 2, sixteen pixels share a partition;
         at 1, four. A footprint of several pixels is then read from few partitions. Ignored by other engines and with
@@ -91,6 +92,11 @@ class Layout:
                 kind="invalid-definition",
             )
 
+    @property
+    def shared(self) -> bool:
+        """Whether sources and forced sources share their slices, and so a cluster's partitions."""
+        return self.storage == "chunks"
+
     def partition_level(self, table: str) -> int:
         """Pixel level of a table's partitions on a cluster."""
         coarser = self.object_partition_levels if table == names.OBJECT else self.partition_levels
@@ -140,7 +146,9 @@ def create_table(archive: Archive, table: Table, layout: Layout) -> Dataset:
             name, schema=_with(table, {names.UPDATE: pa.int64()}), cell=place,
             time=times.mjd(names.TIME, scale="tai"), window=layout.window, slice=layout.slice, id=key, merge="latest",
             version=names.UPDATE, layout=layout.storage, partition_cells=layout.partition_cells(table.name),
-            group=names.GROUP, exist_ok=True,
+            group=names.GROUP,
+            slices_of=names.dataset_name(names.SOURCE) if table.name == names.FORCED and layout.shared else None,
+            exist_ok=True,
         )  # fmt: skip
     rule = cells.hash(*table.key) if table.key else cells.single()
     return archive.create(

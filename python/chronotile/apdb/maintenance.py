@@ -204,7 +204,7 @@ class Maintenance:
         limit = values.mjd_tai(before, "before")
         tables = [names.SOURCE, names.FORCED] + ([names.OBJECT] if objects else [])
         chosen = [names.dataset_name(table) for table in tables] + [names.VISITS]
-        return {name: self._tables.archive[name].retire(before=limit, dry_run=dry_run) for name in chosen}
+        return self._tables.group.retire(chosen, before=limit, dry_run=dry_run)
 
     # ------------------------------------------------------------------ taking out
 

@@ -79,7 +79,7 @@ def _moment(text: str | None) -> Any:
     "--slice",
     "slice_",
     metavar="LENGTH",
-    help="Length of a slice of sources (on a cluster, a table). Default: 240 days.",
+    help="Length of a slice of sources (on a cluster, a table). Default: 120 days.",
 )
 @click.option(
     "--partition-levels", type=click.IntRange(0, 4), default=2, show_default=True,
