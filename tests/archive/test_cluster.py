@@ -38,7 +38,7 @@ def url(shared_cluster: lab.Cluster, request: pytest.FixtureRequest) -> str:
 
 def suite_command(suite: str) -> list[str]:
     """The command that runs a suite of the engine's crate: the program that `cargo test` of all crates has built, or,
-    where there is none or an old one, `cargo test` of this crate, which compiles its dependencies anew."""
+    where there is none or an old one, cargo, which compiles what that would."""
     folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "deps"
     programs = [path for path in folder.glob(f"{suite}-*") if not path.suffix]
     newest = max(programs, key=lambda path: path.stat().st_mtime, default=None)
@@ -47,7 +47,7 @@ def suite_command(suite: str) -> list[str]:
         return [str(newest), "--nocapture"]
     if shutil.which("cargo") is None:
         pytest.skip("THE ENGINE'S CONFORMANCE SUITE IS NOT RUN: cargo is absent")
-    return ["cargo", "test", "--package", "chronotile-cassandra", "--test", suite, "--", "--nocapture"]
+    return ["cargo", "test", "--workspace", "--test", suite, "--", "--nocapture"]
 
 
 def run_claims(cluster: lab.Cluster, suite: str, only: str = "") -> str:
