@@ -38,13 +38,9 @@ SCHEMA = pa.schema(
 
 
 @pytest.fixture
-def keyspace(shared_cluster: lab.Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A name that no other test uses. The keyspace is dropped at the end: small nodes have room for few tables."""
-    name = keyspace_of(request)
-    yield name
-    with shared_cluster.nodes[0].connect() as connection:
-        for suffix in ("", "_c", "_2"):
-            connection.run(f"DROP KEYSPACE IF EXISTS {name}{suffix}")
+def keyspace(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses."""
+    return keyspace_of(request)
 
 
 @pytest.fixture
