@@ -80,7 +80,7 @@ def test_a_read_asks_for_no_more_replicas_than_it_was_told(
     """As while a cluster grows: a keyspace has three copies, and the two nodes to come are not there yet."""
     keyspace = keyspace_of(request)
     url = f"{single_node.url(keyspace)}?catalog_buckets=4"
-    with ct.open(url) as archive:
+    with ct.open(f"{url}&timeout_s=5") as archive:
         schema = {"id": "int64", "t": "timestamp[ms]"}
         values = archive.create("values", schema=schema, cell=ct.single(), time="t", window="30d", id="id")
         values.write({"id": [1, 2], "t": ["2026-03-01", "2026-03-02"]}, batch="first")
