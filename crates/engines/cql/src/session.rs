@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session_builder::SessionBuilder;
-use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
+use scylla::cluster::Node;
+use scylla::policies::load_balancing::{
+    DefaultPolicy, LoadBalancingPolicy, NodeIdentifier, SingleTargetLoadBalancingPolicy,
+};
 use scylla::policies::speculative_execution::{SimpleSpeculativeExecutionPolicy, SpeculativeExecutionPolicy};
 use scylla::policies::timestamp_generator::MonotonicTimestampGenerator;
 use scylla::response::query_result::QueryResult;
@@ -39,7 +42,9 @@ const KEEPALIVE_WAIT: Duration = Duration::from_secs(3);
 const SCHEMA_WAIT: Duration = Duration::from_secs(30);
 /// How long a change of the schema waits for every node that is up, and the pause between looks after that.
 const AGREEMENT_GRACE: Duration = Duration::from_secs(5);
-const AGREEMENT_PAUSE: Duration = Duration::from_millis(200);
+const AGREEMENT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a node is given to say which version of the schema it has.
+const VERSION_WAIT: Duration = Duration::from_secs(1);
 
 /// How one request is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +94,7 @@ impl Session {
             .keepalive_timeout(KEEPALIVE_WAIT)
             .connection_timeout(Duration::from_secs(5))
             .auto_await_schema_agreement(false)
+            .schema_agreement_interval(AGREEMENT_PAUSE)
             .driver_config_reporting(false)
             // A node that hung may carry out a request long after it was given up and repeated: with the time it was
             // made at it then changes nothing that is newer.
@@ -300,11 +306,19 @@ impl Session {
         Ok(())
     }
 
-    /// Whether more than half of all nodes have the same version of the schema, by what nodes say of each other.
+    /// Whether more than half of all nodes have the same version of the schema: by what each says itself, and, of those that
+    /// do not answer, by what others say of them, which is a second old.
     async fn most_have_one_schema(&self, call: &Call) -> Result<bool> {
         let unreadable = |error: &dyn std::fmt::Display| CqlError::Protocol { reason: error.to_string() };
-        // Two nodes may answer: each node counts once.
-        let mut versions: Vec<(CqlValue, CqlValue)> = Vec::new();
+        let state = self.inner.get_cluster_state();
+        let nodes = state.get_nodes_info();
+        let asked = nodes.iter().filter(|node| node.is_connected()).map(|node| self.schema_version_of(node));
+        // Two nodes may speak of a third: each node counts once.
+        let mut versions: Vec<(CqlValue, CqlValue)> =
+            futures::future::join_all(asked).await.into_iter().flatten().collect();
+        if most_agree(&versions, nodes.len()) {
+            return Ok(true);
+        }
         for table in ["local", "peers"] {
             let statement = self.prepare(&format!("SELECT host_id, schema_version FROM system.{table}"), true).await?;
             let found = self.execute(&statement, (), call).await?.into_rows_result().map_err(|e| unreadable(&e))?;
@@ -316,9 +330,21 @@ impl Session {
                 }
             }
         }
-        let nodes = self.inner.get_cluster_state().get_nodes_info().len().max(versions.len());
-        let with = |version: &CqlValue| versions.iter().filter(|(_, other)| other == version).count();
-        Ok(versions.iter().any(|(_, version)| 2 * with(version) > nodes))
+        Ok(most_agree(&versions, nodes.len().max(versions.len())))
+    }
+
+    /// A node's id and the version of the schema that it has. `None` where it does not say so soon.
+    async fn schema_version_of(&self, node: &Arc<Node>) -> Option<(CqlValue, CqlValue)> {
+        let mut statement = scylla::statement::unprepared::Statement::new(
+            "SELECT schema_version FROM system.local WHERE key = 'local'",
+        );
+        statement.set_consistency(Consistency::One);
+        statement.set_request_timeout(Some(VERSION_WAIT));
+        let there = SingleTargetLoadBalancingPolicy::new(NodeIdentifier::Node(node.clone()), None);
+        statement.set_load_balancing_policy(Some(there));
+        let found = self.inner.query_unpaged(statement, &[]).await.ok()?.into_rows_result().ok()?;
+        let (version,) = found.single_row::<(CqlValue,)>().ok()?;
+        Some((CqlValue::Uuid(node.host_id), version))
     }
 
     /// Level under which conditional writes are decided.
@@ -366,6 +392,12 @@ impl Session {
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
+}
+
+/// Whether more than half of so many nodes have the same version of the schema.
+fn most_agree(versions: &[(CqlValue, CqlValue)], nodes: usize) -> bool {
+    let with = |version: &CqlValue| versions.iter().filter(|(_, other)| other == version).count();
+    versions.iter().any(|(_, version)| 2 * with(version) > nodes)
 }
 
 fn with_call(statement: &PreparedStatement, call: &Call) -> PreparedStatement {
@@ -419,5 +451,18 @@ mod tests {
         assert_eq!(call(Some(Consistency::One)).lowered(&late), None);
         assert_eq!(call(Some(Consistency::Quorum)).lowered(&MISSING), None, "the same level would fail again");
         assert_eq!(call(None).lowered(&MISSING), None);
+    }
+
+    #[test]
+    fn more_than_half_of_all_nodes_must_have_one_version() {
+        let versions = |found: &[&str]| -> Vec<(CqlValue, CqlValue)> {
+            found.iter().enumerate().map(|(n, v)| (CqlValue::BigInt(n as i64), CqlValue::Text((*v).into()))).collect()
+        };
+        assert!(most_agree(&versions(&["a"]), 1));
+        assert!(most_agree(&versions(&["a", "b", "a"]), 3));
+        assert!(!most_agree(&versions(&["a"]), 2));
+        assert!(!most_agree(&versions(&["a", "a"]), 4));
+        assert!(!most_agree(&versions(&["a", "b", "c"]), 3));
+        assert!(!most_agree(&[], 0));
     }
 }
