@@ -137,9 +137,10 @@ impl Reader {
     /// The partitions of a slice that hold something, ascending.
     async fn existing(&self, slice: SliceId) -> Result<Vec<i64>, CqlError> {
         let key = self.home.names().partition;
-        let cql = format!("SELECT DISTINCT {key} FROM {} WHERE {}", self.home.place(slice), on_ring(key));
-        let each = |rows: &mut Vec<i64>, (partition,): (i64,)| rows.push(partition);
-        let read = || over_the_ring(&self.home.session, &cql, &self.call, each);
+        let place = self.home.place(slice);
+        let cql = format!("SELECT DISTINCT token({key}), {key} FROM {place} WHERE {}", on_ring(key));
+        let each = |rows: &mut Vec<i64>, (_, partition): (i64, i64)| rows.push(partition);
+        let read = || over_the_ring(&self.home.session, &cql, &self.call, |row: &(i64, i64)| row.0, each);
         let parts = unless_gone(&self.home, slice, &self.call, read).await?;
         let mut partitions: Vec<i64> = parts.unwrap_or_default().into_iter().flatten().collect();
         partitions.sort_unstable();
@@ -557,16 +558,17 @@ async fn fetch_some(
 pub(crate) async fn statistics(home: &Home, slice: SliceId, call: &Call) -> Result<Vec<TileStatistics>, CqlError> {
     let Names { partition, cell, window, id, rows, bytes, first_filtered, .. } = home.names();
     let (place, part) = (home.place(slice), on_ring(partition));
-    let cql = format!("SELECT {cell}, {window}, {id}, {rows}, {bytes} FROM {place} WHERE {part}{first_filtered}");
-    type Row = (Option<i64>, Option<i32>, Option<Vec<u8>>, Option<i32>, Option<i32>);
+    let columns = format!("token({partition}), {cell}, {window}, {id}, {rows}, {bytes}");
+    let cql = format!("SELECT {columns} FROM {place} WHERE {part}{first_filtered}");
+    type Row = (i64, Option<i64>, Option<i32>, Option<Vec<u8>>, Option<i32>, Option<i32>);
     let each = |tiles: &mut BTreeMap<Tile, TileStatistics>, row: Row| {
-        let (Some(cell), Some(window), Some(id), Some(rows), Some(bytes)) = row else { return };
+        let (_, Some(cell), Some(window), Some(id), Some(rows), Some(bytes)) = row else { return };
         let Some(id) = ChunkId::from_bytes(&id) else { return };
         let tile = Tile { cell: Cell(cell), window: Window(window) };
         let found = tiles.entry(tile).or_insert(TileStatistics::none(tile));
         found.add(id, rows as u32, u64::from(bytes as u32));
     };
-    let read = || over_the_ring(&home.session, &cql, call, each);
+    let read = || over_the_ring(&home.session, &cql, call, |row: &Row| row.0, each);
     let parts = unless_gone(home, slice, call, read).await?.unwrap_or_default();
     let tiles: BTreeMap<Tile, TileStatistics> = parts.into_iter().flatten().collect();
     Ok(tiles.into_values().collect())
@@ -577,11 +579,13 @@ fn on_ring(key: &str) -> String {
     format!("token({key}) >= ? AND token({key}) <= ?")
 }
 
-/// Reads a whole table by a statement with the condition of [`on_ring`], the ring in parts, several at once; each part is gathered by `each`.
+/// Reads a whole table by a statement with the condition of [`on_ring`], and gathers its rows with `each`. What comes in one page is one
+/// request; the rest of a larger table is read in parts of the ring, several at once. No partition is in two of the parts returned.
 async fn over_the_ring<R, T>(
     session: &Session,
     cql: &str,
     call: &Call,
+    token: impl Fn(&R) -> i64,
     each: impl Fn(&mut T, R) + Copy,
 ) -> Result<Vec<T>, CqlError>
 where
@@ -591,7 +595,18 @@ where
     let mut select: PreparedStatement = session.prepare(cql, true).await?;
     select.set_page_size(PAGE_ROWS.1 as i32);
     let select = &select;
-    let parts = ring_parts().map(|(first, last)| async move {
+    let (page, next) = session.page(select, (i64::MIN, i64::MAX), PagingState::start(), call).await?;
+    let page = page.into_rows_result().map_err(malformed)?;
+    let rows = page.rows::<R>().map_err(malformed)?.collect::<Result<Vec<R>, _>>().map_err(malformed)?;
+    // The partition that the page ends in may go on.
+    let from = match next.into_paging_control_flow() {
+        ControlFlow::Break(()) => None,
+        ControlFlow::Continue(_) => Some(rows.last().map_or(i64::MIN, &token)),
+    };
+    let mut gathered = T::default();
+    rows.into_iter().filter(|row| from.is_none_or(|from| token(row) < from)).for_each(|row| each(&mut gathered, row));
+    let Some(from) = from else { return Ok(vec![gathered]) };
+    let parts = ring_parts(from).map(|(first, last)| async move {
         let mut gathered = T::default();
         let mut state = PagingState::start();
         loop {
@@ -601,21 +616,26 @@ where
                 each(&mut gathered, row.map_err(malformed)?);
             }
             match next.into_paging_control_flow() {
-                ControlFlow::Break(()) => return Ok(gathered),
+                ControlFlow::Break(()) => return Ok::<_, CqlError>(gathered),
                 ControlFlow::Continue(next) => state = next,
             }
         }
     });
-    stream::iter(parts).buffered(RING_AT_ONCE).try_collect().await
+    let mut parts: Vec<T> = stream::iter(parts).buffered(RING_AT_ONCE).try_collect().await?;
+    parts.insert(0, gathered);
+    Ok(parts)
 }
 
-/// Inclusive ranges of tokens that together are the ring.
-fn ring_parts() -> impl Iterator<Item = (i64, i64)> {
-    let step = (1i128 << 64) / i128::from(RING_PARTS);
-    (0..i128::from(RING_PARTS)).map(move |part| {
-        let first = i128::from(i64::MIN) + part * step;
-        (first as i64, (first + step - 1) as i64)
-    })
+/// Inclusive ranges of tokens that together are the ring from a token on.
+fn ring_parts(from: i64) -> impl Iterator<Item = (i64, i64)> {
+    let (start, end) = (i128::from(from), i128::from(i64::MAX));
+    let step = ((end - start + 1) / i128::from(RING_PARTS)).max(1);
+    let part = move |part: i128| {
+        let first = start + part * step;
+        let last = if part + 1 == i128::from(RING_PARTS) { end } else { first + step - 1 };
+        (first as i64, last as i64)
+    };
+    (0..i128::from(RING_PARTS)).map(part).filter(|(first, last)| first <= last)
 }
 
 #[cfg(test)]
@@ -640,8 +660,10 @@ mod tests {
 
     #[test]
     fn the_parts_of_the_ring_are_the_ring() {
-        let parts: Vec<_> = ring_parts().collect();
-        assert_eq!((parts[0].0, parts[parts.len() - 1].1), (i64::MIN, i64::MAX));
-        assert!(parts.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0));
+        for from in [i64::MIN, -1, 0, 7, i64::MAX - 20, i64::MAX - 16, i64::MAX - 15] {
+            let parts: Vec<_> = ring_parts(from).collect();
+            assert_eq!((parts[0].0, parts[parts.len() - 1].1), (from, i64::MAX));
+            assert!(parts.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "{parts:?}");
+        }
     }
 }
