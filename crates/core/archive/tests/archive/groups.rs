@@ -393,6 +393,36 @@ async fn one_scan_serves_reads_of_datasets_that_share_slices() {
 }
 
 #[tokio::test]
+async fn a_shared_scan_that_fails_fails_all_of_its_reads() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let old = tables("old", 12);
+    write_all(&survey(&store).await, old.clone(), named("visit")).await.unwrap();
+    let mut struck_reads = 0;
+    for at in 0.. {
+        let (faulty, struck) = failing(store.clone(), at, true, false);
+        let group = archive(&faulty).group("survey").await;
+        let reads = || NAMES.map(|name| (name, ReadRequest::default())).to_vec();
+        let found = match group {
+            Ok(group) => group.read(reads()).await,
+            Err(error) => Err(error),
+        };
+        if !struck.load(Ordering::SeqCst) {
+            break;
+        }
+        match found {
+            Err(_) => struck_reads += 1,
+            Ok(found) => {
+                for ((_, expected), (schema, batches)) in old.iter().zip(found) {
+                    let rows = arrow_select::concat::concat_batches(&schema, &batches).unwrap();
+                    assert_eq!(id_notes(&rows), id_notes(expected), "call {at}");
+                }
+            }
+        }
+    }
+    assert!(struck_reads > 3, "{struck_reads}");
+}
+
+#[tokio::test]
 async fn datasets_share_only_slices_that_fit() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let archive = archive(&store);
