@@ -1,0 +1,62 @@
+"""Writes the golden archives of this version: `python scripts/golden.py`, with Java and Maven for the one on a cluster.
+
+They are written once for each version of the archive format; tests open them with every later version.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from support_golden import FORMAT, GOLDEN, content, fill
+
+import chronotile as ct
+from chronotile_tools import lab
+from chronotile_tools.lab import places
+
+KEYSPACE = "golden"
+
+
+def main() -> None:
+    """Write the archive in a file, the dump of a keyspace, and what readers find in both."""
+    folder = GOLDEN / f"v{FORMAT}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "archive.db"
+        with ct.open(path) as archive:
+            fill(archive)
+            expected = content(archive)
+        (folder / "archive.db.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        os.environ[places.HOME_VARIABLE] = made
+        with lab.up("golden", nodes=1) as cluster:
+            with ct.open(cluster.url(KEYSPACE)) as archive:
+                fill(archive)
+                assert content(archive) == expected, "a cluster returns other rows than a file"
+            (folder / "keyspace.json.gz").write_bytes(gzip.compress(json.dumps(dump(cluster)).encode(), mtime=0))
+        shutil.rmtree(made, ignore_errors=True)
+    (folder / "content.json.gz").write_bytes(gzip.compress(json.dumps(expected, indent=0).encode(), mtime=0))
+
+
+def dump(cluster: lab.Cluster) -> list[dict[str, Any]]:
+    """The tables of the keyspace: how each is made, and its rows as JSON."""
+    with cluster.nodes[0].connect() as connection:
+        names = connection.run(f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{KEYSPACE}'").rows
+        tables = []
+        for (name,) in sorted(names):
+            described = connection.run(f"DESCRIBE TABLE {KEYSPACE}.{name} WITH INTERNALS")
+            create = described.rows[0][described.columns.index("create_statement")]
+            rows = [row for (row,) in connection.run(f"SELECT JSON * FROM {KEYSPACE}.{name}").rows]
+            tables.append({"name": name, "create": create, "rows": rows})
+    return tables
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Golden archives: what was stored once, as every later version must find it.
+
+`fill` stores something of everything that the format has. `content` says what a reader finds, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import chronotile as ct
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden"
+FORMAT = 1
+"""Version of the archive format that the golden archives of folder ``v1`` have."""
+
+_DAY = 86_400_000_000
+_START = 1_767_225_600_000_000
+"""2026-01-01T00:00 UTC, in microseconds."""
+Content = dict[str, Any]
+
+
+def fill(archive: ct.Archive) -> None:
+    """Store datasets of several kinds, in batches that are replaced, removed, consolidated and retired."""
+    _points(archive)
+    _versions(archive)
+    _lines(archive)
+    _survey(archive)
+
+
+def _points(archive: ct.Archive) -> None:
+    """Process history: decimals at even distances, a status, gaps; one window retired, a column added."""
+    points = archive.create(
+        "points", schema={"tag": "int64", "t": "timestamp[us, UTC]", "value": "float64", "status": "int32"},
+        cell=ct.key("tag"), time="t", window="1d", slice="2d", id=["tag", "t"],
+    )  # fmt: skip
+    for day in range(6):
+        rows = np.arange(200)
+        points.write(
+            {
+                "tag": np.repeat([3, -7], 100),
+                "t": pa.array(_START + day * _DAY + (rows % 100) * 600_000_000, pa.timestamp("us", "UTC")),
+                "value": np.round(np.where(rows % 17 == 16, np.nan, 20 + rows * 0.01 + day), 2),
+                "status": pa.array(np.where(rows % 10, 0, 0x4000_0000), pa.int32()),
+            },
+            batch=f"day-{day}",
+        )
+    points.consolidate()
+    points.retire(before="2026-01-03T00:00:00Z")
+    points.add_columns(pa.schema([pa.field("note", pa.string())]), {"note": "none"})
+    points.write(
+        {
+            "tag": [3], "t": pa.array([_START + 6 * _DAY], pa.timestamp("us", "UTC")), "value": [-0.0],
+            "status": pa.array([1], pa.int32()), "note": ["restarted"],
+        },
+        batch="day-6",
+    )  # fmt: skip
+
+
+def _versions(archive: ct.Archive) -> None:
+    """Records with versions: consolidation parts older ones; batches replaced and removed."""
+    dataset = archive.create(
+        "states",
+        schema={
+            "id": "int64", "mjd": "float64", "ra": "float64", "dec": "float64", "version": "int64", "mag": "float32",
+            "flags": "uint16", "seen": "bool", "price": "decimal128(9, 2)", "spectrum": "list<float32>",
+            "raw": "binary",
+        },
+        cell=ct.sky("ra", "dec", level=9), time=ct.mjd("mjd", scale="tai"), window="30d", id="id", merge="latest",
+        version="version", moves="5arcsec", retention="3650d",
+    )  # fmt: skip
+    for version in range(4):
+        dataset.write(states(version, 120), batch=f"version-{version}")
+    dataset.write(states(3, 100), batch="version-3", replace=True)
+    dataset.write(states(9, 10), batch="withdrawn")
+    dataset.remove_batch("withdrawn")
+    dataset.consolidate()
+    dataset.write(states(4, 20), batch="version-4")
+
+
+def states(version: int, count: int) -> pa.Table:
+    rng = np.random.default_rng(version)
+    ids = np.arange(count)
+    return pa.table(
+        {
+            "id": ids,
+            "mjd": 61_000.0 + (ids % 3) * 20 + version / 8,
+            "ra": 150 + 0.03 * (ids % 20) + 1e-6 * version,
+            "dec": -2 + 0.03 * (ids // 20),
+            "version": np.full(count, version),
+            "mag": rng.normal(19, 1, count).astype("float32"),
+            "flags": pa.array(ids % 5, pa.uint16()),
+            "seen": pa.array([None if row % 7 == 0 else row % 2 == 0 for row in ids.tolist()]),
+            "price": pa.array([Decimal(row) / 4 for row in ids.tolist()], pa.decimal128(9, 2)),
+            "spectrum": pa.array(
+                [[row / 2] * (row % 4) if row % 9 else None for row in ids.tolist()], pa.list_(pa.float32())
+            ),
+            "raw": pa.array([bytes([row % 256]) * (row % 3) for row in ids.tolist()]),
+        }
+    )
+
+
+def _lines(archive: ct.Archive) -> None:
+    """Log lines: filters of texts, rows without ids, an index."""
+    lines = archive.create(
+        "lines", schema={"host": "utf8", "t": "timestamp[ms]", "line": "utf8", "level": "utf8"},
+        cell=ct.hash("host", buckets=4), time="t", window="1d", text="line",
+    )  # fmt: skip
+    count = 600
+    lines.write(
+        {
+            "host": [f"host-{row % 3}" for row in range(count)],
+            "t": pa.array([_START // 1_000 + row * 300_000 for row in range(count)], pa.timestamp("ms")),
+            "line": [
+                f"session {row * 7919 % 1000} {('closed', 'opened')[row % 2]} für user-{row % 11}"
+                for row in range(count)
+            ],
+            "level": [None if row % 50 == 0 else ("info", "error")[row % 5 == 0] for row in range(count)],
+        },
+        batch="first",
+    )  # fmt: skip
+    lines.create_index(["level"], name="by_level")
+    lines.build_indexes()
+
+
+def _survey(archive: ct.Archive) -> None:
+    """A group of datasets, two of which share slices."""
+    for name, slices_of in (("objects", None), ("sources", None), ("forced", "sources")):
+        archive.create(
+            name, schema={"id": "int64", "mjd": "float64", "ra": "float64", "dec": "float64", "visit": "int64"},
+            cell=ct.sky("ra", "dec", level=8), time=ct.mjd("mjd"), window="30d", id=["id"], group="survey",
+            merge="latest" if name == "objects" else "append", slices_of=slices_of,
+            partition_cells=1 if name == "objects" else 4,
+        )  # fmt: skip
+    group = archive.group("survey")
+    for visit in range(5):
+        ids = np.arange(30)
+        rows = {
+            "mjd": np.full(30, 61_000.0 + 10 * visit), "ra": 10 + 0.05 * (ids % 6), "dec": np.full(30, 5.0),
+            "visit": np.full(30, visit),
+        }  # fmt: skip
+        tables = {
+            "objects": {"id": ids, **rows},
+            "sources": {"id": 1_000 * visit + ids, **rows},
+            "forced": {"id": 1_000 * visit + ids + 500, **rows},
+        }
+        group.write(tables, batch=f"visit-{visit}")
+    group.remove_batch("visit-1")
+    group["sources"].consolidate()
+    group["objects"].consolidate()
+
+
+READS: dict[str, Callable[[ct.Archive], Any]] = {
+    "points": lambda a: a["points"].read(order_by=["tag", "t"]).to_arrow(),
+    "points of a tag and period": lambda a: (
+        a["points"].read(keys=[3], start="2026-01-04T02:00:00Z", end="2026-01-04T03:00:00Z").to_arrow()
+    ),
+    "states": lambda a: a["states"].read(order_by=["id"]).to_arrow(),
+    "all versions": lambda a: a["states"].read(history=True, order_by=["id", "version"]).to_arrow(),
+    "states of a region": lambda a: a["states"].read(region=ct.circle(150.2, -1.9, 0.1), order_by=["id"]).to_arrow(),
+    "lines": lambda a: a["lines"].read(where=["line contains user-7"], order_by=["t"]).to_arrow(),
+    "levels": lambda a: a["lines"].count_by("level").sort_by("level"),
+    "survey": lambda a: pa.concat_tables(
+        [table.sort_by([("mjd", "ascending"), ("id", "ascending")]) for table in _of_survey(a).values()]
+    ),
+}
+
+
+def _of_survey(archive: ct.Archive) -> dict[str, pa.Table]:
+    return archive.group("survey").read({"objects": {}, "sources": {"start": 61_000.0}, "forced": {"end": 61_035.0}})
+
+
+def content(archive: ct.Archive) -> Content:
+    """What a reader finds, in terms of JSON."""
+    found: Content = {
+        name: json.loads(json.dumps(read(archive).to_pylist(), default=_text)) for name, read in READS.items()
+    }
+    found["batches"] = {
+        name: sorted([str(batch.key), batch.rows, batch.rows_retired] for batch in archive[name].batches())
+        for name in archive.datasets()
+    }
+    return found
+
+
+def _text(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
