@@ -141,10 +141,11 @@ impl CassandraStore {
 
     /// How the catalog is read.
     fn seen(&self) -> Call {
-        match self.lenient {
+        let call = match self.lenient {
             true => requests::seen(self.session(), self.read.consistency),
             false => requests::certain(self.session()),
-        }
+        };
+        Call { timeout: self.read.timeout, ..call }
     }
 
     fn session(&self) -> &Session {
