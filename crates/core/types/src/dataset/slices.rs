@@ -1,0 +1,281 @@
+//! Windows and slices of a dataset, and how those of a group's datasets are told apart.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DatasetSpec, SpecError, StorageLayout};
+use crate::time::TimeSpec;
+use crate::{DatasetName, SliceId, Window};
+
+/// That a dataset belongs to a group: datasets that are written together, of which a batch is complete in all or in none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// Name of the group. Engines and the catalog keep chunks and batches of all its datasets under it.
+    pub group: DatasetName,
+    /// Number of the dataset in it. It stands in the upper bits of the dataset's slices.
+    pub number: u8,
+    /// The dataset whose slices it shares; `None` where it has slices of its own. Chunks of datasets that share slices lie in the same
+    /// tables and partitions, and are dropped together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices_of: Option<SliceOwner>,
+}
+
+/// A dataset of a group whose slices are shared by others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SliceOwner {
+    /// Its name.
+    pub dataset: DatasetName,
+    /// Its number in the group.
+    pub number: u8,
+}
+
+/// The greatest number of datasets in a group.
+pub const GROUP_DATASETS_MAX: usize = 16;
+/// Slice 0 of dataset `n` of a group is slice `n << GROUP_SLICE_BITS` of the group.
+const GROUP_SLICE_BITS: u32 = 27;
+/// A dataset of a group has as many slices before the epoch as after it.
+const GROUP_SLICES_HALF: i32 = 1 << (GROUP_SLICE_BITS - 1);
+/// Where a dataset shares slices, window 0 of it is window `d << SHARED_WINDOW_BITS` in them, `d` being its number less that of the
+/// dataset whose slices they are.
+const SHARED_WINDOW_BITS: u32 = 27;
+/// A dataset that may share slices has as many windows before the epoch as after it.
+const SHARED_WINDOWS_HALF: i32 = 1 << (SHARED_WINDOW_BITS - 1);
+/// Datasets with shorter windows share no slices: they would run out of windows after some centuries.
+const SHARED_WINDOW_SECONDS_MIN: i64 = 300;
+
+impl Membership {
+    /// A dataset of this group with slices of its own, whose number is not given yet.
+    pub fn of(group: DatasetName) -> Self {
+        Self { group, number: 0, slices_of: None }
+    }
+
+    /// The number of the dataset whose slices it has.
+    fn slice_owner(&self) -> u8 {
+        self.slices_of.as_ref().map_or(self.number, |owner| owner.number)
+    }
+
+    fn first_slice(&self) -> i32 {
+        i32::from(self.slice_owner()) << GROUP_SLICE_BITS
+    }
+
+    fn first_window(&self) -> i32 {
+        i32::from(self.number.saturating_sub(self.slice_owner())) << SHARED_WINDOW_BITS
+    }
+
+    /// The number of the dataset that a slice of a group belongs to; others may share it.
+    pub fn owner_of(slice: SliceId) -> u8 {
+        (slice.0.saturating_add(GROUP_SLICES_HALF) >> GROUP_SLICE_BITS) as u8
+    }
+}
+
+impl DatasetSpec {
+    /// Ticks in one window.
+    pub fn window_ticks(&self) -> i64 {
+        TimeSpec::ticks_of(self.time_type(), self.window).unwrap_or(1).max(1)
+    }
+
+    /// The window that holds a tick; `None` beyond what indexes of windows and slices count.
+    pub fn window_of(&self, tick: i64) -> Option<Window> {
+        let number = i32::try_from(tick.div_euclid(self.window_ticks())).ok()?;
+        let slice = number.div_euclid(self.windows_per_slice as i32);
+        let has_slice = self.group.is_none() || (-GROUP_SLICES_HALF..GROUP_SLICES_HALF).contains(&slice);
+        let has_window = !self.may_share_slices() || (-SHARED_WINDOWS_HALF..SHARED_WINDOWS_HALF).contains(&number);
+        (has_slice && has_window).then(|| self.window_numbered(number))
+    }
+
+    /// The window that holds a tick, or else the last one there is in its direction.
+    pub fn window_near(&self, tick: i64) -> Window {
+        let (first, last) = self.windows();
+        self.window_of(tick).unwrap_or(if tick < 0 { first } else { last })
+    }
+
+    /// Its windows, first and last.
+    pub fn windows(&self) -> (Window, Window) {
+        if !self.may_share_slices() {
+            return (Window(i32::MIN), Window(i32::MAX));
+        }
+        (self.window_numbered(-SHARED_WINDOWS_HALF), self.window_numbered(SHARED_WINDOWS_HALF - 1))
+    }
+
+    /// First tick of one of its windows.
+    pub fn window_start(&self, window: Window) -> i64 {
+        i64::from(self.own_window(window)).saturating_mul(self.window_ticks())
+    }
+
+    /// The number of one of its windows among these alone.
+    pub fn own_window(&self, window: Window) -> i32 {
+        window.0.wrapping_sub(self.first_window())
+    }
+
+    fn window_numbered(&self, number: i32) -> Window {
+        Window(number.wrapping_add(self.first_window()))
+    }
+
+    /// Window 0, as it is named in its slices: another one than 0 where it shares those of another dataset.
+    pub fn first_window(&self) -> i32 {
+        self.group.as_ref().map_or(0, Membership::first_window)
+    }
+
+    /// Whether its windows leave room for those of datasets that share its slices.
+    fn may_share_slices(&self) -> bool {
+        self.group.is_some() && self.window.seconds() >= SHARED_WINDOW_SECONDS_MIN
+    }
+
+    /// The slice that holds a window.
+    pub fn slice_of(&self, window: Window) -> SliceId {
+        let slice = self.own_window(window).div_euclid(self.windows_per_slice as i32);
+        let Some(group) = &self.group else { return SliceId(slice) };
+        SliceId(group.first_slice() + slice.clamp(-GROUP_SLICES_HALF, GROUP_SLICES_HALF - 1))
+    }
+
+    /// Half-open range of ticks of a slice.
+    pub fn slice_ticks(&self, slice: SliceId) -> (i64, i64) {
+        let width = self.window_ticks().saturating_mul(i64::from(self.windows_per_slice));
+        let start = i64::from(self.own_slice(slice)).saturating_mul(width);
+        (start, start.saturating_add(width))
+    }
+
+    /// The number of one of its slices among these alone.
+    pub fn own_slice(&self, slice: SliceId) -> i32 {
+        slice.0 - self.group.as_ref().map_or(0, Membership::first_slice)
+    }
+
+    /// One of its slices by its number among these alone.
+    pub fn slice_numbered(&self, number: i32) -> SliceId {
+        SliceId(number.saturating_add(self.group.as_ref().map_or(0, Membership::first_slice)))
+    }
+
+    /// Whether a slice that lies under [`DatasetSpec::stored_as`] is of this dataset, or shared by it.
+    pub fn has_slice(&self, slice: SliceId) -> bool {
+        self.group.as_ref().is_none_or(|group| group.slice_owner() == Membership::owner_of(slice))
+    }
+
+    /// Whether a window of a slice that lies under [`DatasetSpec::stored_as`] is of this dataset.
+    pub fn has_window(&self, slice: SliceId, window: Window) -> bool {
+        let (first, last) = self.windows();
+        self.has_slice(slice) && (first..=last).contains(&window)
+    }
+
+    /// The name that its slices are called by: that of the dataset whose slices it shares, or its own.
+    pub fn slices_named(&self) -> &DatasetName {
+        let owner = self.group.as_ref().and_then(|group| group.slices_of.as_ref());
+        owner.map_or(&self.name, |owner| &owner.dataset)
+    }
+
+    /// Refuses to share the slices of another dataset of its group.
+    ///
+    /// # Errors
+    /// Slices or partitions of another kind, a layout that is not chunks, short windows.
+    pub fn check_sharing(&self, owner: &Self) -> Result<(), SpecError> {
+        let refuse = |value: String, expected| Err(SpecError::Limit { setting: "slices_of", value, expected });
+        let name = owner.name.to_string();
+        if owner.group.as_ref().is_none_or(|group| group.slices_of.is_some()) {
+            return refuse(name, "name the dataset whose slices they are, not one that shares them");
+        }
+        if self.layout != StorageLayout::Chunks || owner.layout != StorageLayout::Chunks {
+            return refuse(format!("{name} with layout rows"), "only datasets with layout chunks share slices");
+        }
+        let shape = |spec: &Self| {
+            (spec.window, spec.windows_per_slice, spec.partition_cells, spec.time.format, spec.time.scale)
+        };
+        if shape(self) != shape(owner) {
+            return refuse(
+                name,
+                "datasets that share slices have the same window, slice, partition_cells, time format and scale",
+            );
+        }
+        if self.window.seconds() < SHARED_WINDOW_SECONDS_MIN {
+            return refuse(
+                format!("{name} with windows of {}", self.window),
+                "windows of datasets that share slices last 5 minutes or more",
+            );
+        }
+        Ok(())
+    }
+
+    /// The name under which engine and catalog keep its chunks and batches: that of its group, or its own.
+    pub fn stored_as(&self) -> &DatasetName {
+        self.group.as_ref().map_or(&self.name, |group| &group.group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::spec;
+    use super::*;
+
+    #[test]
+    fn slices_of_the_datasets_of_a_group_are_different_ones() {
+        let of = |number| DatasetSpec {
+            group: Some(Membership { number, ..Membership::of(DatasetName::new("survey").unwrap()) }),
+            ..spec()
+        };
+        for number in 0..GROUP_DATASETS_MAX as u8 {
+            let spec = of(number);
+            for window in [i32::MIN, -GROUP_SLICES_HALF, -1, 0, 1, GROUP_SLICES_HALF - 1, i32::MAX] {
+                let slice = spec.slice_of(Window(window));
+                assert_eq!(Membership::owner_of(slice), number, "{number} {window}");
+                let others = (0..GROUP_DATASETS_MAX as u8).filter(|other| of(*other).has_slice(slice)).count();
+                assert_eq!(others, 1);
+                let counted = (-GROUP_SLICES_HALF..GROUP_SLICES_HALF).contains(&window);
+                assert_eq!(spec.own_slice(slice) == window, counted);
+                assert_eq!(spec.slice_numbered(spec.own_slice(slice)), slice);
+                if let Some(tick) = i64::from(window).checked_mul(spec.window_ticks()) {
+                    assert_eq!(spec.window_of(tick), counted.then_some(Window(window)));
+                    assert!(!counted || spec.slice_ticks(slice).0 == tick);
+                }
+            }
+            assert_eq!(spec.stored_as().as_str(), "survey");
+        }
+        assert_eq!(spec().stored_as(), &spec().name);
+    }
+
+    #[test]
+    fn windows_of_datasets_that_share_slices_are_different_ones() {
+        let of = |number| {
+            let slices_of = (number > 2).then(|| SliceOwner { dataset: DatasetName::new("owner").unwrap(), number: 2 });
+            let membership = Membership { number, slices_of, ..Membership::of(DatasetName::new("survey").unwrap()) };
+            let window = "5m".parse().unwrap();
+            DatasetSpec { group: Some(membership), window, windows_per_slice: 3, ..spec() }
+        };
+        let (owner, others) = (of(2), [3, 4, 15].map(of));
+        for tick in [0, -1, 61_000 * 86_400_000_000, -(SHARED_WINDOWS_HALF as i64) * owner.window_ticks()] {
+            let window = owner.window_of(tick).unwrap();
+            let slice = owner.slice_of(window);
+            let mut seen = vec![window];
+            for other in &others {
+                let shared = other.window_of(tick).unwrap();
+                assert_eq!(other.slice_of(shared), slice);
+                assert_eq!(
+                    (other.own_window(shared), other.window_start(shared)),
+                    (window.0, owner.window_start(window))
+                );
+                assert_eq!(
+                    (other.slices_named().as_str(), other.slice_ticks(slice)),
+                    ("owner", owner.slice_ticks(slice))
+                );
+                let holds = |spec: &DatasetSpec| spec.has_window(slice, shared);
+                assert!(holds(other) && !holds(&owner) && others.iter().filter(|spec| holds(spec)).count() == 1);
+                seen.push(shared);
+            }
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), 4);
+        }
+        let after_all = i64::from(SHARED_WINDOWS_HALF) * owner.window_ticks();
+        assert_eq!(owner.window_of(after_all), None);
+        assert_eq!(owner.window_near(i64::MAX), Window(SHARED_WINDOWS_HALF - 1));
+        assert_eq!(others[0].window_near(i64::MIN), others[0].windows().0);
+        assert_eq!(others[0].slices_named(), others[2].slices_named());
+    }
+
+    #[test]
+    fn windows_and_slices_floor_toward_the_past() {
+        let mut spec = spec().checked().unwrap();
+        spec.windows_per_slice = 2;
+        let width = spec.window_ticks();
+        assert_eq!(spec.window_of(-1), Some(Window(-1)));
+        assert_eq!(spec.window_of(width), Some(Window(1)));
+        assert_eq!(spec.slice_of(Window(-1)), SliceId(-1));
+        assert_eq!(spec.slice_ticks(SliceId(-1)), (-2 * width, 0));
+    }
+}
