@@ -17,7 +17,7 @@ use crate::read::shared_scan::{Part, hand_out};
 pub(crate) async fn share_scans(store: &Arc<dyn Store>, queries: &mut [Query]) -> Result<()> {
     let mut sets: Vec<Vec<usize>> = Vec::new();
     for (at, query) in queries.iter().enumerate().filter(|(_, query)| may_share(query)) {
-        match sets.iter_mut().find(|set| are_together(&queries[set[0]], query)) {
+        match sets.iter_mut().find(|set| set.iter().all(|other| are_together(&queries[*other], query))) {
             Some(set) => set.push(at),
             None => sets.push(vec![at]),
         }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use crate::error::{ArchiveError, Result};
 
 /// Groups of chunks that wait for one of the reads.
-const WAITING: usize = 4;
+const WAITING: usize = 2;
 
 /// What a read gets of a scan: chunks, or that there are no more.
 type Message = Result<Option<Vec<Chunk>>>;

@@ -263,7 +263,7 @@ async fn cut_off(work: Work, store: &Arc<dyn Store>, call: u64, after: bool, dea
     struck.load(Ordering::SeqCst)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn slices_of_one_dataset_are_retired_by_themselves() {
     for (store, _folder) in engines() {
         for store in weakened(&store) {
@@ -294,7 +294,7 @@ async fn slices_of_one_dataset_are_retired_by_themselves() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn slices_that_are_shared_are_retired_together() {
     for (store, _folder) in engines() {
         for store in weakened(&store) {
