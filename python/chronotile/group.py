@@ -170,19 +170,31 @@ class Group:
         DatasetNotFoundError
             A dataset is not in the group.
         InvalidInputError
-            A dataset shares its slices with one that is not named; and as for :meth:`Dataset.retire`.
+            A dataset shares its slices with one that is not named; `before` is given for datasets whose time columns
+            differ in type, format or scale; and as for :meth:`Dataset.retire`.
         BusyError
             As for :meth:`Dataset.retire`.
         """
         wanted = arguments.name_list(datasets, "datasets")
         if not wanted:
             raise InvalidInputError("name the datasets to retire", kind="invalid-request")
+        axes = {(self[name].time.format, self[name].time.scale, self._time_type(name)) for name in wanted}
+        if before is not None and len(axes) > 1:
+            raise InvalidInputError(
+                f"the time columns of {', '.join(wanted)} differ in type, format or scale: give older_than, or retire "
+                "them in several calls",
+                kind="invalid-request",
+            )
         limit = retire_limit(self[wanted[0]].time, before, older_than, unchanged, dry_run)
         if isinstance(limit, list):
             found = self._native.retire_unchanged(wanted, limit)
         else:
             found = self._native.retire(wanted, *limit, dry_run)
         return {name: [self[name].slice_info(part) for part in parts] for name, parts in found}
+
+    def _time_type(self, name: str) -> str:
+        dataset = self[name]
+        return dataset.column_types[dataset.time.column]
 
     def _info(self, info: dict[str, Any]) -> GroupBatchInfo:
         datasets = {name: self[name].batch_info(part) for name, part in info.pop("datasets").items()}

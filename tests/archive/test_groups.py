@@ -199,6 +199,10 @@ def test_slices_that_are_shared_are_retired_together(tmp_path: Path) -> None:
             group.retire([], before=61030.0)
         with pytest.raises(ct.InvalidInputError, match="only one of"):
             group.retire(["sources", "forced"], before=61030.0, older_than="1d")
+        # A number is a day for one of these, and a second for the other.
+        archive.create("notes", schema={"t": "timestamp[s]"}, cell=ct.single(), time="t", group="survey")
+        with pytest.raises(ct.InvalidInputError, match="differ in type, format or scale"):
+            archive.group("survey").retire(["objects", "notes"], before=61030.0)
         with pytest.raises(ct.InvalidInputError, match="has no retention"):
             group.retire(["sources", "forced"])
         dropped = group.retire(["sources", "forced"], unchanged=planned["forced"])
