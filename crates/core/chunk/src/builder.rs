@@ -6,6 +6,7 @@ use arrow_data::ArrayData;
 use arrow_schema::DataType;
 use chronotile_types::Damage;
 
+use crate::bit_packed::BitPacked;
 use crate::bits::{Bits, Validity, for_each_one, for_each_word};
 use crate::layout::{Kind, Node};
 use crate::number::{Narrow, widen};
@@ -291,6 +292,24 @@ pub(crate) fn push_narrow(
             push_fixed(values, width, &plain, Some(bitmap), count);
         }
     }
+}
+
+/// Appends numbers in bits, `present` of them, for every row that is not null.
+pub(crate) fn push_bit_packed(
+    values: &mut MutableBuffer,
+    width: usize,
+    packed: &BitPacked,
+    bitmap: Option<&[u8]>,
+    (count, present): (usize, usize),
+) {
+    if bitmap.is_none() {
+        let start = values.len();
+        values.extend_zeros(count * width);
+        return packed.fill(width, &mut values.as_slice_mut()[start..]);
+    }
+    let mut plain = vec![0; present * width];
+    packed.fill(width, &mut plain);
+    push_fixed(values, width, &plain, bitmap, count);
 }
 
 /// Appends `count` zeros of `width` bytes and calls `fill` on those whose bit is set.

@@ -5,7 +5,7 @@ use chronotile_types::{Damage, DamageKind};
 
 use crate::bits::count_ones;
 use crate::builder::{
-    Budget, Builder, Store, push_bools, push_bytes, push_constant, push_fixed, push_lens, push_narrow,
+    Budget, Builder, Store, push_bit_packed, push_bools, push_bytes, push_constant, push_fixed, push_lens, push_narrow,
     push_uniform_bool,
 };
 use crate::columnar_write::{
@@ -16,7 +16,7 @@ use crate::decimal::{Scale, push_decimals};
 use crate::layout::{Kind, Node};
 use crate::number::{Number, numbers, push_sequence};
 use crate::packed::{pco_decompress, read_packed};
-use crate::small_read::read_narrow;
+use crate::small_read::{Narrowed, read_narrow};
 use crate::stats::{ColumnStats, NODE_HAS_NAN, NODE_STATS, read_stats};
 use crate::wire::Reader;
 
@@ -158,11 +158,13 @@ fn read_fixed(
         }
         (CODEC_CONSTANT, _) => push_constant(values, reader.take(width)?, bitmap, rows),
         (CODEC_ZERO, _) => values.extend_zeros(rows * width),
-        (CODEC_NARROW, Some(number)) if number.is_integer() => {
-            let narrow = read_narrow(reader, width)?;
-            let distances = read_packed(reader, present * narrow.width, &mut scratch)?;
-            push_narrow(values, width, &narrow, distances, bitmap, rows);
-        }
+        (CODEC_NARROW, number) => match read_narrow(reader, width, number, present)? {
+            Narrowed::Bytes(narrow) => {
+                let distances = read_packed(reader, present * narrow.width, &mut scratch)?;
+                push_narrow(values, width, &narrow, distances, bitmap, rows);
+            }
+            Narrowed::Bits(packed) => push_bit_packed(values, width, &packed, bitmap, (rows, present)),
+        },
         (CODEC_PCO, Some(number)) => {
             let len = reader.size(reader.rest().len())?;
             let packed = reader.take(len)?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::bit_packed::Plan;
 use crate::decimal::Decimals;
 use crate::extract::{NodeData, Sink, Values};
 use crate::number::{Number, narrowest, numbers, put_narrow, with_integer};
@@ -27,6 +28,8 @@ pub(crate) const NODE_ALL_NULL: u8 = 1 << 4;
 
 /// A faster codec wins over a smaller one that saves less than one byte in this many.
 const WORTH: usize = 32;
+/// The same of pco beside numbers in bits: it takes ten times as long to read, and for some hundred values longer still.
+const WORTH_PCO: usize = 8;
 /// Where exceptions are more than one in so many values, pco is tried on the floats as well.
 const VALUES_PER_RARE_EXCEPTION: usize = 256;
 /// Fewer values are not looked at as a sequence.
@@ -99,15 +102,22 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
     let narrow = narrowest(bytes, number);
     let narrow_bytes = narrow.map(|(_, narrow)| width + 2 + bytes.len() / width * narrow);
     let plain_bytes = 1 + bytes.len();
-    let fast_bytes = narrow_bytes.unwrap_or(plain_bytes).min(plain_bytes);
-    let is_worth = |len: usize| len + fast_bytes / WORTH < fast_bytes;
+    let whole_bytes = narrow_bytes.unwrap_or(plain_bytes).min(plain_bytes);
+    let in_bits = Plan::of(bytes, number).filter(|plan| plan.len + whole_bytes / WORTH < whole_bytes);
+    let (fast_bytes, worth) = match &in_bits {
+        Some(plan) if level == PCO_LEVEL => (plan.len, WORTH_PCO),
+        Some(plan) => (plan.len, WORTH),
+        None => (whole_bytes, WORTH),
+    };
+    let is_worth = |len: usize| len + fast_bytes / worth < fast_bytes;
     let decimals = Decimals::of(bytes, number);
     let has_rare_exceptions = decimals
         .as_ref()
         .is_some_and(|decimals| decimals.exceptions.len() * VALUES_PER_RARE_EXCEPTION <= bytes.len() / width);
     let decimals =
         decimals.map(|decimals| decimal_bytes(&decimals, bytes, width)).filter(|coded| is_worth(coded.len()));
-    let pco = if has_rare_exceptions && decimals.is_some() { None } else { pco_compress(bytes, number, level) };
+    let is_hopeless = has_rare_exceptions && decimals.is_some() || in_bits.as_ref().is_some_and(|plan| plan.is_noise);
+    let pco = if is_hopeless { None } else { pco_compress(bytes, number, level) };
     let pco = pco.filter(|pco| is_worth(pco.len() + varint_len(pco.len() as u64)));
     match (decimals, pco, narrow) {
         (Some(decimals), pco, _) if pco.as_ref().is_none_or(|pco| decimals.len() <= pco.len()) => {
@@ -118,6 +128,10 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
             put_varint(out, pco.len() as u64);
             out.extend_from_slice(&pco);
             CODEC_PCO
+        }
+        (_, None, _) if let Some(plan) = in_bits => {
+            plan.put(out, bytes, number);
+            CODEC_NARROW
         }
         (_, None, Some((base, narrow_width))) => {
             out.extend_from_slice(&base.to_le_bytes()[..width]);
@@ -311,14 +325,15 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
         #[test]
-        fn pco_is_chosen_where_it_saves_more_than_one_byte_in_thirty_two(values in any_integers()) {
+        fn pco_is_chosen_where_it_saves_enough(values in any_integers()) {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             if is_uniform(&bytes, 8) || sequence(&bytes, Number::I64).is_some() {
                 return Ok(());
             }
             // A byte says whether what follows is packed; base and width stand before distances.
             let narrow = narrowest(&bytes, Number::I64).map_or(usize::MAX, |(_, width)| 1 + 8 + 1 + values.len() * width);
-            let fast = narrow.min(1 + bytes.len());
+            let whole = narrow.min(1 + bytes.len());
+            let in_bits = Plan::of(&bytes, Number::I64).map(|plan| plan.len).filter(|len| len + whole / 32 < whole);
             let mut pco = Vec::new();
             if let Some(packed) = pco_compress(&bytes, Number::I64, PCO_LEVEL) {
                 put_varint(&mut pco, packed.len() as u64);
@@ -326,7 +341,8 @@ mod tests {
             }
             let mut out = Vec::new();
             let codec = put_fixed(&mut out, &bytes, 8, Some(Number::I64), PCO_LEVEL);
-            let is_worth = !pco.is_empty() && pco.len() + fast / 32 < fast;
+            let (fast, worth) = in_bits.map_or((whole, 32), |len| (len, 8));
+            let is_worth = !pco.is_empty() && pco.len() + fast / worth < fast;
             prop_assert_eq!(codec == CODEC_PCO, is_worth, "{} bytes for {}", pco.len(), fast);
             let bytes_max = if is_worth { pco.len() } else { fast };
             prop_assert!(out.len() <= bytes_max, "{} bytes for {}", out.len(), bytes_max);

@@ -10,7 +10,7 @@ use crate::head::{Binding, BodyLayout, ChunkRows, Sealed, Zone, put_head};
 use crate::layout::Layout;
 use crate::number::Number;
 use crate::packed::{Compression, compress};
-use crate::small_write::{SmallWriter, put_small};
+use crate::small_write::{Packing, SmallWriter, put_small};
 use crate::text::put_filters;
 use crate::wire::put_varint;
 use crate::{DECODED_BYTES_MAX, ROWS_MAX};
@@ -79,7 +79,7 @@ pub fn encode_as(
     check(layout, rows, zone)?;
     let rows = &one_origin_unsaid(rows);
     let (body, compression, block_bytes) = match form {
-        BodyLayout::Small => compressed(small_block(layout, rows)?),
+        BodyLayout::Small => compressed(small_block(layout, rows, Packing::Bits)?),
         BodyLayout::Columnar => {
             let body = columnar_body(layout, rows)?;
             let len = body.len();
@@ -104,7 +104,7 @@ pub fn encode_plain(
 ) -> Result<Encoded, EncodeError> {
     check(layout, rows, zone)?;
     let rows = &one_origin_unsaid(rows);
-    let block = small_block(layout, rows)?;
+    let block = small_block(layout, rows, Packing::Bytes)?;
     let len = block.len();
     seal(BodyLayout::Small, (block, Compression::None, len), schema_version, rows, zone, unique_ids, binding)
 }
@@ -115,7 +115,7 @@ pub fn encode_plain(
 /// As [`encode`].
 pub fn plain_body(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeError> {
     check_rows(layout, rows)?;
-    small_block(layout, &one_origin_unsaid(rows))
+    small_block(layout, &one_origin_unsaid(rows), Packing::Bytes)
 }
 
 /// Row origins say nothing where there is one origin.
@@ -229,9 +229,9 @@ fn hidden(rows: &ChunkRows, mut put: impl FnMut(NodeData)) {
 }
 
 /// The block of the small form.
-fn small_block(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeError> {
+fn small_block(layout: &Layout, rows: &ChunkRows, packing: Packing) -> Result<Vec<u8>, EncodeError> {
     let columns = layout.columns().len();
-    let mut writer = SmallWriter::with_capacity(layout.nodes_before(columns), 4096);
+    let mut writer = SmallWriter::with_capacity(layout.nodes_before(columns), 4096, packing);
     let (mut decoded_bytes, mut scratch) = (0, Scratch::default());
     for column in 0..columns {
         extract_column(layout, rows, column, &mut writer, &mut decoded_bytes, &mut scratch)?;
@@ -240,7 +240,7 @@ fn small_block(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeError
     hidden(rows, |data| {
         let at = block.len();
         block.push(0);
-        block[at] = put_small(&mut block, &data);
+        block[at] = put_small(&mut block, &data, packing);
     });
     writer.append_to(&mut block);
     Ok(block)

@@ -15,6 +15,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("chunk bytes are little-endian and are copied as they are");
 
+mod bit_packed;
 mod bits;
 mod builder;
 mod columnar_read;

@@ -10,7 +10,7 @@ use crate::bits::{Bits, count_ones, get, pack};
 use crate::builder::{Budget, Builder, Store, TOO_LONG, append_short, push_bytes, push_uniform_bool};
 use crate::layout::{Kind, Node};
 use crate::number::{Number, widen};
-use crate::small_read::{BAD_TAG, Opened, SmallReader, sum};
+use crate::small_read::{BAD_TAG, Narrowed, Opened, SmallReader, read_narrow, sum};
 use crate::small_write::{SHAPE_CONSTANT, SHAPE_NARROW, SHAPE_PLAIN, SHAPE_ZERO, TAG_ALL_NULL};
 
 /// Rows that are picked: ascending, each once.
@@ -172,15 +172,18 @@ impl SmallReader<'_> {
                 picked.push_fixed(values, width, |_| value);
             }
             SHAPE_NARROW => {
-                let narrow = self.narrow(width, number)?;
-                let distances = self.payload.take(opened.present * narrow.width)?;
                 let start = values.len();
                 values.extend_zeros(picked.len() * width);
                 let slots = values.as_slice_mut()[start..].chunks_exact_mut(width);
-                for (slot, place) in slots.zip(&picked.places) {
-                    if let Some(place) = place {
-                        widen(&narrow, &distances[*place as usize * narrow.width..][..narrow.width], width, slot);
+                let wanted = slots.zip(&picked.places).filter_map(|(slot, place)| Some((slot, (*place)? as usize)));
+                match read_narrow(&mut self.payload, width, number, opened.present)? {
+                    Narrowed::Bytes(narrow) => {
+                        let distances = self.payload.take(opened.present * narrow.width)?;
+                        for (slot, place) in wanted {
+                            widen(&narrow, &distances[place * narrow.width..][..narrow.width], width, slot);
+                        }
                     }
+                    Narrowed::Bits(packed) => wanted.for_each(|(slot, place)| packed.put_value(place, slot)),
                 }
             }
             _ => values.extend_zeros(picked.len() * width),

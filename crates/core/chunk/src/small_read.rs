@@ -2,9 +2,10 @@
 
 use chronotile_types::Damage;
 
+use crate::bit_packed::{BitPacked, IN_BITS};
 use crate::bits::count_ones;
 use crate::builder::{
-    Budget, Builder, Store, push_bools, push_bytes, push_constant, push_fixed, push_lens, push_narrow,
+    Budget, Builder, Store, push_bit_packed, push_bools, push_bytes, push_constant, push_fixed, push_lens, push_narrow,
     push_uniform_bool,
 };
 use crate::layout::{Kind, Node};
@@ -115,10 +116,13 @@ impl<'a> SmallReader<'a> {
                 _ => return Err(BAD_TAG),
             },
             (Store::Fixed { width, values }, Kind::Fixed { number, .. }) => {
-                let width = *width;
-                let narrow = self.narrow(width, *number)?;
-                let distances = self.payload.take(present * narrow.width)?;
-                push_narrow(values, width, &narrow, distances, bitmap, rows);
+                match read_narrow(&mut self.payload, *width, *number, present)? {
+                    Narrowed::Bytes(narrow) => {
+                        let distances = self.payload.take(present * narrow.width)?;
+                        push_narrow(values, *width, &narrow, distances, bitmap, rows);
+                    }
+                    Narrowed::Bits(packed) => push_bit_packed(values, *width, &packed, bitmap, (rows, present)),
+                }
             }
             (Store::Var { utf8, offsets, bytes }, _) => {
                 let (total, repeated) = self.read_lens(opened, offsets, rows)?;
@@ -156,13 +160,6 @@ impl<'a> SmallReader<'a> {
             (Store::List { item, .. }, Kind::List(item_node)) => self.read(item_node, item, 0, budget),
             _ => Ok(()),
         }
-    }
-
-    pub(crate) fn narrow(&mut self, width: usize, number: Option<Number>) -> Result<Narrow<'a>, Damage> {
-        if !number.is_some_and(Number::is_integer) {
-            return Err(BAD_TAG);
-        }
-        read_narrow(&mut self.payload, width)
     }
 
     /// Appends the ends of values or lists; returns the sum of their lengths, and the length if one stands for all.
@@ -211,7 +208,7 @@ impl<'a> SmallReader<'a> {
                     SHAPE_PLAIN => present * width,
                     SHAPE_CONSTANT => *width,
                     SHAPE_ZERO => 0,
-                    _ => present * self.narrow(*width, *number)?.width,
+                    _ => rest_of_narrow(&mut self.payload, *width, *number, present)?,
                 };
                 self.payload.take(len)?;
             }
@@ -257,13 +254,38 @@ pub(crate) fn sum(lens: &[u8]) -> usize {
     lens.iter().map(|len| usize::from(*len)).sum()
 }
 
-/// Reads the base and the width of distances.
-pub(crate) fn read_narrow<'a>(reader: &mut Reader<'a>, width: usize) -> Result<Narrow<'a>, Damage> {
+/// What follows the base and the width of distances.
+pub(crate) enum Narrowed<'a> {
+    /// Nothing has been read of the distances.
+    Bytes(Narrow<'a>),
+    /// All has been read.
+    Bits(BitPacked<'a>),
+}
+
+/// Reads the base and the width of `count` distances, and these where they are in bits.
+pub(crate) fn read_narrow<'a>(
+    reader: &mut Reader<'a>,
+    width: usize,
+    number: Option<Number>,
+    count: usize,
+) -> Result<Narrowed<'a>, Damage> {
+    let number = number.ok_or(BAD_TAG)?;
     let base = reader.take(width)?;
     match reader.u8()? {
-        narrow @ (1 | 2 | 4) if usize::from(narrow) < width => Ok(Narrow { base, width: usize::from(narrow) }),
+        bits if bits & IN_BITS != 0 => Ok(Narrowed::Bits(BitPacked::read(reader, base, bits, number, count)?)),
+        narrow @ (1 | 2 | 4) if usize::from(narrow) < width && number.is_integer() => {
+            Ok(Narrowed::Bytes(Narrow { base, width: usize::from(narrow) }))
+        }
         _ => Err(Damage::malformed("distances of unknown width")),
     }
+}
+
+/// Reads what stands before `count` distances, and gives the bytes that are left of them.
+fn rest_of_narrow(reader: &mut Reader, width: usize, number: Option<Number>, count: usize) -> Result<usize, Damage> {
+    Ok(match read_narrow(reader, width, number, count)? {
+        Narrowed::Bytes(narrow) => count * narrow.width,
+        Narrowed::Bits(_) => 0,
+    })
 }
 
 /// Reads a hidden column of `rows` numbers, which is never null: a tag in a byte of its own, then the values.
@@ -274,11 +296,13 @@ pub(crate) fn read_hidden(reader: &mut Reader, number: Number, rows: usize) -> R
         SHAPE_PLAIN => return Ok(reader.take(rows * width)?.to_vec()),
         SHAPE_CONSTANT => push_constant(&mut values, reader.take(width)?, None, rows),
         SHAPE_ZERO => values.extend_zeros(rows * width),
-        SHAPE_NARROW => {
-            let narrow = read_narrow(reader, width)?;
-            let distances = reader.take(rows * narrow.width)?;
-            push_narrow(&mut values, width, &narrow, distances, None, rows);
-        }
+        SHAPE_NARROW => match read_narrow(reader, width, Some(number), rows)? {
+            Narrowed::Bytes(narrow) => {
+                let distances = reader.take(rows * narrow.width)?;
+                push_narrow(&mut values, width, &narrow, distances, None, rows);
+            }
+            Narrowed::Bits(packed) => push_bit_packed(&mut values, width, &packed, None, (rows, rows)),
+        },
         _ => return Err(BAD_TAG),
     }
     Ok(values.as_slice().to_vec())
@@ -291,7 +315,7 @@ pub(crate) fn skip_hidden(reader: &mut Reader, number: Number, rows: usize) -> R
         SHAPE_PLAIN => rows * width,
         SHAPE_CONSTANT => width,
         SHAPE_ZERO => 0,
-        SHAPE_NARROW => rows * read_narrow(reader, width)?.width,
+        SHAPE_NARROW => rest_of_narrow(reader, width, Some(number), rows)?,
         _ => return Err(BAD_TAG),
     };
     reader.take(len).map(|_| ())

@@ -1,8 +1,9 @@
 //! The small block: a tag of four bits per node, then the values of each node. Meant for a handful of rows, where any
 //! directory would cost more than the values.
 
+use crate::bit_packed::Plan;
 use crate::extract::{NodeData, Sink, Values};
-use crate::number::{narrowest, put_narrow};
+use crate::number::{Number, narrowest, put_narrow};
 use crate::wire::put_varint;
 
 /// The low two bits of a tag: how the present values are written.
@@ -16,17 +17,33 @@ pub(crate) const TAG_BITMAP: u8 = 4;
 /// Every row is null, or there are no rows. No other bit is set.
 pub(crate) const TAG_ALL_NULL: u8 = 8;
 
+/// Whether numbers may be written in bits.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Packing {
+    /// Whole bytes, of which every release makes the same.
+    #[default]
+    Bytes,
+    Bits,
+}
+
+/// Below this many values whole bytes take less time to write and to read, and little more room.
+const PACKED_VALUES_MIN: usize = 48;
+/// Numbers in bits must save one byte in so many.
+const WORTH: usize = 16;
+
 /// Gathers tags and values.
 #[derive(Default)]
 pub(crate) struct SmallWriter {
     tags: Vec<u8>,
     node_count: usize,
     payload: Vec<u8>,
+    packing: Packing,
 }
 
 impl SmallWriter {
-    pub(crate) fn with_capacity(nodes: usize, payload: usize) -> Self {
-        Self { tags: Vec::with_capacity(nodes.div_ceil(2)), node_count: 0, payload: Vec::with_capacity(payload) }
+    pub(crate) fn with_capacity(nodes: usize, payload: usize, packing: Packing) -> Self {
+        let (tags, payload) = (Vec::with_capacity(nodes.div_ceil(2)), Vec::with_capacity(payload));
+        Self { tags, node_count: 0, payload, packing }
     }
 
     /// Appends tags and values to `out`.
@@ -39,7 +56,7 @@ impl SmallWriter {
 
 impl Sink for SmallWriter {
     fn node(&mut self, data: NodeData) {
-        let tag = put_small(&mut self.payload, &data);
+        let tag = put_small(&mut self.payload, &data, self.packing);
         if self.node_count.is_multiple_of(2) {
             self.tags.push(tag);
         } else if let Some(last) = self.tags.last_mut() {
@@ -50,7 +67,7 @@ impl Sink for SmallWriter {
 }
 
 /// Appends the bitmap and values of a node and returns its tag.
-pub(crate) fn put_small(out: &mut Vec<u8>, data: &NodeData) -> u8 {
+pub(crate) fn put_small(out: &mut Vec<u8>, data: &NodeData, packing: Packing) -> u8 {
     if data.present == 0 {
         return TAG_ALL_NULL;
     }
@@ -63,7 +80,7 @@ pub(crate) fn put_small(out: &mut Vec<u8>, data: &NodeData) -> u8 {
     };
     let shape = match &data.values {
         Values::Bool(bits) => put_bools(out, bits, data.present),
-        Values::Fixed { width, number, bytes } => put_fixed(out, bytes, *width, *number),
+        Values::Fixed { width, number, bytes } => put_fixed(out, bytes, *width, *number, packing),
         Values::Var { lens, bytes } => put_var(out, lens, bytes),
         Values::List { lens } => put_lens(out, lens),
         Values::Struct => SHAPE_PLAIN,
@@ -96,7 +113,7 @@ fn put_bools(out: &mut Vec<u8>, bits: &[u8], count: usize) -> u8 {
     }
 }
 
-fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<crate::number::Number>) -> u8 {
+fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Number>, packing: Packing) -> u8 {
     if is_uniform(bytes, width) {
         let value = &bytes[..width];
         if value.iter().all(|byte| *byte == 0) {
@@ -105,9 +122,20 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<crate
         out.extend_from_slice(value);
         return SHAPE_CONSTANT;
     }
-    if let Some(number) = number
-        && let Some((base, narrow_width)) = narrowest(bytes, number)
+    let narrow = number.and_then(|number| Some((number, narrowest(bytes, number)?)));
+    let narrow_bytes = narrow.map(|(_, (_, narrow))| width + 1 + bytes.len() / width * narrow);
+    let whole_bytes = narrow_bytes.unwrap_or(bytes.len());
+    if packing == Packing::Bits
+        && bytes.len() >= PACKED_VALUES_MIN * width
+        && let Some(number) = number
+        && let Some(plan) = Plan::of(bytes, number)
+        && plan.is_varied
+        && plan.len + whole_bytes / WORTH < whole_bytes
     {
+        plan.put(out, bytes, number);
+        return SHAPE_NARROW;
+    }
+    if let Some((number, (base, narrow_width))) = narrow {
         out.extend_from_slice(&base.to_le_bytes()[..width]);
         out.push(narrow_width as u8);
         put_narrow(out, bytes, number, base, narrow_width);

@@ -13,7 +13,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{
+    ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray, UInt8Array, UInt16Array, UInt64Array,
+};
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{Field, Schema};
@@ -25,7 +27,7 @@ use chronotile_types::BatchId;
 use common::*;
 use xxhash_rust::xxh3::xxh3_64;
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 11] = [
     "small_types",
     "small_nested",
     "small_lz4",
@@ -35,6 +37,8 @@ const NAMES: [&str; 9] = [
     "columnar_decimals",
     "consolidated",
     "text_filters",
+    "small_bits",
+    "columnar_bits",
 ];
 
 fn folder() -> PathBuf {
@@ -83,6 +87,29 @@ fn numbers(rng: &mut Rng, rows: usize) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
+/// Noise of every width and sign around some value, with a few values far away.
+fn noise(rng: &mut Rng, rows: usize) -> RecordBatch {
+    let mut bits = |around: u64, count: u32| -> Vec<u64> {
+        (0..rows)
+            .map(|i| if i % 31 == 7 { rng.next() } else { around.wrapping_add(rng.next() >> (64 - count)) })
+            .collect()
+    };
+    let (small, medium, large, signed) = (bits(100, 5), bits(9_000, 11), bits(1 << 40, 23), bits(u64::MAX - 500, 10));
+    let flux: Vec<Option<f32>> = (0..rows).map(|_| (!rng.chance(10)).then(|| (rng.unit() - 0.5) as f32)).collect();
+    let positive: Vec<f32> = (0..rows).map(|_| (1_000.0 * rng.unit()) as f32).collect();
+    let position: Vec<f64> = (0..rows).map(|_| 287.0 + 0.18 * rng.unit()).collect();
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("u8", Arc::new(UInt8Array::from_iter_values(small.iter().map(|value| *value as u8)))),
+        ("u16", Arc::new(UInt16Array::from_iter_values(medium.iter().map(|value| *value as u16)))),
+        ("u64", Arc::new(UInt64Array::from(large))),
+        ("i64", Arc::new(Int64Array::from_iter_values(signed.iter().map(|value| *value as i64)))),
+        ("flux", Arc::new(Float32Array::from(flux))),
+        ("positive", Arc::new(Float32Array::from(positive))),
+        ("position", Arc::new(Float64Array::from(position))),
+    ];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
 /// Repeated text and numbers of a log, which LZ4 shortens even in a small block.
 fn repetitive(rows: usize) -> RecordBatch {
     let line = |i: usize| format!("Received block blk_{i:08} of size 67108864 from /10.251.91.84");
@@ -117,6 +144,8 @@ fn build(name: &str) -> (RecordBatch, Encoded) {
         "columnar_nested" => (BodyLayout::Columnar, nested(&mut rng, 40)),
         "columnar_decimals" => (BodyLayout::Columnar, decimal_batch(&mut rng, 700)),
         "text_filters" => (BodyLayout::Columnar, lines(600)),
+        "small_bits" => (BodyLayout::Small, noise(&mut rng, 100)),
+        "columnar_bits" => (BodyLayout::Columnar, noise(&mut rng, 300)),
         _ => (BodyLayout::Columnar, numbers(&mut rng, 700)),
     };
     let layout = Layout::new(batch.schema()).unwrap();
