@@ -10,6 +10,7 @@
 //! All angles in the public interface are degrees (ICRS or any other spherical frame), areas are steradians.
 
 mod angle;
+mod approximate;
 mod cover;
 mod cube;
 mod error;

@@ -1,4 +1,5 @@
 use crate::SkyError;
+use crate::approximate::{Approximate, BLOCK, Side};
 use crate::pixelization::check_positions;
 use crate::polygon::{self, Polygon};
 use crate::vector::{RAD, Vec3, is_position, normalized_degrees};
@@ -8,6 +9,8 @@ use std::fmt;
 
 /// Below this many points one thread is faster than waking the others.
 const PARALLEL_ROWS_MIN: usize = 20_000;
+/// Points that a thread takes at a time.
+const PART_ROWS: usize = 4_096;
 
 /// The outline of a [`Region`] as it was given, in degrees.
 #[derive(Debug, Clone, PartialEq)]
@@ -213,12 +216,33 @@ impl Region {
             return Err(SkyError::LengthMismatch { ra: ra.len(), dec: dec.len(), out: ra.len() });
         }
         check_positions(ra, dec)?;
-        let holds = |(&ra, &dec): (&f64, &f64)| self.holds(ra, dec);
-        Ok(if ra.len() < PARALLEL_ROWS_MIN {
-            ra.iter().zip(dec).map(holds).collect()
+        let mut inside = vec![false; ra.len()];
+        if ra.len() < PARALLEL_ROWS_MIN {
+            self.test_all(ra, dec, &mut inside);
         } else {
-            ra.par_iter().with_min_len(4_096).zip(dec).map(holds).collect()
-        })
+            let parts = inside.par_chunks_mut(PART_ROWS).zip(ra.par_chunks(PART_ROWS)).zip(dec.par_chunks(PART_ROWS));
+            parts.for_each(|((inside, ra), dec)| self.test_all(ra, dec, inside));
+        }
+        Ok(inside)
+    }
+
+    /// Tests points that exist, by a fast approximation of where they lie unless they lie close to the boundary.
+    fn test_all(&self, ra: &[f64], dec: &[f64], inside: &mut [bool]) {
+        let mut blocks = Approximate::default();
+        for ((inside, ra), dec) in inside.chunks_mut(BLOCK).zip(ra.chunks(BLOCK)).zip(dec.chunks(BLOCK)) {
+            let verdicts = match &self.geometry {
+                Geometry::Polygon(polygon) => blocks.place(ra, dec).sides_of(&polygon.normals),
+                Geometry::Circle { center, radius_rad } => blocks.place(ra, dec).within(*center, *radius_rad),
+                Geometry::Box { .. } => &[Side::Unclear; BLOCK],
+            };
+            for (row, inside) in inside.iter_mut().enumerate() {
+                *inside = match verdicts[row] {
+                    Side::Inside => true,
+                    Side::Outside => false,
+                    Side::Unclear => self.holds(ra[row], dec[row]),
+                };
+            }
+        }
     }
 
     fn holds(&self, ra: f64, dec: f64) -> bool {
