@@ -7,6 +7,8 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow_schema::Schema;
@@ -142,6 +144,23 @@ enum Merging<'a> {
     WholeRead,
 }
 
+/// Decoded bytes that columns may take together, on whichever core they are decoded.
+struct Allowance {
+    bytes_max: usize,
+    taken: AtomicUsize,
+}
+
+impl Allowance {
+    fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, taken: AtomicUsize::new(0) }
+    }
+
+    /// Takes more bytes; whether all are still allowed.
+    fn allows(&self, bytes: usize) -> bool {
+        self.taken.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.bytes_max
+    }
+}
+
 struct Assembly<'a> {
     query: &'a Query,
     parts: &'a [ParsedChunk],
@@ -196,7 +215,7 @@ impl<'a> Assembly<'a> {
             bytes_max,
         };
         if !work.first.is_empty() {
-            let Some(rows) = work.decode(&work.first)? else { return Ok(None) };
+            let Some(rows) = work.decode(&work.first, &Allowance::new(bytes_max))? else { return Ok(None) };
             work.first_rows = rows;
         }
         Ok(Some(work))
@@ -216,12 +235,13 @@ impl<'a> Assembly<'a> {
     }
 
     /// Decodes columns of all rows; `None` where they take too many bytes.
-    fn decode(&self, columns: &[usize]) -> Result<Option<RecordBatch>> {
+    fn decode(&self, columns: &[usize], allowance: &Allowance) -> Result<Option<RecordBatch>> {
         let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
         set.reserve(self.row_count());
         for index in 0..self.parts.len() {
+            let before = set.bytes();
             self.append(index, |body, count| set.append_body(body, count))?;
-            if set.bytes() > self.bytes_max {
+            if !allowance.allows(set.bytes() - before) {
                 return Ok(None);
             }
         }
@@ -408,12 +428,31 @@ impl<'a> Assembly<'a> {
     /// All rows as they are.
     fn everything(&self) -> Result<Option<RecordBatch>> {
         let rest = self.rest();
-        let Some(rest_rows) = self.decode(&rest)? else { return Ok(None) };
+        let allowance = Allowance::new(self.bytes_max);
+        let decode = |columns: &[usize]| Ok(self.decode(columns, &allowance)?.map(|rows| rows.columns().to_vec()));
+        let Some(decoded) = self.on_two_cores(&rest, decode)? else { return Ok(None) };
         let column = |position: &usize| match rest.iter().position(|column| column == position) {
-            Some(place) => rest_rows.column(place).clone(),
+            Some(place) => decoded[place].clone(),
             None => self.first_column(*position),
         };
         self.shaped(self.query.output.iter().map(column).collect(), self.row_count()).map(Some)
+    }
+
+    /// Has `decode` decode columns, half of them on another core where that pays: columns are independent of each other.
+    fn on_two_cores(
+        &self,
+        columns: &[usize],
+        decode: impl Fn(&[usize]) -> Result<Option<Vec<ArrayRef>>> + Sync,
+    ) -> Result<Option<Vec<ArrayRef>>> {
+        /// Fewer encoded bytes take less time than to wake a thread.
+        const BYTES_MIN: usize = 128 << 10;
+        let bytes: usize = self.parts.iter().map(|part| part.head.body_bytes).sum();
+        if columns.len() < 2 || bytes < BYTES_MIN {
+            return decode(columns);
+        }
+        let (first, second) = columns.split_at(columns.len() / 2);
+        let (first, second) = rayon::join(|| decode(first), || decode(second));
+        Ok(first?.zip(second?).map(|(first, second)| [first, second].concat()))
     }
 
     /// Columns to return that are not decoded yet.
@@ -430,24 +469,42 @@ impl<'a> Assembly<'a> {
     /// The rows given, in their order.
     fn only(&self, rows: &[u32]) -> Result<Option<RecordBatch>> {
         let rest = self.rest();
-        let Some((rest_rows, within)) = self.decode_only(&rest, rows)? else { return Ok(None) };
-        let in_place = within.iter().copied().eq(0..rest_rows.num_rows() as u32);
-        let (whole, within) = (UInt32Array::from(rows.to_vec()), UInt32Array::from(within));
-        let failed = |e| self.frame().compute("selecting rows", e);
+        let allowance = Allowance::new(self.bytes_max);
+        let decode = |columns: &[usize]| self.decode_and_take(columns, rows, &allowance);
+        let Some(decoded) = self.on_two_cores(&rest, decode)? else { return Ok(None) };
+        let whole = UInt32Array::from(rows.to_vec());
         let mut columns = Vec::with_capacity(self.query.output.len());
         for position in &self.query.output {
             columns.push(match rest.iter().position(|column| column == position) {
-                Some(place) if in_place => rest_rows.column(place).clone(),
-                Some(place) => take(rest_rows.column(place), &within, None).map_err(failed)?,
-                None => take(&self.first_column(*position), &whole, None).map_err(failed)?,
+                Some(place) => decoded[place].clone(),
+                None => self.taken(&self.first_column(*position), &whole)?,
             });
         }
         self.shaped(columns, rows.len()).map(Some)
     }
 
+    /// Columns of the rows given, in their order; `None` where they take too many bytes.
+    fn decode_and_take(&self, columns: &[usize], rows: &[u32], allowance: &Allowance) -> Result<Option<Vec<ArrayRef>>> {
+        let Some((decoded, within)) = self.decode_only(columns, rows, allowance)? else { return Ok(None) };
+        if within.iter().copied().eq(0..decoded.num_rows() as u32) {
+            return Ok(Some(decoded.columns().to_vec()));
+        }
+        let within = UInt32Array::from(within);
+        decoded.columns().iter().map(|column| self.taken(column, &within)).collect::<Result<_>>().map(Some)
+    }
+
+    fn taken(&self, column: &ArrayRef, rows: &UInt32Array) -> Result<ArrayRef> {
+        take(column, rows, None).map_err(|e| self.frame().compute("selecting rows", e))
+    }
+
     /// Decodes columns of at least the rows given, and tells where these then are. Parts without any of them are left out; of
     /// parts with a few of them only those rows are decoded. `None` where they take too many bytes.
-    fn decode_only(&self, columns: &[usize], rows: &[u32]) -> Result<Option<(RecordBatch, Vec<u32>)>> {
+    fn decode_only(
+        &self,
+        columns: &[usize],
+        rows: &[u32],
+        allowance: &Allowance,
+    ) -> Result<Option<(RecordBatch, Vec<u32>)>> {
         let mut picked: Vec<Vec<u32>> = vec![vec![]; self.parts.len()];
         for row in rows {
             let part = self.part_of(*row);
@@ -457,6 +514,7 @@ impl<'a> Assembly<'a> {
         let mut starts = vec![0; self.parts.len()];
         for (index, picked) in picked.iter_mut().enumerate().filter(|(_, picked)| !picked.is_empty()) {
             starts[index] = set.rows() as u32;
+            let before = set.bytes();
             if self.bodies[index].has_rows_apart() && is_few(picked.len(), self.parts[index].head.rows as usize) {
                 picked.sort_unstable();
                 self.append(index, |body, count| set.append_rows(body, count, picked))?;
@@ -464,7 +522,7 @@ impl<'a> Assembly<'a> {
                 picked.clear();
                 self.append(index, |body, count| set.append_body(body, count))?;
             }
-            if set.bytes() > self.bytes_max {
+            if !allowance.allows(set.bytes() - before) {
                 return Ok(None);
             }
         }
