@@ -373,7 +373,7 @@ def published(**how: Any) -> load.Measured:
 
 
 def test_three_nodes_predict_the_published_twelve() -> None:
-    # DMTN-162: 1.65 s after 100,000 visits, and 4.5 s when twelve months are full.
+    # DMTN-184: 1.65 s after 100,000 visits, and 4.5 s when twelve months are full.
     assert load.plan(published(), SURVEY, TWELVE, visits=100_000).read_s == pytest.approx(1.65, rel=0.2)
     assert load.plan(published(), SURVEY, TWELVE).read_s == pytest.approx(4.5, rel=0.2)
 

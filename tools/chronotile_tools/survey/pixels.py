@@ -1,7 +1,7 @@
 """Find sky pixels that suit a detector: a Monte Carlo study of square detectors on pixelizations at several levels.
 
 For each pixelization and level: how many pixels a detector touches, their area against its own, and how many detectors
-would fit in a pixel (as in the spatial study DMTN-113 of the Rubin Observatory).
+would fit in a pixel (as in the spatial study of the Rubin Observatory's technote DMTN-156).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from chronotile.apdb import names
 from chronotile.errors import DataFileError
 from chronotile.pages import plot
 from chronotile.pages.markup import GAP, document, section, table
+from chronotile_tools import published
 from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2
 
 __all__ = ["Fit", "Logs", "ScalingResult", "figures", "page", "read_logs", "scaling", "text"]
@@ -30,13 +31,6 @@ TARGETS = (180_000, 300_000)
 PLATEAU_DAYS = 360.0
 VISITS_MIN, SHARE_MIN = 30, 0.1
 """Least number of visits for an extrapolation, and least share of the target that they must cover."""
-PUBLISHED = (
-    ("3 nodes, RF 1", 180_000, 10.0),
-    ("3 nodes, RF 3, QUORUM", 180_000, 23.0),
-    ("12 nodes", 100_000, 1.65),
-    ("12 nodes, plateau", 300_000, 4.5),
-)
-"""Seconds to read the three tables of a detector at a visit: DMTN-156 and DMTN-162 of the Rubin Observatory."""
 
 _TABLES = names.MAIN_TABLES
 _LABELS = {"read": "read, all three", "store": "store", **{name: f"read {name}" for name in _TABLES}}
@@ -359,13 +353,13 @@ def _figures(found: Sequence[Logs]) -> str:
 
 def _published(found: Sequence[Logs]) -> str:
     rows = []
-    for label, visit, seconds in PUBLISHED:
+    for each in published.FOOTPRINT_READS:
         ours = []
         for logs in found:
             flat = logs.plateau("read")
-            value = flat if "plateau" in label and flat else logs.at_visit("read", visit)
+            value = flat if "plateau" in each.label and flat else logs.at_visit("read", each.visits)
             ours.append(_pair(value) if value else "—")
-        rows.append([label, f"{visit:,}", f"{seconds:g} s", *ours])
+        rows.append([each.label, f"{each.visits:,}", f"{each.seconds:g} s", *ours])
     return table(["published", "visits", "seconds", *(logs.name for logs in found)], rows, "names")
 
 

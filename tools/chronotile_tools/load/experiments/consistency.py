@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 
-from chronotile_tools.load import published
+from chronotile_tools import published
 from chronotile_tools.load.arms import Arm, Comparison, run_arms
 from chronotile_tools.load.experiments.base import Bench, with_parameters
 from chronotile_tools.load.generator import Stream

@@ -9,9 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Self
 
-from chronotile_tools import lab
+from chronotile_tools import lab, published
 from chronotile_tools.lab.processes import Process
-from chronotile_tools.load import published
 from chronotile_tools.load.arms import Arm, Runs, run_arms
 from chronotile_tools.load.experiments.base import Bench, archive_url
 from chronotile_tools.load.generator import Stream
@@ -113,7 +112,7 @@ def _name(count: int) -> str:
 
 def _compare_with_published(bench: Bench, runs: Runs) -> None:
     rows = []
-    for count, then in published.OVERLOAD.items():
+    for count, then in published.CPU_BURNT.items():
         found = runs[_name(count)]
         now = [
             merged(run[f"node{node}"].histogram() for run in found).get_mean_value() / 1e3

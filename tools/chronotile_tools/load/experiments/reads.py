@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from chronotile_tools import lab
-from chronotile_tools.load import page, published
+from chronotile_tools import lab, published
+from chronotile_tools.load import page
 from chronotile_tools.load.arms import Runs
 from chronotile_tools.load.experiments.base import LATENCY_HEADER, Bench, latency_cells, mean_interval
 from chronotile_tools.load.generator import Stream

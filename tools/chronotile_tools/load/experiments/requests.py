@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from chronotile_tools import lab
-from chronotile_tools.load import page, published
+from chronotile_tools import lab, published
+from chronotile_tools.load import page
 from chronotile_tools.load.experiments.base import LATENCY_HEADER, Bench, archive_url, latency_cells, mean_interval
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.recording import Recording
@@ -92,7 +92,7 @@ def _show(
     bench: Bench, setups: list[str], history: History, written: float, speeds: Found, latencies: Found
 ) -> None:  # fmt: skip
     rows = []
-    for kind, (single, four) in published.REQUESTS.items():
+    for kind, (single, *_, four) in published.REQUESTS.items():
         for name in (kind, f"{kind} from values"):
             cells = [f"{speeds[setup, name].per_second:,.1f}" for setup in setups]
             rows.append([name, f"{single:g}", f"{four:g}", *cells])

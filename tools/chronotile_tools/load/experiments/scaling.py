@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from chronotile import apdb
 from chronotile.apdb import Layout
-from chronotile_tools import lab
-from chronotile_tools.load import published
+from chronotile_tools import lab, published
 from chronotile_tools.load.arms import RUNS_MIN, Arm, Run, Runs, run_arms
 from chronotile_tools.load.experiments.base import (
     HEMISPHERE_VISITS,
@@ -161,7 +160,7 @@ def _show(bench: Bench, survey: Survey, setups: list[_Setup]) -> None:
     bench.report.table("Reads by nodes and copies", words, header, rows)
     names = {setup.name: setup for setup in setups}
     one, three = names["3 nodes, RF 1"], names["3 nodes, RF 3"]
-    then = published.SCALING["3 nodes, RF 3, QUORUM", 180_000] / published.SCALING["3 nodes, RF 1", 180_000]
+    then = published.FOOTPRINT_READS_180K["Cassandra, QUORUM", 3] / published.FOOTPRINT_READS_180K["Cassandra", 1]
     now = f"{one.per_second / three.per_second:.2f}" if three.per_second else "nothing was done in the time"
     rows = [["RF 3 by majority over RF 1, three nodes, under load", f"{then:.2f}", now]]
     words = "A ratio of times a read. The number of nodes cannot be compared: here they share processors."

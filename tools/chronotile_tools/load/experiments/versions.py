@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from chronotile_tools import lab
-from chronotile_tools.load import published
+from chronotile_tools import lab, published
 from chronotile_tools.load.arms import Arm, interleaved, run_arms
 from chronotile_tools.load.experiments.base import Bench
 from chronotile_tools.load.generator import Stream

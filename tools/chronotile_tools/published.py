@@ -1,0 +1,158 @@
+"""Published figures that ours are compared with. This module is their only home.
+
+They were measured on other machines: compare ratios and shapes, not absolute times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "ALERTS_2020",
+    "CONSISTENCY",
+    "CPU_BURNT",
+    "FOOTPRINT_READS",
+    "FOOTPRINT_READS_180K",
+    "GROWING",
+    "HINTS",
+    "HISTORIAN_2023",
+    "HISTORIAN_GROWTH",
+    "REQUESTS",
+    "SETUPS",
+    "SURVEY_BYTES",
+    "VALIDATION_BYTES_PER_S",
+    "VERSIONS",
+    "FootprintRead",
+    "HintDelivery",
+    "SurveyBytes",
+]
+
+# ---------------------------------------------------------------------- alert production databases
+
+ALERTS_2020 = "DMTN-156 and DMTN-184, Rubin Observatory, 2020 and 2021"
+"""The prototypes of an alert production database: three machines, then 3, 6 and 12 nodes in a cloud."""
+
+
+@dataclass(frozen=True)
+class FootprintRead:
+    """Time of a detector's read of its three tables, while 189 detectors read at once.
+
+    Attributes
+    ----------
+    label : str
+        Cluster, replication factor and consistency level.
+    nodes, cores : int
+        Nodes, and hardware threads of all of them.
+    replication, consistency : int, str
+        Replication factor, and consistency level of reads.
+    visits : int
+        Visits stored before.
+    seconds : float
+        Mean of the detectors.
+    """
+
+    label: str
+    nodes: int
+    cores: int
+    replication: int
+    consistency: str
+    visits: int
+    seconds: float
+
+
+# Three machines: 2 x 14, 2 x 16 and 2 x 16 cores with two threads each. Nodes of the cloud: 32 virtual processors.
+_THREE_MACHINES, _CLOUD_NODE = 184, 32
+
+FOOTPRINT_READS = (
+    FootprintRead("3 nodes, RF 1", 3, _THREE_MACHINES, 1, "ONE", 180_000, 10.0),
+    FootprintRead("3 nodes, RF 3, QUORUM", 3, _THREE_MACHINES, 3, "QUORUM", 180_000, 23.0),
+    FootprintRead("3 nodes in a cloud, RF 3, QUORUM", 3, 3 * _CLOUD_NODE, 3, "QUORUM", 50_000, 5.0),
+    FootprintRead("6 nodes", 6, 6 * _CLOUD_NODE, 3, "QUORUM", 50_000, 1.67),
+    FootprintRead("6 nodes", 6, 6 * _CLOUD_NODE, 3, "QUORUM", 100_000, 3.26),
+    FootprintRead("12 nodes", 12, 12 * _CLOUD_NODE, 3, "QUORUM", 100_000, 1.65),
+    FootprintRead("12 nodes, plateau", 12, 12 * _CLOUD_NODE, 3, "QUORUM", 300_000, 4.5),
+)
+"""The first two from DMTN-156, the others from DMTN-184. In the third, "below 5 seconds", clients converted rows to
+another table format; later ones converted them to pandas."""
+
+FOOTPRINT_READS_180K = {
+    ("Cassandra", 1): 10.0, ("Cassandra", 2): 10.5, ("Cassandra, 14 nodes in containers", 3): 17.0, ("Scylla", 1): 11.0,
+    ("Scylla", 3): 12.5, ("Cassandra, QUORUM", 3): 23.0, ("Cassandra, ONE", 3): 15.0,
+}  # fmt: skip
+"""Seconds of a detector's read after 180,000 visits on three machines, by system and replication factor: the summary
+of DMTN-156, extrapolated where fewer visits were made."""
+
+
+@dataclass(frozen=True)
+class SurveyBytes:
+    """Bytes of a survey on all disks."""
+
+    system: str
+    replication: int
+    visits: int
+    terabytes: float
+
+
+SURVEY_BYTES = (
+    SurveyBytes("Cassandra, 14 nodes in containers", 3, 100_000, 5.8),
+    SurveyBytes("Scylla", 1, 150_000, 3.03),
+    SurveyBytes("Scylla", 3, 178_000, 10.7),
+    SurveyBytes("Cassandra", 3, 190_000, 11.1),
+)
+"""DMTN-156, "Data sizes"."""
+
+CONSISTENCY = {"QUORUM": {"read": 1.15, "write": 1.07}}
+"""Time over that at ONE."""
+
+# ---------------------------------------------------------------------- process history
+
+HISTORIAN_2023 = "a plant's historian on one to four Cassandra nodes, 2023"
+
+SETUPS = ("1 node", "3 nodes, 2 live", "3 nodes", "4 nodes, 3 live", "4 nodes")
+"""Clusters of :data:`REQUESTS`: replication factor 1 on the single node, otherwise 3 at LOCAL_QUORUM."""
+
+REQUESTS = {
+    "A": (8.94, 12.32, 17.42, 17.34, 22.32),
+    "B": (0.88, 1.24, 1.71, 1.85, 2.32),
+    "C": (1.17, 1.52, 1.90, 1.72, 2.02),
+    "D": (0.21, 0.32, 0.46, 0.45, 0.54),
+}
+"""Requests a second in each of :data:`SETUPS`: averages of hours of a tag's day (A) and of ten tags' (B), of six hours
+of a week (C), of days of a month (D), of values a second apart, with 5,000 values a second written."""
+
+CPU_BURNT = {
+    0: (5.17, 5.37, 5.29), 1: (21.58, 6.96, 7.08), 2: (25.01, 25.73, 46.41), 3: (67.65, 67.22, 67.56),
+}  # fmt: skip
+"""Mean milliseconds of a read at each of three nodes, by the number of nodes whose processors were burnt; 40 clients,
+up to a day of values a read."""
+
+GROWING = "20 clients, 0.1 to 10 days for 44 h: 16,000-20,500 internode time-outs and 40-95 client failures a node"
+
+
+@dataclass(frozen=True)
+class HintDelivery:
+    """Hints for a node that was away, and their delivery."""
+
+    away_s: float
+    values_per_s: float
+    hints: float
+    delivery_s: float
+    bytes_per_s: float
+
+
+HINTS = HintDelivery(away_s=7_200, values_per_s=5_000, hints=2.29e6, delivery_s=900, bytes_per_s=20.5e6 / 8)
+"""One of three nodes away for two hours; 20.5 Mbit/s reached it afterwards."""
+
+HISTORIAN_GROWTH = {3: 4.25e9, 4: 3.35e9}
+"""Bytes a day on each node, by the number of nodes: 5,000 values a second, three copies."""
+
+VALIDATION_BYTES_PER_S = 330e9 / 86_400
+"""Speed of a repair's validation on one node: a table of 330 GB ran into the limit of 24 hours."""
+
+# ---------------------------------------------------------------------- log records
+
+VERSIONS = {
+    "read p50, ms": (2.8, 2.8), "read p95, ms": (8.4, 5.8), "read p99, ms": (17.4, 5.8), "write p99, us": (29.5, 29.5),
+    "repair, s": (71.0, 15.0), "compact, s": (61.0, 25.0), "garbagecollect, s": (62.0, 32.0),
+}  # fmt: skip
+"""Of 3.11 and a beta of 4.0: tables' own times after equal load, and of work on a node after 90 minutes of it."""
