@@ -26,7 +26,7 @@ from check_docs import LINK
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, SITE = ROOT / "target" / "site-source", ROOT / "target" / "site"
-PAGES = ("*.md", "docs/*.md", "docs/decisions/*.md", "bench/README.md", "tests/data/README.md")
+PAGES = ("*.md", "docs/*.md", "docs/decisions/*.md", "docs/studies/*.md", "bench/README.md", "tests/data/README.md")
 MODULES = (
     "chronotile",
     "chronotile.apdb",

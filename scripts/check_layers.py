@@ -94,7 +94,8 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
         "ops": frozenset({"client", "lab"}),
         "survey": frozenset(),
         "load": frozenset({"lab", "survey"}),
-        "cli": frozenset({"client", "lab", "ops", "survey", "load"}),
+        "studies": frozenset({"load", "survey"}),
+        "cli": frozenset({"client", "lab", "ops", "survey", "load", "studies"}),
     },
 }
 
@@ -102,6 +103,7 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
 TOOLS_MAY_USE: dict[str, frozenset[str]] = {
     "survey": frozenset({"apdb"}),
     "load": frozenset({"apdb"}),
+    "studies": frozenset({"apdb"}),
     "cli": frozenset({"apdb", "cli"}),
 }
 

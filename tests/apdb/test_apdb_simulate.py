@@ -24,7 +24,7 @@ from chronotile.apdb import names
 from chronotile.apdb.simulation import KNOWN, Detection, Exposure
 from chronotile_tools.survey import partitioning, pixels, report
 from chronotile_tools.survey.simulate import Run, Survey, Universe, run
-from chronotile_tools.survey.simulate.universe import _PLACES, FIELD_AREA_DEG2
+from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2, PLACES
 
 SMALL = apdb.Schema.read("small")
 NOTHING = pa.table({name: pa.array([], pa.int64() if name == names.OBJECT_ID else pa.float64()) for name in KNOWN})
@@ -43,8 +43,8 @@ def observed(universe: Universe, visit: int, detector: int, known: pa.Table = NO
 
 
 def test_the_camera_has_189_detectors_in_rafts_without_corners() -> None:
-    assert len(set(_PLACES)) == 189
-    reach = np.hypot(*np.array(_PLACES).T)
+    assert len(set(PLACES)) == 189
+    reach = np.hypot(*np.array(PLACES).T)
     assert reach[0] == 0
     assert 1.5 < reach.max() < 1.9, "a field of 3.5 degrees"
     area = ct.polygon([(0, 0), (1, 0), (1, 1)]).area

@@ -1,11 +1,13 @@
 """Find sky pixels that suit a detector: a Monte Carlo study of square detectors on pixelizations at several levels.
 
-For each pixelization and level: how many pixels a detector touches, their area against its own, and how many detectors
-would fit in a pixel (as in the spatial study of the Rubin Observatory's technote DMTN-156).
+For each pixelization and level: how many pixels a detector touches, their area against its own, how many detectors
+would fit in a pixel, and how many detectors of a camera touch the same pixel (as in the spatial study of the technote
+DMTN-156 of the Rubin Observatory).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,10 +23,12 @@ from chronotile.pages import plot
 from chronotile.pages.markup import GAP, document, section
 from chronotile.sky import Region
 from chronotile.terminal import table_text
+from chronotile_tools.survey.simulate.universe import DETECTOR_DEG, PLACES
 
-__all__ = ["Level", "page", "recommended", "text", "throw"]
+__all__ = ["PERCENTILES", "SCHEMES", "Level", "clients_of_pixels", "page", "recommended", "text", "throw"]
 
 SCHEMES = ("mq3c", "q3c", "healpix", "htm")
+PERCENTILES = (5, 25, 50, 75, 95)
 PIXELS_BEST, PIXELS_MAX = 4.0, 9.0
 
 
@@ -42,10 +46,12 @@ class Level:
         Most pixels that a detector touches.
     area_ratio : float
         Mean area of those pixels against that of the detector.
+    area_ratios : tuple of float
+        The same at each of :data:`PERCENTILES` of the detectors.
     detectors_a_pixel : float
         Mean area of a pixel against that of the detector.
     histogram : tuple of int
-        How many detectors touched 1, 2, 3, ... pixels.
+        How many detectors touched 1, 2, 3, ... pixels; the last of forty numbers counts all that touched more.
     """
 
     scheme: str
@@ -53,11 +59,15 @@ class Level:
     pixels: float
     pixels_max: int
     area_ratio: float
+    area_ratios: tuple[float, ...]
     detectors_a_pixel: float
     histogram: tuple[int, ...]
 
 
-def throw(detector_deg: float, padding_deg: float, count: int, levels: Iterable[int], seed: int = 1) -> list[Level]:
+def throw(
+    detector_deg: float, padding_deg: float, count: int, levels: Iterable[int], seed: int = 1,
+    schemes: Iterable[str] = SCHEMES,
+) -> list[Level]:  # fmt: skip
     """Throw square detectors at random, uniform on the sphere and turned at random.
 
     Parameters
@@ -70,6 +80,8 @@ def throw(detector_deg: float, padding_deg: float, count: int, levels: Iterable[
         Levels, 0 to 20.
     seed : int
         Random seed.
+    schemes : iterable of str
+        Pixelizations.
     """
     wanted = sorted(set(levels))
     if not 0 < detector_deg <= 10 or padding_deg < 0 or count < 1:
@@ -78,14 +90,32 @@ def throw(detector_deg: float, padding_deg: float, count: int, levels: Iterable[
         )
     if not wanted or wanted[0] < 0 or wanted[-1] > 20:
         raise InvalidInputError("levels are 0 to 20", kind="invalid-setting")
+    thrown = [Exposure(0, 0, 0.0, ra, dec, detector_deg, angle=angle) for ra, dec, angle in _pointings(count, seed)]
+    detectors = [each.footprint(padding_deg) for each in thrown]
+    own = np.array([each.area for each in detectors])
+    return [_level(scheme, level, detectors, own) for scheme in schemes for level in wanted]
+
+
+def _pointings(count: int, seed: int) -> list[tuple[float, float, float]]:
+    """Positions and rotations, degrees."""
     rng = np.random.default_rng(seed)
     ra, turn = rng.uniform(0, 360, count), rng.uniform(0, np.pi / 2, count)
     dec = np.degrees(np.arcsin(rng.uniform(-1, 1, count)))
-    places = zip(ra.tolist(), dec.tolist(), np.degrees(turn).tolist(), strict=True)
-    thrown = [Exposure(0, 0, 0.0, at_ra, at_dec, detector_deg, angle=angle) for at_ra, at_dec, angle in places]
-    detectors = [each.footprint(padding_deg) for each in thrown]
-    own = np.array([each.area for each in detectors])
-    return [_level(scheme, level, detectors, own) for scheme in SCHEMES for level in wanted]
+    return list(zip(ra.tolist(), dec.tolist(), np.degrees(turn).tolist(), strict=True))
+
+
+def clients_of_pixels(scheme: str, level: int, cameras: int, seed: int = 1, padding_deg: float = 0.0) -> list[int]:
+    """Throw whole cameras of 189 detectors at random. How many pixels are touched by 1, 2, 3, ... detectors of the same
+    camera: each detector is a client, which requests the pixel for itself.
+    """
+    counts: Counter[int] = Counter()
+    for ra, dec, angle in _pointings(cameras, seed):
+        touched: Counter[int] = Counter()
+        for offset in PLACES:
+            detector = Exposure(0, 0, 0.0, ra, dec, DETECTOR_DEG, offset, angle).footprint(padding_deg)
+            touched.update(pixel for low, high in detector.cover(scheme, level) for pixel in range(low, high))
+        counts.update(touched.values())
+    return [counts[detectors] for detectors in range(1, max(counts) + 1)]
 
 
 def _level(scheme: str, level: int, detectors: Sequence[Region], own: Any) -> Level:
@@ -103,7 +133,7 @@ def _level(scheme: str, level: int, detectors: Sequence[Region], own: Any) -> Le
     histogram = tuple(np.bincount(np.minimum(counts, 40), minlength=2)[1:].tolist())
     return Level(
         scheme, level, float(counts.mean()), int(counts.max()), float((areas / own).mean()),
-        float(whole / own.mean()), histogram,
+        tuple(np.percentile(areas / own, PERCENTILES).tolist()), float(whole / own.mean()), histogram,
     )  # fmt: skip
 
 

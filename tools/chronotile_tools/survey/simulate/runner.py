@@ -23,7 +23,7 @@ from chronotile.errors import BatchConflictError, ChronotileError, InvalidInputE
 from chronotile_tools.survey.simulate.drivers import ChronotileDriver, Driver, PeerDriver
 from chronotile_tools.survey.simulate.universe import PADDING_DEG, Survey, Universe
 
-__all__ = ["Run", "SimulationError", "run"]
+__all__ = ["Run", "SimulationError", "machine", "run"]
 
 _JOIN_S = 30
 
@@ -76,7 +76,7 @@ def _engine(plan: Run) -> str:
         return database.archive.engine
 
 
-def _machine() -> str:
+def machine() -> str:
     """The machine that ran the clients: processors, memory, system."""
     cores = os.cpu_count() or 1
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -125,7 +125,7 @@ def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list
     stop, results = spawn.Event(), spawn.Queue()
     record = {"survey": asdict(survey), "target": plan.target, "workers": plan.workers, "readers": plan.readers}
     record["layout"] = layout
-    record |= {"engine": _engine(plan), "machine": _machine(), "version": importlib.metadata.version("chronotile")}
+    record |= {"engine": _engine(plan), "machine": machine(), "version": importlib.metadata.version("chronotile")}
     driver = PeerDriver.name if plan.peer else ChronotileDriver.name
     (plan.log / "run.json").write_text(json.dumps({**record, "driver": driver, "started": time.time()}, indent=1))
     files = [plan.log / f"worker-{number}.jsonl" for number in range(plan.workers)]

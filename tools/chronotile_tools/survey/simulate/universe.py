@@ -102,7 +102,7 @@ class Survey:
     def exposure(self, visit: int, detector: int) -> Exposure:
         """One detector in one visit."""
         ra, dec = self.pointing(visit)
-        return Exposure(visit, detector, self.time(visit), ra, dec, DETECTOR_DEG, _PLACES[detector])
+        return Exposure(visit, detector, self.time(visit), ra, dec, DETECTOR_DEG, PLACES[detector])
 
     def footprint(self, visit: int, detector: int, padding: float = 0.0) -> Region:
         """The part of the sky that a detector sees, and `padding` degrees around it."""
@@ -165,7 +165,8 @@ def _camera() -> list[tuple[float, float]]:
     return [(x * (DETECTOR_DEG + 0.008), y * (DETECTOR_DEG + 0.008)) for x, y in places]
 
 
-_PLACES = _camera()
+PLACES = _camera()
+"""Offsets of the detectors' middles from the pointing."""
 
 
 def _in_cap(rng: np.random.Generator, count: int, ra: float, dec: float, radius: float) -> tuple[Any, Any]:

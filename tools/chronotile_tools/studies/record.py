@@ -1,0 +1,97 @@
+"""Results of a study as a JSON file: parameters, the runs that made them, and the values of each part.
+
+The file is written after every part, so an interrupted study continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+from chronotile.errors import DataFileError
+from chronotile_tools.survey.simulate.runner import machine
+
+__all__ = ["FORMAT", "Record", "Values", "this_run"]
+
+FORMAT = 1
+"""Version of the file."""
+
+Values = dict[str, Any]
+
+
+@dataclass
+class Record:
+    """Results of a study.
+
+    Attributes
+    ----------
+    study : str
+        Name of the study.
+    parameters : dict
+        What the parts depend on.
+    runs : list of dict
+        Date, commit, versions, machine and load average of each run that added parts.
+    parts : dict of str to dict
+        Values by part; ``run`` is the number of the run that made them.
+    """
+
+    study: str
+    parameters: Values
+    runs: list[Values] = field(default_factory=list)
+    parts: dict[str, Values] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file.
+
+        Raises
+        ------
+        DataFileError
+            The file does not exist or has other content.
+        """
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))
+            if given.pop("format") != FORMAT:
+                raise DataFileError(
+                    f"{path} was written by another version: repeat the study in another folder", kind="file-content"
+                )
+            return cls(**given)
+        except FileNotFoundError:
+            raise DataFileError(f"no such file: {path}", kind="file-not-found") from None
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataFileError(f"{path} is not the results of a study: {error}", kind="file-content") from error
+
+    def write(self, path: Path) -> None:
+        """Replace the file; after a crash it has the old content or the new."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
+        os.replace(new, path)
+
+
+def this_run() -> Values:
+    """What is recorded of a run."""
+    versions = {name: metadata.version(name) for name in ("chronotile", "numpy")}
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": _commit(),
+        "versions": {"python": platform.python_version(), **versions},
+        "machine": machine(),
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the sources, where they are a git checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,27 @@
+"""The studies by name."""
+
+from __future__ import annotations
+
+from chronotile import _native
+from chronotile.errors import InvalidInputError
+from chronotile_tools.studies import pixels
+from chronotile_tools.studies.base import Study
+
+__all__ = ["STUDIES", "find"]
+
+STUDIES: dict[str, Study] = {study.name: study for study in (pixels.STUDY,)}
+
+
+def find(name: str) -> Study:
+    """The study of a name.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such study; the message suggests the nearest name.
+    """
+    if name not in STUDIES:
+        near = " or ".join(_native.nearest_names(name, list(STUDIES)))
+        hint = f"did you mean {near}?" if near else f"the studies are {', '.join(STUDIES)}"
+        raise InvalidInputError(f"no study {name!r}: {hint}", kind="invalid-setting")
+    return STUDIES[name]
