@@ -469,9 +469,29 @@ def test_the_command_plans_from_results_and_ends_with_1_when_the_cluster_would_n
     assert done.returncode == 0, done.stderr
     expected = load.plan(full(bytes_per_row=50.0), SURVEY, load.Cluster(nodes=60))
     assert json.loads(done.stdout) == json.loads(json.dumps(dataclasses.asdict(expected)))
-    neither = chronotile("bench", "plan", "--nodes", 3)
-    assert neither.returncode == 2
-    assert "--measured-visits and --read-node-s" in neither.stderr
+    half = chronotile("bench", "plan", "--nodes", 3, "--read-node-s", 1)
+    assert half.returncode == 2
+    assert "--measured-visits" in half.stderr
+    both = chronotile("bench", "plan", path, "--costs", path)
+    assert (both.returncode, "not both" in both.stderr) == (2, True)
+
+
+def test_the_command_plans_the_published_survey_from_the_costs_of_the_benchmarks(
+    chronotile: Run, tmp_path: Path
+) -> None:
+    done = chronotile("bench", "plan", "--nodes", 12, "--cores", 32, "--json")
+    assert done.returncode == 0, done.stderr
+    measured = load.Measured.from_costs(load.Costs.read(), cores=32)
+    expected = load.plan(measured, load.SurveyLoad().demand(), load.Cluster(nodes=12))
+    assert json.loads(done.stdout) == json.loads(json.dumps(dataclasses.asdict(expected)))
+    dear = tmp_path / "dear.toml"
+    dear.write_text('[chronotile.maintain_tile]\nvalue = 1.44\nunit = "seconds"\nsource = "guessed"\n')
+    text = chronotile("bench", "plan", "--costs", dear, "--maintenance-hours", 8).stdout
+    assert "19 processes" in text, "368,550 tiles of 1.44 s in 8 h"
+    dear.write_text('[chronotile.maintain_tiles]\nvalue = 1\nunit = "s"\nsource = "guessed"\n')
+    refused = chronotile("bench", "plan", "--costs", dear)
+    assert refused.returncode != 0
+    assert "did you mean chronotile.maintain_tile" in refused.stderr
 
 
 # ---------------------------------------------------------------------- experiments

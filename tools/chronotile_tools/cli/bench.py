@@ -27,7 +27,7 @@ def bench() -> None:
     Examples:
         chronotile bench cluster consistency --quick --out report
         chronotile bench cluster scaling --out scaling
-        chronotile bench plan scaling/results.json --nodes 12 --disks 4
+        chronotile bench plan --nodes 12 --disks 4
     """
 
 
@@ -92,6 +92,19 @@ def cluster(experiment: str, out: Path | None, versions: str, **options: Any) ->
 
 @bench.command(short_help="Plan the capacity of a cluster.")
 @click.argument("results", required=False, type=click.Path(path_type=Path, dir_okay=False), metavar="[RESULTS]")
+@click.option(
+    "--costs",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="TOML file with costs that replace those of Chronotile's benchmarks.",
+)
+@click.option(
+    "--cores",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Processors of a node, for costs of the benchmarks.",
+)
 @click.option("--nodes", type=int, default=12, show_default=True, help="Number of nodes.")
 @click.option("--replication", type=int, default=3, show_default=True, help="Replication factor.")
 @click.option("--consistency", default="QUORUM", show_default=True, help="Consistency level of reads.")
@@ -109,6 +122,20 @@ def cluster(experiment: str, out: Path | None, versions: str, **options: Any) ->
 @click.option(
     "--busy-max", type=float, default=0.5, show_default=True, help="Largest share of time that a node may be busy."
 )
+@click.option(
+    "--maintenance-hours",
+    "maintenance_h_max",
+    type=float,
+    default=8.0,
+    show_default=True,
+    help="Hours within which the maintenance of a day must end.",
+)
+@click.option(
+    "--tiles-per-day",
+    type=click.FloatRange(min=0),
+    metavar="NUMBER",
+    help="Tiles that maintenance rewrites on a day.  [default: those of the published survey]",
+)
 @click.option("--clients", type=int, default=189, show_default=True, help="Concurrent clients.")
 @click.option(
     "--visits-per-day", type=float, default=800.0, show_default=True, help="Visits per day, averaged over the year."
@@ -125,25 +152,34 @@ def cluster(experiment: str, out: Path | None, versions: str, **options: Any) ->
 @_measure("store-rows", "Rows per store.")
 @_measure("bytes-per-row", "Bytes per row on disk, in one replica.")
 @_measure("partition-bytes", "Size of the largest partition in bytes.")
+@_measure("tile-s", "Seconds of a process per tile that maintenance rewrites.")
+@_measure("tile-node-s", "Node seconds per tile that maintenance rewrites.")
 @click.option("--measured-replication", type=int, metavar="COPIES", help="Replication factor of the measurement.")
 @click.option("--measured-consistency", metavar="LEVEL", help="Consistency level of the measurement.")
 @json_option
-def plan(results: Path | None, after_visits: float | None, as_json: bool, **given: Any) -> None:
-    """Plan the capacity of a cluster: read times, load of its nodes, and bytes on its disks.
+def plan(
+    results: Path | None, costs: Path | None, cores: int, after_visits: float | None, as_json: bool, **given: Any
+) -> None:
+    """Plan the capacity of a cluster: read times, load of its nodes, bytes on its disks, maintenance by day.
 
-    RESULTS is results.json of `chronotile bench cluster scaling`. Options replace single measures; without RESULTS,
-    --measured-visits and --read-node-s are required. Prints all assumptions. The exit code is 1 if the cluster does not
-    suffice.
+    RESULTS is results.json of `chronotile bench cluster scaling`. Without it, the costs are those of Chronotile's
+    benchmarks, unless --measured-visits and --read-node-s give others. Options replace single measures. Prints all
+    assumptions. The exit code is 1 if the cluster does not suffice.
 
     \b
     Examples:
-        chronotile bench plan scaling/results.json --nodes 12 --disks 4
+        chronotile bench plan --nodes 12 --disks 4 --maintenance-hours 6
+        chronotile bench plan scaling/results.json --nodes 12
         chronotile bench plan --measured-visits 180000 --read-node-s 0.16 --replication 1 --consistency ONE
     """
     from chronotile_tools import load
 
-    measured = _measured(results, given)
-    demand = load.Demand(**{name: given[name] for name in ("clients", "visits_per_day", "visit_s", "history_days")})
+    measured = _measured(results, costs, cores, given)
+    survey = load.SurveyLoad()
+    names = ("clients", "visits_per_day", "visit_s", "history_days", "tiles_per_day")
+    demand = load.Demand(**{**{name: given[name] for name in names}, "tiles_per_day": (
+        survey.tiles_a_night if given["tiles_per_day"] is None else given["tiles_per_day"]
+    )})  # fmt: skip
     cluster = load.Cluster(**{part.name: given[part.name] for part in dataclasses.fields(load.Cluster)})
     found = load.plan(measured, demand, cluster, visits=after_visits)
     if as_json:
@@ -154,17 +190,22 @@ def plan(results: Path | None, after_visits: float | None, as_json: bool, **give
         raise click.exceptions.Exit(1)
 
 
-def _measured(results: Path | None, given: dict[str, Any]) -> Any:
+def _measured(results: Path | None, costs: Path | None, cores: int, given: dict[str, Any]) -> Any:
     from chronotile_tools import load
 
     options = {part.name: part.name for part in dataclasses.fields(load.Measured)}
     options |= {name: f"measured_{name}" for name in ("visits", "replication", "consistency")}
     values = {name: given[option] for name, option in options.items() if given[option] is not None}
     if results is not None:
+        if costs is not None:
+            raise click.UsageError("Give RESULTS of an experiment or --costs, not both.")
         return load.Measured.from_results(results, values)
+    needed = [name for name in ("visits", "read_node_s") if name in values]
+    if costs is not None or not needed:
+        return load.Measured.from_costs(load.Costs.read(costs), values, cores=cores)
     missing = [f"--{options[name].replace('_', '-')}" for name in ("visits", "read_node_s") if name not in values]
     if missing:
-        raise click.UsageError(f"Give RESULTS of an experiment, or {' and '.join(missing)}.")
+        raise click.UsageError(f"Give {' and '.join(missing)} too: a cost counts for the history it was measured with.")
     return load.Measured(**values)
 
 
@@ -179,6 +220,16 @@ def _text(found: Any, cluster: Any) -> str:
         rows.append(["disks filled", f"{found.disk_fill:.1%} of {cluster.disk_fill_max:.0%}"])
     if found.partition_bytes:
         rows.append(["largest partition", bytes_text(found.partition_bytes)])
+    if found.maintenance:
+        work = found.maintenance
+        rows.append(["tiles rewritten a day", f"{work.tiles:,.0f}"])
+        rows.append(
+            [
+                f"maintenance within {cluster.maintenance_h_max:g} h",
+                f"{work.processes:,} process{'es' if work.processes > 1 else ''}",
+            ]
+        )
+        rows.append(["time a node is busy with it", f"{work.busy:.1%} of {cluster.busy_max:.0%}"])
     rows.append(["fewest nodes that suffice", needed])
     text = table_text([f"{cluster.nodes} nodes", ""], rows, frozenset({1}))
     lines = [text, "", *(f"problem: {problem}" for problem in found.problems), "Assumed:"]

@@ -3,7 +3,8 @@
 The model is linear with few terms, and states all of them. The cost of a read grows with its rows, which grow with the
 visits in the history until the history is full. The cost is node time, spread evenly over the nodes and multiplied by
 the number of replicas asked. If all clients of a visit read at once, as detectors of one camera do, each waits for all:
-the read time is clients times node time divided by nodes.
+the read time is clients times node time divided by nodes. Maintenance by day costs node time for each tile that is
+rewritten, and time of the processes that rewrite them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from chronotile.errors import DataFileError, InvalidInputError
+from chronotile_tools.load.costs import Costs
+from chronotile_tools.survey.simulate.universe import HEMISPHERE_VISITS
 
-__all__ = ["Cluster", "Demand", "Measured", "Plan", "plan", "replicas_asked"]
+__all__ = ["Cluster", "Demand", "Maintenance", "Measured", "Plan", "plan", "replicas_asked"]
 
 PARTITION_BYTES_MAX = 10 * 2**20
 NODES_MAX = 10_000
@@ -44,6 +47,8 @@ class Measured:
         Bytes on disk, in one replica.
     partition_bytes : float
         Size of the largest partition, with this number of visits in the history.
+    tile_s, tile_node_s : float
+        Maintenance of a tile: seconds of the process that rewrites it, and node time.
     replication, consistency : int, str
         Replication factor, and consistency level of reads.
     """
@@ -55,6 +60,8 @@ class Measured:
     store_rows: float = 0.0
     bytes_per_row: float = 0.0
     partition_bytes: float = 0.0
+    tile_s: float = 0.0
+    tile_node_s: float = 0.0
     replication: int = 1
     consistency: str = "ONE"
 
@@ -70,6 +77,32 @@ class Measured:
     def loaded(cls, read_s: float, *, nodes: int, clients: int, visits: float, **others: Any) -> Self:
         """From the seconds that each of `clients` waited for a read while all asked `nodes` nodes at once."""
         return cls(visits=visits, read_node_s=read_s * nodes / clients, **others)
+
+    @classmethod
+    def from_costs(
+        cls, costs: Costs, overrides: Mapping[str, Any] | None = None, *, system: str = "chronotile", cores: int = 32,
+        margin: float = 1.0,
+    ) -> Self:  # fmt: skip
+        """From costs of three copies by majority, on nodes of `cores` processors that are as fast as those measured,
+        with some values replaced. Processor times are multiplied by `margin`.
+        """
+        tile_s, tile_core_s = (
+            (costs["chronotile.maintain_tile"], costs["chronotile.maintain_tile_nodes"])
+            if system == "chronotile"
+            else (0.0, 0.0)
+        )
+        values: dict[str, Any] = {
+            "visits": costs["chronotile.history"] * HEMISPHERE_VISITS,
+            "read_node_s": costs[f"{system}.read"] * margin / cores,
+            "store_node_s": costs[f"{system}.store"] * margin / cores,
+            "store_rows": 1.0,  # a detector-visit counts as one row
+            "bytes_per_row": costs[f"{system}.detector_visit"],
+            "tile_s": tile_s * margin,
+            "tile_node_s": tile_core_s * margin / cores,
+            "replication": 3,
+            "consistency": "QUORUM",
+        }
+        return cls(**{**values, **(overrides or {})})
 
     @classmethod
     def from_results(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Self:
@@ -106,16 +139,21 @@ class Demand:
         Seconds between visits during the night.
     history_days : float
         Length of the history that is read and kept.
+    tiles_per_day : float
+        Tiles that maintenance rewrites on a day: see :class:`~chronotile_tools.load.capacity.SurveyLoad`.
     """
 
     clients: int = 189
     visits_per_day: float = 800.0
     visit_s: float = 45.0
     history_days: float = 360.0
+    tiles_per_day: float = 0.0
 
     def __post_init__(self) -> None:
         if not (self.clients >= 1 and min(self.visits_per_day, self.visit_s, self.history_days) > 0):
             raise InvalidInputError("clients, visits, seconds and days must be above 0", kind="invalid-setting")
+        if self.tiles_per_day < 0:
+            raise InvalidInputError("tiles_per_day must be 0 or more", kind="invalid-setting")
 
     @property
     def plateau_visits(self) -> float:
@@ -138,7 +176,10 @@ class Cluster:
     disk_fill_max : float
         Largest share of the disks for data; the rest is for compaction, repair and growth.
     busy_max : float
-        Largest share of time that a node may be busy during visits; the rest is for compaction, repair and a lost node.
+        Largest share of time that a node may be busy during visits or maintenance; the rest is for compaction, repair
+        and a lost node.
+    maintenance_h_max : float
+        Hours within which the maintenance of a day must end.
     """
 
     nodes: int = 12
@@ -149,9 +190,12 @@ class Cluster:
     disk_tb: float = 4.0
     disk_fill_max: float = 0.5
     busy_max: float = 0.5
+    maintenance_h_max: float = 8.0
 
     def __post_init__(self) -> None:
         replicas_asked(self.replication, self.consistency)
+        if not 0 < self.maintenance_h_max <= 24:
+            raise InvalidInputError("maintenance_h_max must be above 0 and at most 24", kind="invalid-setting")
         if not self.replication <= self.nodes <= NODES_MAX:
             raise InvalidInputError(
                 f"{self.nodes} nodes cannot hold {self.replication} copies: use {self.replication} to {NODES_MAX:,}",
@@ -161,6 +205,28 @@ class Cluster:
             raise InvalidInputError("speed, disks and their size must be above 0", kind="invalid-setting")
         if not (0 < self.disk_fill_max <= 1 and 0 < self.busy_max <= 1):
             raise InvalidInputError("shares must be above 0 and at most 1", kind="invalid-setting")
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """Maintenance of one day.
+
+    Attributes
+    ----------
+    tiles : float
+        Tiles that are rewritten.
+    node_h : float
+        Hours of one node, all its processors busy.
+    processes : int
+        Fewest processes that end within the hours given; they share the work.
+    busy : float
+        Share of those hours that the nodes are busy.
+    """
+
+    tiles: float
+    node_h: float
+    processes: int
+    busy: float
 
 
 @dataclass(frozen=True)
@@ -181,6 +247,8 @@ class Plan:
         Share of the disks in use.
     partition_bytes : float
         The largest partition.
+    maintenance : Maintenance or None
+        Maintenance of a day; None if its cost or the number of tiles was not given.
     nodes_needed : int or None
         Fewest nodes that suffice; None if more nodes do not help.
     problems : tuple of str
@@ -196,6 +264,7 @@ class Plan:
     bytes_per_node: float
     disk_fill: float
     partition_bytes: float
+    maintenance: Maintenance | None
     nodes_needed: int | None
     problems: tuple[str, ...]
     assumptions: tuple[str, ...]
@@ -258,9 +327,23 @@ def _figures(measured: Measured, demand: Demand, cluster: Cluster, visits: float
         bytes_per_node=on_node,
         disk_fill=on_node / (cluster.disks * cluster.disk_tb * 1e12),
         partition_bytes=measured.partition_bytes * growth,
+        maintenance=_maintenance(measured, demand, cluster),
         nodes_needed=None,
         problems=(),
         assumptions=(),
+    )
+
+
+def _maintenance(measured: Measured, demand: Demand, cluster: Cluster) -> Maintenance | None:
+    if not demand.tiles_per_day or not (measured.tile_s and measured.tile_node_s):
+        return None
+    copies = cluster.replication / measured.replication
+    node_h = demand.tiles_per_day * measured.tile_node_s * copies / cluster.core_speed / 3_600
+    return Maintenance(
+        tiles=demand.tiles_per_day,
+        node_h=node_h,
+        processes=max(1, math.ceil(demand.tiles_per_day * measured.tile_s / 3_600 / cluster.maintenance_h_max - 1e-9)),
+        busy=node_h / cluster.nodes / cluster.maintenance_h_max,
     )
 
 
@@ -268,6 +351,11 @@ def _problems(found: Plan, cluster: Cluster) -> tuple[str, ...]:
     problems = []
     if found.busy > cluster.busy_max:
         problems.append(f"nodes are busy for {found.busy:.0%} of their time, above {cluster.busy_max:.0%}: add nodes")
+    if found.maintenance and found.maintenance.busy > cluster.busy_max:
+        problems.append(
+            f"maintenance keeps nodes busy for {found.maintenance.busy:.0%} of {cluster.maintenance_h_max:g} hours, "
+            f"above {cluster.busy_max:.0%}: add nodes, or allow more hours"
+        )
     if found.disk_fill > cluster.disk_fill_max:
         problems.append(
             f"data take {found.disk_fill:.0%} of the disks, above {cluster.disk_fill_max:.0%}: add nodes or disks"
@@ -285,7 +373,8 @@ def _nodes_needed(measured: Measured, demand: Demand, cluster: Cluster, visits: 
     single = _figures(measured, demand, replace(cluster, nodes=cluster.replication), visits)
     if single.partition_bytes > PARTITION_BYTES_MAX:
         return None
-    over = max(single.busy / cluster.busy_max, single.disk_fill / cluster.disk_fill_max)
+    by_day = single.maintenance.busy if single.maintenance else 0.0
+    over = max(max(single.busy, by_day) / cluster.busy_max, single.disk_fill / cluster.disk_fill_max)
     return max(cluster.replication, math.ceil(cluster.replication * over - 1e-9))
 
 
@@ -313,10 +402,16 @@ def _assumptions(measured: Measured, demand: Demand, cluster: Cluster) -> tuple[
             f"a store takes {measured.store_node_s * 1e3:.3g} ms of a node with {measured.replication} copies; the "
             f"cost goes with the copies, here {cluster.replication}"
         )
-    if measured.bytes_per_row and measured.store_rows:
+    if found := _maintenance(measured, demand, cluster):
         lines.append(
-            f"{measured.store_rows:,.0f} rows a store of {measured.bytes_per_row:.0f} bytes a copy, whatever their "
-            f"age, dropped after {demand.history_days:g} days"
+            f"maintenance rewrites {found.tiles:,.0f} tiles a day, each {measured.tile_s * 1e3:.3g} ms of a process "
+            f"and {measured.tile_node_s * 1e3:.3g} ms of a node; processes do not wait for each other"
+        )
+    if measured.bytes_per_row and measured.store_rows:
+        rows = f"{measured.store_rows:,.0f} rows a store of" if measured.store_rows > 1 else "a store adds"
+        lines.append(
+            f"{rows} {measured.bytes_per_row:,.0f} bytes a copy, whatever their age, dropped after "
+            f"{demand.history_days:g} days"
         )
     else:
         lines.append("bytes a row or rows a store were not given: disks are not planned")

@@ -44,7 +44,7 @@ def lines(
 
 def dots(title: str, x_label: str, rows: Sequence[tuple[str, Sequence[float | None]]], names: Sequence[str]) -> str:
     """A line for each row with a mark for each of `names`, on a logarithmic axis; None leaves a mark out."""
-    left, top = 300.0, 60.0
+    left, top = 30 + 7.2 * max(len(label) for label, _ in rows), 60.0
     bottom = top + 24 * len(rows) + 8
     values = np.array([value for _, given in rows for value in given if value is not None], float)
     x_axis = _axis(x_label, values, left, _RIGHT, log=True)

@@ -22,11 +22,10 @@ from chronotile.errors import DataFileError
 from chronotile.pages import plot
 from chronotile.pages.markup import GAP, document, section, table
 from chronotile_tools import published
-from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2
+from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2, HEMISPHERE_DEG2
 
 __all__ = ["Fit", "Logs", "ScalingResult", "figures", "page", "read_logs", "scaling", "text"]
 
-HEMISPHERE_DEG2 = 20_626.5
 TARGETS = (180_000, 300_000)
 PLATEAU_DAYS = 360.0
 VISITS_MIN, SHARE_MIN = 30, 0.1

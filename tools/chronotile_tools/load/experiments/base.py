@@ -24,7 +24,7 @@ from chronotile_tools.load.recording import FAILED, TIMED_OUT, UNSERVED, Recordi
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.statistics import block_bootstrap
 from chronotile_tools.survey.simulate.drivers import ChronotileDriver
-from chronotile_tools.survey.simulate.universe import FIELD_AREA_DEG2, PADDING_DEG, Survey, Universe
+from chronotile_tools.survey.simulate.universe import HEMISPHERE_VISITS, PADDING_DEG, Survey, Universe
 
 __all__ = ["HEMISPHERE_VISITS", "Bench", "Settings", "archive_url", "cpu_s", "disk_bytes", "load_survey"]
 
@@ -36,8 +36,6 @@ OTHERS_CLUSTER = (
     "The cluster was there before: what else it does, and its state, are in the figures. Differences between arms of "
     "one report are what it shows."
 )
-HEMISPHERE_VISITS = 20_626.5 / FIELD_AREA_DEG2
-"""Visits of a hemisphere that one visit of a single field stands for: so many fields it has."""
 
 
 @dataclass(frozen=True)
