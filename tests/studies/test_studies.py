@@ -47,8 +47,8 @@ def test_every_figure_of_a_page_is_shown_and_no_file_is_left_over() -> None:
     assert {path.stem for path in (FOLDER / "data").iterdir()} == set(studies.STUDIES)
 
 
-AGAIN = {"pixels": ("mq3c-9", "htm-10")}
-"""Parts that take seconds to compute; of other studies all are computed."""
+AGAIN = {"pixels": ("mq3c-9", "htm-10"), "tails": ("hints",)}
+"""Parts of studies that take minutes; of the others, all are computed."""
 
 
 @pytest.mark.parametrize("name", studies.STUDIES)

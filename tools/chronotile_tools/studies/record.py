@@ -89,8 +89,8 @@ def this_run() -> Values:
 
 
 def _commit() -> str | None:
-    """The commit of the sources, where they are a git checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    """The commit of the sources, where they are a git checkout; with ``-dirty`` if they have changes since."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
