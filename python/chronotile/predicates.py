@@ -13,6 +13,7 @@ from chronotile.conditions import Condition
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
 from chronotile.inputs import Types, values_column
+from chronotile.inputs import column as column_of
 
 __all__ = ["Condition", "Where", "equalities", "listed"]
 
@@ -79,6 +80,8 @@ def _predicate(column: str, comparison: str, value: Any, types: Types) -> Native
         if not isinstance(value, bool):
             raise _refused(f"condition on {column!r}: exists takes True or False, not {value!r}")
         return column, comparison, _native.column_of_list([value], "bool")
+    if comparison == "in" and kind.startswith(("int", "uint")) and _is_integer_array(value):
+        return column, comparison, column_of(value, None, column)
     if comparison in _SIMPLE:
         values = [value]
     else:
@@ -89,6 +92,11 @@ def _predicate(column: str, comparison: str, value: Any, types: Types) -> Native
         if comparison == "between" and len(values) != 2:
             raise _refused(f"condition on {column!r}: between takes two values, not {len(values)}")
     return column, comparison, _constants(values, kind, f"condition on {column!r}")
+
+
+def _is_integer_array(value: Any) -> bool:
+    """Whether a value is a numpy array of integers, which needs no conversion."""
+    return type(value).__module__ == "numpy" and getattr(value, "ndim", 0) == 1 and value.dtype.kind in "iu"
 
 
 _NUMBERS = ("int", "uint", "float", "decimal", "bool")

@@ -166,8 +166,13 @@ def test_a_comparison_has_one_constant(comparison: str) -> None:
 
 
 def test_in_takes_any_list_and_between_takes_two() -> None:
-    for values in ([1, 2], (1, 2), np.array([1, 2]), pd.Series([1, 2]), range(1, 3), iter([1, 2])):
+    for values in ([1, 2], (1, 2), pd.Series([1, 2]), range(1, 3), iter([1, 2])):
         assert constants("n", "in", values) == ["1", "2"]
+    # Numbers of an array go as they are, without a text for each.
+    for array in (np.array([1, 2]), np.array([1, 2], ">i4"), np.array([0, 1, 0, 2], "uint8")[1::2]):
+        assert constants("n", "in", array) == [1, 2]
+    assert constants("n", "in", np.ma.array([1, 2], mask=False)) == ["1", "2"]
+    assert constants("f", "in", np.array([1, 2])) == ["1", "2"]
     assert constants("n", "in", []) == []
     assert constants("n", "between", [1, 2]) == ["1", "2"]
     for count in (0, 1, 3):
