@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from chronotile.errors import BatchConflictError, BusyError
 from chronotile.group import Group
+from chronotile.reports import WriteReport
 
 __all__ = ["Change", "Changes", "changing"]
 
@@ -47,8 +48,10 @@ class Change:
 class Changes:
     """The changes of a database. Thread-safe."""
 
-    def __init__(self, group: Callable[[], Group]) -> None:
-        self._group = group
+    def __init__(
+        self, group: Callable[[], Group], write: Callable[[dict[str, Any], str], dict[str, WriteReport]]
+    ) -> None:
+        self._group, self._write = group, write
         self._last, self._mutex = 0, threading.Lock()
 
     def make(self, work: Callable[[Change], Any]) -> Any:
@@ -67,7 +70,7 @@ class Changes:
             if not tables:
                 return result
             try:
-                reports = self._group().write(tables, f"change-{number}")
+                reports = self._write(tables, f"change-{number}")
             except BatchConflictError:
                 continue
             # Another process may have made the very same change: then this one has begun too early.

@@ -215,11 +215,17 @@ class ColdStorage:
                 times = pq.read_table(part.path, columns=[names.TIME])[names.TIME]
                 limits = pc.min_max(times).as_py()
                 if part.rows and limits["max"] >= first and limits["min"] < last:
-                    reader = pq.ParquetFile(part.path).iter_batches()
-                    name = restored_batch(part.table, part.slice)
-                    self._tables.datasets[part.table].write(reader, name, replace=True)
+                    self._restore(part)
                     back.append(part)
         return back
+
+    def _restore(self, part: ColdSlice) -> None:
+        dataset = names.dataset_name(part.table)
+        places = pq.read_table(part.path, columns=[names.OBJECT_ID, names.RA, names.DEC, names.TIME])
+        self._tables.write(
+            {dataset: pq.ParquetFile(part.path).iter_batches()}, restored_batch(part.table, part.slice), replace=True,
+            indexed={dataset: places},
+        )  # fmt: skip
 
     def drop(
         self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]

@@ -19,6 +19,7 @@ from chronotile.errors import InvalidInputError
 __all__ = ["Layout"]
 
 _SLICE_DAYS, _OBJECT_SLICE_DAYS, _MONTH_DAYS = 120, 360, 30
+_INDEX_PARTITIONS_MAX = 256
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ class Layout:
         Largest distance between two versions of an object, whose position is refined over time: reads of a region also
         search this far around it. Databases created before this setting existed have 0;
         ``dataset("DiaObject").set_moves`` changes it.
+    object_index_partitions : int
+        Number of partitions, in each object slice of a cluster, over which the index from object ids to pixels is
+        spread. Every store writes to all of them. The index takes 3 to 9 bytes for each object in each detector-visit,
+        so 10 MiB hold some million of these. At 0, the database keeps no index, and reads by object id scan the sky.
     cell_bytes_max : int
         Limit for the bytes of a partition in one slice. A layout derived from a :class:`~chronotile.apdb.Density`
         respects it, and maintenance reports partitions that exceed it.
@@ -76,6 +81,7 @@ class Layout:
     feed_chunk_s: int = 600
     storage: str = "chunks"
     object_moves_arcsec: float = 5.0
+    object_index_partitions: int = 1
     cell_bytes_max: int = 10 * 2**20
 
     def __post_init__(self) -> None:
@@ -89,6 +95,12 @@ class Layout:
             raise InvalidInputError(
                 f"partition_levels={self.partition_levels} and "
                 f"object_partition_levels={self.object_partition_levels} are out of range: use 0 to 4",
+                kind="invalid-definition",
+            )
+        if not 0 <= self.object_index_partitions <= _INDEX_PARTITIONS_MAX:
+            raise InvalidInputError(
+                f"object_index_partitions={self.object_index_partitions} is out of range: use 0 to "
+                f"{_INDEX_PARTITIONS_MAX}",
                 kind="invalid-definition",
             )
 
@@ -207,6 +219,14 @@ UPDATE_SCHEMA = pa.schema(
     ]
 )
 UPDATES = "apdb_updates"
+OBJECT_INDEX_SCHEMA = pa.schema(
+    [
+        pa.field(names.OBJECT_ID, pa.int64(), False),
+        pa.field(names.PIXEL, pa.int64(), False),
+        # The middle of the window in which the rows lie.
+        pa.field("window_mjd_tai", pa.float64(), False),
+    ]
+)
 
 
 def create_own(archive: Archive, layout: Layout) -> None:
@@ -220,6 +240,8 @@ def create_own(archive: Archive, layout: Layout) -> None:
         time=times.mjd("visit_mjd_tai", scale="tai"),
         window="1d", slice="360d", id="key", merge="latest", group=names.GROUP, exist_ok=True,
     )  # fmt: skip
+    if layout.object_index_partitions:
+        create_object_index(archive, layout)
     if layout.feed:
         archive.create(
             names.FEED, schema=FEED_SCHEMA, cell=cells.id_bucket("chunk", 6 * layout.feed_chunk_s),
@@ -231,6 +253,16 @@ def create_own(archive: Archive, layout: Layout) -> None:
             time=times.mjd("update_mjd_tai", scale="tai"), window="1d", slice="360d", id=["operation", "update_order"],
             merge="latest", group=names.GROUP, exist_ok=True,
         )  # fmt: skip
+
+
+def create_object_index(archive: Archive, layout: Layout) -> None:
+    """Create the index from object ids to pixels."""
+    archive.create(
+        names.OBJECT_INDEX, schema=OBJECT_INDEX_SCHEMA,
+        cell=cells.hash(names.OBJECT_ID, buckets=layout.object_index_partitions),
+        time=times.mjd("window_mjd_tai", scale="tai"), window=layout.object_window, slice=layout.object_slice,
+        id=[names.OBJECT_ID, names.PIXEL], merge="latest", group=names.GROUP, exist_ok=True,
+    )  # fmt: skip
 
 
 def migrate(archive: Archive, stored: Schema, wanted: Schema, layout: Layout) -> None:

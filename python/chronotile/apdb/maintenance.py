@@ -84,6 +84,7 @@ class Maintenance:
     def _all(self) -> list[str]:
         """Names of all datasets, those of the tables first."""
         own = [names.VISITS, names.METADATA]
+        own += [names.OBJECT_INDEX] if names.OBJECT_INDEX in self._tables.group else []
         own += [names.FEED, layouts.UPDATES] if self._tables.layout.feed else []
         return [*(names.dataset_name(table.name) for table in self._tables.schema.stored_tables), *own]
 
@@ -115,6 +116,7 @@ class Maintenance:
         moment = None if before is None else values.mjd_tai(before, "before")
         notify: Progress = progress or (lambda what, done, total: None)
         changed, unknown = (0, 0) if associations is None else self._associate(associations, notify)
+        self._index_objects(notify)
         consolidated, damage = {}, None
         for name in self._all():
             dataset = self._tables.archive[name]
@@ -145,6 +147,13 @@ class Maintenance:
             changed, found = changed + done, found + stored
         return changed, given.num_rows - found
 
+    def _index_objects(self, notify: Progress) -> None:
+        """Index the rows of a database that was created before it kept an index of objects."""
+        index = self._tables.object_index
+        if index.kept and not index.complete:
+            self._tables.create_object_index()
+            index.build(self._tables.datasets, functools.partial(notify, "index of objects"))
+
     def _note(self, statistics: Mapping[str, DatasetInfo]) -> None:
         tables = {
             name: {
@@ -168,6 +177,8 @@ class Maintenance:
 
     def _crowded(self, statistics: Mapping[str, DatasetInfo]) -> list[Crowded]:
         main = {name: statistics[names.dataset_name(name)] for name in names.MAIN_TABLES}
+        if names.OBJECT_INDEX in statistics:
+            main[names.OBJECT_INDEX] = statistics[names.OBJECT_INDEX]
         visits = self._tables.visits
         last = visits.info().slices
         # Take the latest visit as the present, because simulated and old surveys have times of their own.
@@ -204,7 +215,11 @@ class Maintenance:
         limit = values.mjd_tai(before, "before")
         tables = [names.SOURCE, names.FORCED] + ([names.OBJECT] if objects else [])
         chosen = [names.dataset_name(table) for table in tables] + [names.VISITS]
-        return self._tables.group.retire(chosen, before=limit, dry_run=dry_run)
+        dropped = self._tables.group.retire(chosen, before=limit, dry_run=dry_run)
+        if objects and names.OBJECT_INDEX in self._tables.group:
+            index = self._tables.object_index.retire(self._tables.datasets, limit, dry_run=dry_run)
+            dropped[names.OBJECT_INDEX] = index
+        return dropped
 
     # ------------------------------------------------------------------ taking out
 

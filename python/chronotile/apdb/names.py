@@ -37,8 +37,11 @@ NO_VISIT = -1
 GROUP = "apdb"
 """Group of the datasets that a detector-visit is stored in."""
 
-VISITS, METADATA, FEED = "apdb_visits", "apdb_metadata", "apdb_feed"
+VISITS, METADATA, FEED, OBJECT_INDEX = "apdb_visits", "apdb_metadata", "apdb_feed", "apdb_object_index"
 """The front end's own datasets."""
+
+PIXEL = "pixel"
+"""Column of the index of objects: a pixel in which an object has rows."""
 
 
 def version_column(table: str) -> str:

@@ -17,6 +17,7 @@ from chronotile.apdb import names, values
 from chronotile.apdb.rows import Rows, arrow_table, conform
 from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import BatchConflictError, InvalidInputError
+from chronotile.reports import WriteReport
 from chronotile.times import Moment
 
 __all__ = ["StoreReport"]
@@ -136,12 +137,22 @@ class Stores:
             chunk = int(values.unix_tai(time)) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
             tables[names.FEED] = pa.table({**row, "chunk": [chunk], "done": [False]}, layouts.FEED_SCHEMA)
         with _conflicts_named(visit, detector):
-            reports = self._tables.group.write(tables, key, replace=replace)
+            reports = self._write(tables, key, replace)
         counts = {name: 0 if rows is None else rows.num_rows for name, rows in given.items()}
         return StoreReport(
             reports[names.VISITS].stored, counts[names.OBJECT], counts[names.SOURCE], counts[names.FORCED],
             sum(reports[name].bytes for name in main),
         )  # fmt: skip
+
+    def _write(self, rows: dict[str, Any], key: str, replace: bool) -> dict[str, WriteReport]:
+        try:
+            return self._tables.write(rows, key, replace=replace)
+        except BatchConflictError as error:
+            stored = self._tables.group.batch(key)
+            if error.kind != "batch-differs" or stored is None or names.OBJECT_INDEX in stored.datasets:
+                raise
+            # It was stored before the database kept an index: only its other rows can be the same.
+            return self._tables.group.write(rows, key)
 
     def _versions(self, objects: Any, time: float) -> Any:
         """Convert objects to versions that are valid from `time` on."""

@@ -15,6 +15,7 @@ from chronotile.apdb.density import Density
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.maintenance import Maintenance
 from chronotile.apdb.metadata import Metadata
+from chronotile.apdb.object_index import ObjectIndex
 from chronotile.apdb.reads import Footprint, Reads
 from chronotile.apdb.schema import Migration, Schema
 from chronotile.apdb.storing import StoreReport, Stores
@@ -94,6 +95,8 @@ def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
     for table in schema.stored_tables:
         layouts.create_table(archive, table, layout)
     metadata.set(SCHEMA_KEY, schema.to_json(), force=True)
+    if layout.object_index_partitions:
+        ObjectIndex(archive, layout, metadata).set_complete()
     # Write this key last: a database without it is unfinished, and is created again.
     metadata.set(LAYOUT_KEY, layout.to_json(), force=True)
 

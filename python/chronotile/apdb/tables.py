@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ from chronotile.apdb import names
 from chronotile.apdb.changes import Changes
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.metadata import Metadata
+from chronotile.apdb.object_index import ObjectIndex
 from chronotile.apdb.schema import Schema
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import DatasetNotFoundError
+from chronotile.reports import WriteReport
 
 __all__ = ["SurveyTables"]
 
@@ -42,6 +44,8 @@ class SurveyTables:
         The datasets that a detector-visit is stored in, as one batch.
     visits : Dataset
         The detector-visits.
+    object_index : ObjectIndex
+        Where the rows of each object lie.
     changes : Changes
         Changes of stored records.
     """
@@ -59,7 +63,8 @@ class SurveyTables:
                 kind="dataset-not-found",
             )
         self.layout = Layout.from_json(found)
-        self.changes = Changes(lambda: self.group)
+        self.object_index = ObjectIndex(archive, self.layout, self.metadata)
+        self.changes = Changes(lambda: self.group, self.write)
         self.use_schema(Schema.from_json(self.metadata.get(SCHEMA_KEY) or ""))
 
     def use_schema(self, schema: Schema) -> None:
@@ -71,6 +76,25 @@ class SurveyTables:
         for table in schema.stored_tables:
             name = names.dataset_name(table.name)
             self.datasets[table.name] = self.group[name] if name in self.group else self.archive[name]
+
+    def write(
+        self, rows: Mapping[str, Any], batch: str, *, replace: bool = False, indexed: Mapping[str, Any] | None = None
+    ) -> dict[str, WriteReport]:
+        """Store rows of the group's datasets as one batch, with their entries in the index of objects.
+
+        `rows` are tables by dataset. If they are streams, `indexed` has the columns that the index needs as tables.
+        """
+        if not self.object_index.kept:
+            return self.group.write(rows, batch, replace=replace)
+        self.create_object_index()
+        entries = self.object_index.entries(rows if indexed is None else indexed)
+        return self.group.write({**rows, names.OBJECT_INDEX: entries}, batch, replace=replace)
+
+    def create_object_index(self) -> None:
+        """Create the index of objects if there is none: the database is older than it."""
+        if names.OBJECT_INDEX not in self.group:
+            self.object_index.create()
+            self.use_schema(self.schema)
 
     def dataset(self, table: str) -> Dataset:
         """Dataset of a table, for operations that this class does not provide."""

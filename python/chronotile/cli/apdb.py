@@ -85,6 +85,10 @@ def _moment(text: str | None) -> Any:
     "--partition-levels", type=click.IntRange(0, 4), default=2, show_default=True,
     help="Levels by which a partition of sources on a cluster is coarser than a pixel.",
 )  # fmt: skip
+@click.option(
+    "--object-index-partitions", type=click.IntRange(0, 256), default=1, show_default=True,
+    help="Partitions of a cluster over which the index of objects is spread; 0: no index.",
+)  # fmt: skip
 @click.option("--history", default="360d", show_default=True, help="Default history of footprint reads.")
 @click.option("--feed", is_flag=True, help="Keep a feed of changes for replication.")
 @click.option("--layout", "storage", type=STORAGE, default="chunks", show_default=True, help=STORAGE_HELP)
@@ -97,8 +101,8 @@ def _moment(text: str | None) -> Any:
 @click.option("--cell-mib-max", type=float, default=10.0, show_default=True, help="Largest partition in a slice, MiB.")
 def create(
     target: Target, schema: str, relaxed: bool, scheme: str, level: int, window: str, slice_: str | None,
-    partition_levels: int, history: str, feed: bool, storage: str, density: str | None, objects: float | None,
-    visits_a_month: float | None, transients: float, cell_mib_max: float,
+    partition_levels: int, object_index_partitions: int, history: str, feed: bool, storage: str, density: str | None,
+    objects: float | None, visits_a_month: float | None, transients: float, cell_mib_max: float,
 ) -> None:  # fmt: skip
     """Create a database in an archive, which is created if it does not exist. With --density, pixels, partitions and
     slices are made fine enough for the densest place: no partition then exceeds --cell-mib-max in any slice.
@@ -117,7 +121,8 @@ def create(
     days = values.days(history, "--history")
     layout = own.Layout(
         scheme, level, window, slice=slice_, partition_levels=partition_levels,
-        object_partition_levels=max(0, partition_levels - 1), history_days=days, feed=feed, storage=storage,
+        object_partition_levels=max(0, partition_levels - 1), object_index_partitions=object_index_partitions,
+        history_days=days, feed=feed, storage=storage,
         cell_bytes_max=int(cell_mib_max * 2**20),
     )  # fmt: skip
     expected = None
@@ -443,11 +448,13 @@ def _show_crowded(found: list[own.Crowded]) -> None:
     if not found:
         return
     worst = max(found, key=lambda each: each.expected)
+    remedy = "finer pixels or shorter slices (create --density)"
+    if worst.table not in _TABLES:
+        remedy = "more --object-index-partitions"
     click.echo(
         f"note: {count_text(len(found), 'slice')} with a partition over the limit, now or when full; the largest "
         f"is in {worst.table} from MJD {worst.start:g} on, with {bytes_text(worst.expected)}. Large "
-        "partitions slow a cluster: create a database with finer pixels or shorter slices (create "
-        "--density)",
+        f"partitions slow a cluster: create a database with {remedy}",
         err=True,
     )
 

@@ -1,0 +1,163 @@
+"""The index from object ids to pixels, by which objects anywhere on the sky are found.
+
+An entry says that rows of an object lie in a pixel: versions of the object, sources, or forced sources. Each batch
+stores the entries of its own rows, so an entry counts as long as the rows do: whichever batches are removed or
+replaced, every row that is left has one. An entry whose rows have gone costs a look at a pixel and changes no result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile import sky
+from chronotile.apdb import names, values
+from chronotile.apdb.layout import OBJECT_INDEX_SCHEMA, Layout, create_object_index
+from chronotile.apdb.metadata import Metadata
+from chronotile.archive import Archive
+from chronotile.dataset import Dataset
+from chronotile.reports import SliceInfo
+
+__all__: list[str] = []
+
+_COMPLETE_KEY = "apdb:object_index"
+_BUILD_ROWS = 1_000_000
+"""Rows whose entries are written together when the index is built."""
+
+_TABLE_OF = {names.dataset_name(table): table for table in names.MAIN_TABLES}
+_PLACES = pa.schema([("id", pa.int64()), ("ra", pa.float64()), ("dec", pa.float64()), ("time", pa.float64())])
+
+
+class ObjectIndex:
+    """The index from object ids to pixels of a database.
+
+    Attributes
+    ----------
+    kept : bool
+        Whether the database keeps an index.
+    """
+
+    def __init__(self, archive: Archive, layout: Layout, metadata: Metadata) -> None:
+        self._archive, self._layout, self._metadata = archive, layout, metadata
+        self._window_days = values.days(layout.object_window, "object_window")
+        self._complete = False
+        self._dataset: Dataset | None = None
+        self.kept = layout.object_index_partitions > 0
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset of the entries."""
+        if self._dataset is None:
+            self._dataset = self._archive[names.OBJECT_INDEX]
+        return self._dataset
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row of the database has its entry."""
+        if not self._complete and self.kept:
+            self._complete = self._metadata.get(_COMPLETE_KEY) is not None
+        return self._complete
+
+    def set_complete(self) -> None:
+        """Record that every row of the database has its entry, and that all that is stored from now on will."""
+        self._metadata.set(_COMPLETE_KEY, "complete", force=True)
+
+    def create(self) -> None:
+        """Create the index of a database that has none yet."""
+        create_object_index(self._archive, self._layout)
+
+    # ------------------------------------------------------------------ writing
+
+    def entries(self, rows: Mapping[str, Any]) -> Any:
+        """The entries of rows, which are tables by dataset: each pair of object and pixel once for each window."""
+        parts = [_places(_TABLE_OF[name], part) for name, part in rows.items() if name in _TABLE_OF]
+        places = pa.concat_tables([_PLACES.empty_table(), *parts])
+        if places.column(0).null_count:
+            places = places.filter(pc.is_valid(places.column(0)))
+        ids, ra, dec, times = (column.to_numpy() for column in places.columns)
+        pixels = pa.array(sky.pixel_index(self._layout.scheme, self._layout.level, ra, dec))
+        pixels = pixels.to_numpy(zero_copy_only=False).astype(np.int64)
+        # One time for all of a window: a consolidated tile is then in the order of ids, and its chunks lie apart by id.
+        windows = (np.floor(times / self._window_days) + 0.5) * self._window_days
+        order = np.lexsort((windows, pixels, ids))
+        ids, pixels, windows = ids[order], pixels[order], windows[order]
+        first = np.ones(len(ids), bool)
+        first[1:] = (ids[1:] != ids[:-1]) | (pixels[1:] != pixels[:-1]) | (windows[1:] != windows[:-1])
+        return pa.table([ids[first], pixels[first], windows[first]], OBJECT_INDEX_SCHEMA)
+
+    def build(self, datasets: Mapping[str, Dataset], progress: Callable[[int, int], object]) -> None:
+        """Index the rows that were stored before the database kept an index. The call may be repeated.
+
+        `datasets` are those of the main tables; `progress` is called with tables done and tables in total.
+        """
+        for number, table in enumerate(names.MAIN_TABLES):
+            progress(number, len(names.MAIN_TABLES))
+            columns = [names.OBJECT_ID, names.RA, names.DEC, _time_column(table)]
+            # Older versions too: they count again if the batch of a newer one is removed.
+            held: list[Any] = []
+            for batch in datasets[table].read(columns=columns, history=True).batches():
+                held.append(batch)
+                if sum(each.num_rows for each in held) >= _BUILD_ROWS:
+                    self._add(table, held)
+                    held = []
+            if held:
+                self._add(table, held)
+        self.set_complete()
+
+    def _add(self, table: str, batches: list[Any]) -> None:
+        rows = {names.dataset_name(table): pa.Table.from_batches(batches)}
+        self.dataset.write(self.entries(rows))
+
+    # ------------------------------------------------------------------ reading
+
+    def entries_of(self, ids: Any) -> Any:
+        """Columns ``diaObjectId`` and ``pixel`` of the entries of objects; None if the index is not complete.
+
+        `ids` is an array of int64.
+        """
+        if not self.complete:
+            return None
+        columns = [names.OBJECT_ID, names.PIXEL]
+        if not len(ids):
+            return OBJECT_INDEX_SCHEMA.empty_table().select(columns)
+        return self.dataset.read(keys=ids, ids=ids, columns=columns).to_arrow()
+
+    def pixels_of(self, ids: Any) -> list[int] | None:
+        """Pixels, sorted, that hold all rows of objects; None if the index is not complete."""
+        found = self.entries_of(ids)
+        return None if found is None else distinct_pixels(found)
+
+    # ------------------------------------------------------------------ maintenance
+
+    def retire(self, datasets: Mapping[str, Dataset], limit: float, *, dry_run: bool) -> list[SliceInfo]:
+        """Drop the slices that end at or before a time, in MJD (TAI), and have no more rows in the main tables."""
+        # In this order: a row that is stored after the list was made changes the slice of its entry, which then stays.
+        old = self.dataset.retire(before=limit, dry_run=True)
+        starts = [cast(float, part.start) for table in names.MAIN_TABLES for part in datasets[table].info().slices]
+        first = min(starts, default=math.inf)
+        # By rounding, the entry of a row at the border of two slices may lie in the earlier one.
+        old = [part for part in old if cast(float, part.end) < first]
+        return old if dry_run or not old else self.dataset.retire(unchanged=old)
+
+
+def _time_column(table: str) -> str:
+    return names.VALID_FROM if table == names.OBJECT else names.TIME
+
+
+def _places(table: str, rows: Any) -> Any:
+    """Object, position and time of each row of a table."""
+    if rows.schema.get_field_index(names.OBJECT_ID) < 0:
+        # A nullable column that was left out: the rows belong to no object.
+        return _PLACES.empty_table()
+    columns = [rows.column(name) for name in (names.OBJECT_ID, names.RA, names.DEC, _time_column(table))]
+    return pa.table(columns, _PLACES)
+
+
+def distinct_pixels(entries: Any) -> list[int]:
+    """The pixels of entries, sorted."""
+    return [int(pixel) for pixel in np.unique(entries[names.PIXEL].to_numpy())]
