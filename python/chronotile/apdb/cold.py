@@ -261,9 +261,12 @@ class ColdStorage:
 
     def rows(
         self, table: str, folder: str | os.PathLike[str], region: Region | None, start: float | None,
-        end: float | None, object_ids: list[int] | None,
+        end: float | None, object_ids: Any,
     ) -> Any:  # fmt: skip
-        """Rows that only the files of a table hold, with the columns of the dataset; columns added later are null."""
+        """Rows that only the files of a table hold, with the columns of the dataset; columns added later are null.
+
+        `object_ids` is None or an array of int64.
+        """
         schema = self._tables.datasets[table].schema
         files = [str(part.path) for part in self._held(folder) if part.table == table]
         if not files:
@@ -274,7 +277,7 @@ class ColdStorage:
         if end is not None:
             condition &= pc.field(names.TIME) < end
         if object_ids is not None:
-            condition &= pc.field(names.OBJECT_ID).isin(object_ids)
+            condition &= pc.field(names.OBJECT_ID).isin(pa.array(object_ids))
         # Columns are matched by name, so files with an older schema can be read.
         nullable = pa.schema([field.with_nullable(True) for field in schema])
         rows = pads.dataset(files, schema=nullable, format="parquet").to_table(filter=condition)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile import sky
 from chronotile.apdb import names, values
 from chronotile.apdb.cold import ColdStorage, merged
+from chronotile.apdb.object_index import distinct_pixels
 from chronotile.apdb.rows import Rows, drop_deleted, newest
 from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import InvalidInputError
@@ -22,6 +24,8 @@ from chronotile.times import Moment
 
 _NEAR_DEG = 60 * values.ARCSECOND
 """Default search radius around an object's position."""
+_FORCED = "forced"
+"""Column of light curves that tells forced sources from sources."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,18 @@ class Footprint:
     objects: Rows
     sources: Rows
     forced_sources: Rows
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where rows lie: in a region, or in pixels; and of which objects they are, of any by default.
+
+    `ids` is an array of int64.
+    """
+
+    region: Region | None = None
+    ids: Any = None
+    pixels: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +126,7 @@ class Reads:
         self,
         region: Any = None,
         *,
-        object_ids: Iterable[int | str] | None = None,
+        object_ids: Any = None,
         at: Moment = None,
         history: Any = None,
         start: Moment = None,
@@ -123,9 +139,9 @@ class Reads:
         Parameters
         ----------
         region : Region, optional
-            Region to read. Without it, all cells are scanned, also for `object_ids`.
-        object_ids : iterable of int or str, optional
-            Only sources of these objects: ids, or ZTF names.
+            Region to read; by default the whole sky.
+        object_ids : iterable or array of int or str, optional
+            Only sources of these objects: ids, or ZTF names. Without a region, the index of objects finds them.
         at : time, optional
             Latest time, inclusive; the read goes back by `history` from here.
         history : length of time, optional
@@ -139,17 +155,15 @@ class Reads:
         archived : path, optional
             A folder of :meth:`archive_before` to read as well.
         """
-        since = self._since(at, history, start)
-        plan = self._history_plan(
-            names.SOURCE, _region(region), object_ids, at, since, columns, withdrawn, archived
-        )  # fmt: skip
-        return self._read(plan)
+        period = self._since(at, history, start), _until(at)
+        place = self._place(region, object_ids)
+        return self._read(self._history_plan(names.SOURCE, place, period, columns, withdrawn, archived))
 
     def forced_sources(
         self,
         region: Any = None,
         *,
-        object_ids: Iterable[int | str] | None = None,
+        object_ids: Any = None,
         at: Moment = None,
         history: Any = None,
         start: Moment = None,
@@ -158,15 +172,20 @@ class Reads:
         archived: str | os.PathLike[str] | None = None,
     ) -> Rows:
         """Forced sources of a region or of objects. Arguments as for :meth:`sources`."""
-        since = self._since(at, history, start)
-        plan = self._history_plan(
-            names.FORCED, _region(region), object_ids, at, since, columns, withdrawn, archived
-        )  # fmt: skip
-        return self._read(plan)
+        period = self._since(at, history, start), _until(at)
+        place = self._place(region, object_ids)
+        return self._read(self._history_plan(names.FORCED, place, period, columns, withdrawn, archived))
+
+    def _place(self, region: Any, object_ids: Any) -> _Place:
+        """Where the rows of a region, of objects, or of objects in a region lie."""
+        ids = None if object_ids is None else values.object_ids(object_ids)
+        if region is None and ids is not None:
+            return _Place(ids=ids, pixels=self._tables.object_index.pixels_of(ids))
+        return _Place(_region(region), ids)
 
     def _history_plan(
-        self, table: str, place: Region | None, object_ids: Iterable[int | str] | None, at: Moment, since: float | None,
-        columns: Iterable[str] | None, withdrawn: bool, archived: str | os.PathLike[str] | None,
+        self, table: str, place: _Place, period: tuple[float | None, float | None], columns: Iterable[str] | None,
+        withdrawn: bool, archived: str | os.PathLike[str] | None,
     ) -> _Plan:  # fmt: skip
         wanted = self._tables.columns(table, columns)
         hide_withdrawn = not withdrawn and names.WITHDRAWN in self._tables.schema[table]
@@ -175,19 +194,21 @@ class Reads:
         decoded += [names.WITHDRAWN] if hide_withdrawn else []
         decoded += [] if archived is None else [*dataset.id, hidden]
         decoded = list(dict.fromkeys(decoded))
-        chosen = None if object_ids is None else _ids(object_ids)
-        where = [names.not_deleted(table)] + ([] if chosen is None else [(names.OBJECT_ID, "in", chosen)])
-        period = {"start": since, "end": _until(at)}
+        where: list[Any] = [names.not_deleted(table)]
+        if place.ids is not None:
+            where.append((names.OBJECT_ID, "in", place.ids))
+        start, end = period
 
         def finish(rows: Any) -> Rows:
             if archived is not None:
-                cold = self._cold.rows(table, archived, place, since, period["end"], chosen).select(decoded)
+                cold = self._cold.rows(table, archived, place.region, start, end, place.ids).select(decoded)
                 rows = merged(rows, cold, list(dataset.id), hidden)
             if hide_withdrawn:
                 rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
             return Rows(rows.select(wanted))
 
-        return _Plan(table, {"region": place, "where": where, "columns": decoded, **period}, finish)
+        request = {"region": place.region, "cells": place.pixels, "where": where, "columns": decoded}
+        return _Plan(table, {**request, "start": start, "end": end}, finish)
 
     def _since(self, at: Moment, history: Any, start: Moment) -> float | None:
         if start is not None:
@@ -224,11 +245,11 @@ class Reads:
         wanted = dict(columns or {})
         for name in wanted:
             self._tables.schema[name]
-        place = values.region(region)
-        since = self._since(at, history if at is not None else None, None)
-        plans = [self._object_plan(place, None, wanted.get(names.OBJECT), False)]
+        place = _Place(values.region(region))
+        period = self._since(at, history if at is not None else None, None), _until(at)
+        plans = [self._object_plan(place.region, None, wanted.get(names.OBJECT), False)]
         plans += [
-            self._history_plan(name, place, None, at, since, wanted.get(name), True, None)
+            self._history_plan(name, place, period, wanted.get(name), True, None)
             for name in (names.SOURCE, names.FORCED)
         ]
         return Footprint(*self._read_together(plans))
@@ -249,14 +270,14 @@ class Reads:
         object_id : int or str
             Id of the object, or its ZTF name.
         near : (ra, dec), optional
-            About where it is, degrees or astropy angles: without it, all of the sky is looked through.
+            About where it is, degrees or astropy angles: saves the look-up in the index of objects.
         radius : float or angle, optional
             Search radius around `near`: degrees, text such as ``10arcsec``, or an astropy angle; one arc minute by
             default.
         """
-        dataset = self._tables.datasets[names.OBJECT]
-        region = None if near is None else _near(near, radius)
-        rows = dataset.read(region=region, ids=[values.object_id(object_id)], history=True).to_arrow()
+        dataset, number = self._tables.datasets[names.OBJECT], values.object_id(object_id)
+        place = self._place(None if near is None else _near(near, radius), [number])
+        rows = dataset.read(region=place.region, cells=place.pixels, ids=[number], history=True).to_arrow()
         rows = newest(drop_deleted(rows), [names.VALID_FROM], names.VERSION)
         ends = pa.concat_arrays(
             [rows[names.VALID_FROM].combine_chunks()[1:], pa.nulls(min(len(rows), 1), pa.float64())]
@@ -268,48 +289,112 @@ class Reads:
 
     def light_curve(
         self, object_id: int | str, *, near: tuple[Any, Any] | None = None, radius: Any = _NEAR_DEG,
-        forced: bool = True, start: Moment = None, end: Moment = None,
+        forced: bool = True, columns: Iterable[str] | None = None, start: Moment = None, end: Moment = None,
         archived: str | os.PathLike[str] | None = None,
     ) -> Rows:  # fmt: skip
         """Measurements of one object by time, from its sources and, with `forced`, its forced sources.
 
-        The result has the columns that both tables share, and ``forced``, which tells them apart. Withdrawn
-        measurements are excluded. `object_id`, `near` and `radius` are as for :meth:`object_history`, `archived` as for
-        :meth:`sources`.
+        `object_id`, `near` and `radius` are as for :meth:`object_history`, the other arguments and the result as for
+        :meth:`light_curves`.
 
         Raises
         ------
         InvalidInputError
             No such object, when `near` is not given (kind ``unknown-id``).
         """
-        number = values.object_id(object_id)
-        tables = [names.SOURCE, names.FORCED] if forced else [names.SOURCE]
         if near is None:
-            near = self._position(number)
-            if near is None:
-                raise InvalidInputError(f"no object {object_id} in the database", kind="unknown-id")
-        region = _near(near, radius)
-        since = None if start is None else values.mjd_tai(start, "start")
-        shared = [
-            name for name in self._tables.schema[names.SOURCE].column_names if name in self._tables.schema[names.FORCED]
-        ]
-        parts = []
-        for table in tables:
-            plan = self._history_plan(table, region, [number], None, since, shared, False, archived)
-            rows = self._read(plan).to_arrow()
-            if end is not None:
-                rows = rows.filter(pc.less(rows[names.TIME], values.mjd_tai(end, "end")))
-            if names.WITHDRAWN in shared:
-                rows = rows.drop_columns([names.WITHDRAWN])
-            parts.append(rows.append_column("forced", pa.repeat(table == names.FORCED, rows.num_rows)))
-        whole = pa.concat_tables(parts, promote_options="permissive")
-        return Rows(whole.sort_by([(names.TIME, "ascending"), ("forced", "ascending")]))
+            return self.light_curves(
+                [object_id], forced=forced, columns=columns, start=start, end=end, archived=archived, missing="error"
+            )
+        columns = None if columns is None else _listed(columns)
+        place = self._place(_near(near, radius), [object_id])
+        return _selected(self._curves(place, forced, columns, start, end, archived), columns)
 
-    def _position(self, object_id: int) -> tuple[float, float] | None:
+    def light_curves(
+        self, object_ids: Any, *, forced: bool = True, columns: Iterable[str] | None = None, start: Moment = None,
+        end: Moment = None, archived: str | os.PathLike[str] | None = None, missing: str = "ignore",
+    ) -> Rows:  # fmt: skip
+        """Measurements of objects anywhere on the sky, sorted by object and time, as of one moment.
+
+        The index of objects says in which pixels each object has rows, and only these are read.
+
+        Parameters
+        ----------
+        object_ids : iterable or array of int or str
+            Ids, or ZTF names; the order and repeats do not matter.
+        forced : bool
+            Whether to return forced sources too; column ``forced`` tells them from sources.
+        columns : iterable of str, optional
+            Columns to return: of DiaSource, DiaForcedSource, or ``forced``. By default those that both tables share,
+            and ``forced``. A column that one of the tables lacks is null in its rows.
+        start, end : time, optional
+            Half-open period.
+        archived : path, optional
+            A folder of :meth:`archive_before` to read as well.
+        missing : {"ignore", "error"}
+            How to handle ids that no object, source or forced source has. An object without measurements in the period
+            is no error.
+
+        Returns
+        -------
+        Rows
+            One row for each measurement that was not withdrawn.
+
+        Raises
+        ------
+        InvalidInputError
+            Some value is not an id or a column; or an id is unknown (kind ``unknown-id``, with ``ids``) and `missing`
+            is ``error``.
+        """
+        if missing not in ("ignore", "error"):
+            raise InvalidInputError(f'missing is {missing!r}: use "ignore" or "error"', kind="invalid-request")
+        ids = np.unique(values.object_ids(object_ids))
+        entries = self._tables.object_index.entries_of(ids)
+        place = _Place(ids=ids, pixels=None if entries is None else distinct_pixels(entries))
+        columns = None if columns is None else _listed(columns)
+        rows = self._curves(place, forced, columns, start, end, archived)
+        if missing == "error":
+            known = self._objects_among(ids) if entries is None else entries[names.OBJECT_ID].to_numpy()
+            absent = np.setdiff1d(np.setdiff1d(ids, known), rows[names.OBJECT_ID].to_numpy())
+            if len(absent):
+                raise _unknown(absent)
+        return _selected(rows, columns)
+
+    def _curves(
+        self, place: _Place, forced: bool, columns: Iterable[str] | None, start: Moment, end: Moment,
+        archived: str | os.PathLike[str] | None,
+    ) -> Any:  # fmt: skip
+        """Measurements of objects, sorted, with the requested columns and those that they are sorted by."""
+        tables = [names.SOURCE, names.FORCED] if forced else [names.SOURCE]
+        by_table = self._curve_columns(columns)
+        period = _mjd(start, "start"), _mjd(end, "end")
+        plans = [self._history_plan(table, place, period, by_table[table], False, archived) for table in tables]
+        parts = [
+            rows.to_arrow().append_column(_FORCED, pa.repeat(table == names.FORCED, len(rows)))
+            for table, rows in zip(tables, self._read_together(plans), strict=True)
+        ]
+        whole = pa.concat_tables(parts, promote_options="permissive")
+        order = [(name, "ascending") for name in (names.OBJECT_ID, names.TIME, _FORCED)]
+        return whole.take(pc.sort_indices(whole, order))
+
+    def _curve_columns(self, columns: Iterable[str] | None) -> dict[str, list[str]]:
+        """Columns of sources and forced sources in a light curve."""
+        source, forced = self._tables.schema[names.SOURCE], self._tables.schema[names.FORCED]
+        if columns is None:
+            wanted = [name for name in source.column_names if name in forced and name != names.WITHDRAWN]
+        else:
+            wanted = [name for name in _listed(columns) if name != _FORCED]
+            for name in wanted:
+                if name not in forced:
+                    source[name]
+            wanted = list(dict.fromkeys([*wanted, names.OBJECT_ID, names.TIME]))
+        return {table.name: [name for name in wanted if name in table] for table in (source, forced)}
+
+    def _objects_among(self, ids: Any) -> Any:
         rows = self._tables.datasets[names.OBJECT].read(
-            ids=[int(object_id)], columns=[names.RA, names.DEC], where=[names.not_deleted(names.OBJECT)]
+            ids=ids, columns=[names.OBJECT_ID], where=[names.not_deleted(names.OBJECT)]
         ).to_arrow()  # fmt: skip
-        return (rows[names.RA][0].as_py(), rows[names.DEC][0].as_py()) if rows.num_rows else None
+        return rows[names.OBJECT_ID].to_numpy()
 
     def night(self, night: Moment, *, table: str = names.SOURCE, columns: Iterable[str] | None = None) -> ReadResult:
         """Stream the rows of one night: from noon (UTC) of the given day to the next noon.
@@ -363,6 +448,21 @@ def _until(at: Moment) -> float | None:
     return None if at is None else values.mjd_tai(at, "at") + 1e-6 / 86_400 * 2
 
 
-def _ids(given: Iterable[int | str]) -> list[int]:
-    listed: Iterable[Any] = given.to_pylist() if hasattr(given, "to_pylist") else given
-    return [values.object_id(each) for each in listed]
+def _listed(columns: Iterable[str]) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
+def _selected(rows: Any, columns: Iterable[str] | None) -> Rows:
+    return Rows(rows if columns is None else rows.select(_listed(columns)))
+
+
+def _mjd(value: Moment, what: str) -> float | None:
+    return None if value is None else values.mjd_tai(value, what)
+
+
+def _unknown(ids: Any) -> InvalidInputError:
+    shown = ", ".join(str(int(each)) for each in ids[:5])
+    more = "" if len(ids) <= 5 else f" and {len(ids) - 5} more"
+    return InvalidInputError(
+        f"no object {shown}{more} in the database", kind="unknown-id", ids=[int(each) for each in ids]
+    )

@@ -201,6 +201,7 @@ class Apdb(Closing):
     cone = _of("_reads", Reads.cone)
     object_history = _of("_reads", Reads.object_history)
     light_curve = _of("_reads", Reads.light_curve)
+    light_curves = _of("_reads", Reads.light_curves)
     night = _of("_reads", Reads.night)
     scan = _of("_reads", Reads.scan)
 

@@ -33,7 +33,8 @@ class Updates:
     """Changes stored records.
 
     A table (or dict of arrays) of ids names the records to change. Include their positions (``ra``, ``dec``) and times
-    (``midpointMjdTai``), accurate to 5 arc seconds and a quarter of an hour: without them, the whole sky is scanned.
+    (``midpointMjdTai``), accurate to 5 arc seconds and a quarter of an hour. Without positions, objects and forced
+    sources are found by the index of objects, sources by a scan of the whole sky.
     """
 
     def __init__(self, tables: SurveyTables, cold: ColdStorage) -> None:
@@ -320,6 +321,8 @@ class Updates:
         place: dict[str, Any] = {}
         if names.RA in given.schema.names and names.DEC in given.schema.names:
             place["cells"] = self._tables.cells_of(given, values.NEAR_DEG)
+        elif names.OBJECT_ID in key:
+            place["cells"] = self._tables.object_index.pixels_of(pc.unique(given[names.OBJECT_ID]).cast(pa.int64()))
         if names.TIME in given.schema.names and table != names.OBJECT:
             limits = pc.min_max(given[names.TIME]).as_py()
             place["start"], place["end"] = limits["min"] - _NEAR_DAYS, limits["max"] + _NEAR_DAYS

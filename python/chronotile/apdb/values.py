@@ -195,6 +195,68 @@ def object_id(given: Any) -> int:
         ) from None
 
 
+def object_ids(given: Any) -> Any:
+    """Convert object ids to a numpy array of int64, in order and with repeats; nulls are left out.
+
+    Parameters
+    ----------
+    given : iterable, Arrow or numpy array, Series, int or str
+        Ids: integers, ZTF names, or both.
+
+    Raises
+    ------
+    InvalidInputError
+        Some value is not an id; or ids are floats, which do not hold all integers.
+    """
+    column = _id_column([given] if isinstance(given, str | int) else given).drop_null()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return _ids_of_texts(column)
+    if not len(column):
+        return np.empty(0, np.int64)
+    if not pa.types.is_integer(column.type):
+        raise InvalidInputError(
+            f"object ids have type {column.type}: give integers or ZTF names", kind="invalid-request"
+        )
+    try:
+        return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(f"object ids do not fit 64 bits: {error}", kind="invalid-request") from None
+
+
+def _id_column(given: Any) -> Any:
+    try:
+        if hasattr(given, "__arrow_c_stream__"):
+            return pa.chunked_array(given)
+        return pa.array(given if hasattr(given, "__arrow_c_array__") or hasattr(given, "dtype") else list(given))
+    except (pa.ArrowException, TypeError, OverflowError):
+        pass
+    try:
+        # A list of numbers and names: each by itself.
+        return pa.array([object_id(each) for each in given], pa.int64())
+    except (TypeError, OverflowError) as error:
+        raise InvalidInputError(
+            f"cannot read object ids: {error}: give integers of 64 bits or ZTF names", kind="invalid-request"
+        ) from None
+
+
+def _ids_of_texts(texts: Any) -> Any:
+    trimmed = pc.utf8_trim_whitespace(texts.cast(pa.string()))
+    ids = np.empty(len(trimmed), np.int64)
+    is_name = pc.starts_with(trimmed, "ZTF", ignore_case=True)
+    ztf = is_name.to_numpy(zero_copy_only=False)
+    if ztf.any():
+        found = pc.binary_join_element_wise(
+            "ZTF", pc.utf8_lower(pc.utf8_slice_codeunits(trimmed.filter(is_name), 3)), ""
+        )
+        ids[ztf] = ztf_object_ids(found)
+    numbers = trimmed.filter(pc.invert(is_name))
+    try:
+        ids[~ztf] = numbers.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        ids[~ztf] = [object_id(text) for text in numbers.to_pylist()]
+    return ids
+
+
 def ztf_object_ids(texts: Any) -> Any:
     """Convert ZTF names to numbers: two digits and seven letters, as in ``ZTF18abkdczc``, read in base 26."""
     column = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts

@@ -8,7 +8,7 @@ import json
 import shutil
 import textwrap
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
@@ -122,8 +122,7 @@ def create(
     layout = own.Layout(
         scheme, level, window, slice=slice_, partition_levels=partition_levels,
         object_partition_levels=max(0, partition_levels - 1), object_index_partitions=object_index_partitions,
-        history_days=days, feed=feed, storage=storage,
-        cell_bytes_max=int(cell_mib_max * 2**20),
+        history_days=days, feed=feed, storage=storage, cell_bytes_max=int(cell_mib_max * 2**20),
     )  # fmt: skip
     expected = None
     if density is not None:
@@ -345,39 +344,69 @@ def read(
 
 
 @apdb.command("light-curve")
-@target(dataset=False, rest="OBJECT")
-@click.option("--near", metavar="RA,DEC", help="Approximate position, degrees; without it, the whole sky is scanned.")
+@target(dataset=False, rest="[OBJECT]...")
+@click.option("--ids", type=click.File(), metavar="FILE", help="File of objects, one per line; - is standard input.")
+@click.option("--near", metavar="RA,DEC", help="Approximate position of one object, degrees, instead of the index.")
 @click.option(
     "--radius", metavar="ANGLE", help="Search radius around --near, such as 10arcsec. Default: one arc minute."
 )
 @click.option("--detections", is_flag=True, help="Exclude forced sources.")
+@click.option("--start", metavar="TIME", help="Measurements from this time on: MJD (TAI), or ISO 8601 (UTC).")
+@click.option("--end", metavar="TIME", help="Measurements before this time.")
 @click.option("--archived", metavar="DIR", help="Also read files of archived slices.")
 @output_options
 def light_curve(
-    target: Target, near: str | None, radius: str | None, detections: bool, archived: str | None, output: Output
-) -> None:
-    """Print the measurements of one object by time; OBJECT is its id or ZTF name.
+    target: Target, ids: TextIO | None, near: str | None, radius: str | None, detections: bool, start: str | None,
+    end: str | None, archived: str | None, output: Output,
+) -> None:  # fmt: skip
+    """Print the measurements of objects anywhere on the sky, by object and time; OBJECT is an id or ZTF name.
 
     \b
     Examples:
         chronotile apdb light-curve survey.db 144594336015 --near 345.39,-0.32 --columns midpointMjdTai,band,psfFlux
         chronotile apdb light-curve survey.db ZTF18abvpqtz --archived cold
+        chronotile apdb light-curve survey.db --ids objects.txt --out curves.parquet
     """
-    shared: dict[str, Any] = {"forced": not detections, "archived": archived}
-    if near is not None:
-        ra, dec = angles(near, (2,), "--near", "RA,DEC", {0})
-        shared["near"] = (ra, dec)
-    if radius is not None:
-        if near is None:
-            raise click.UsageError("--radius requires --near.")
-        (shared["radius"],) = angles(radius, (1,), "--radius", "ANGLE", set())
+    objects = [*target.rest, *(ids.read().split() if ids is not None else ())]
+    if not objects:
+        raise click.UsageError("Give an OBJECT, or --ids FILE with one per line.")
+    if near is not None and len(objects) > 1:
+        raise click.UsageError("--near is the position of one OBJECT: leave it out to read several.")
+    if radius is not None and near is None:
+        raise click.UsageError("--radius requires --near.")
+    wanted = output.column_names
+    shared: dict[str, Any] = {
+        "forced": not detections, "archived": archived, "start": _moment(start), "end": _moment(end),
+        "columns": None if wanted is None else list(dict.fromkeys([*wanted, "diaObjectId"])),
+    }  # fmt: skip
     with _open(target, read_only=True) as database:
-        table = database.light_curve(target.rest[0], **shared).to_arrow()
-    if not table.num_rows:
+        if near is None:
+            table = database.light_curves(objects, **shared, missing="error" if len(objects) == 1 else "ignore")
+        else:
+            ra, dec = angles(near, (2,), "--near", "RA,DEC", {0})
+            if radius is not None:
+                (shared["radius"],) = angles(radius, (1,), "--radius", "ANGLE", set())
+            table = database.light_curve(objects[0], near=(ra, dec), **shared)
+    rows = table.to_arrow()
+    _check_measured(objects, rows, near, archived)
+    output.write(rows if wanted is None else rows.select(wanted))
+
+
+def _check_measured(objects: list[str], rows: Any, near: str | None, archived: str | None) -> None:
+    """Report objects without measurements; if none has any, raise an error."""
+    from chronotile.apdb import values
+
+    measured = set(rows["diaObjectId"].to_pylist())
+    absent = [each for each in dict.fromkeys(objects) if values.object_id(each) not in measured]
+    if not absent:
+        return
+    shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more" if len(absent) > 5 else "")
+    what = f"no measurements of object{'s' if len(absent) > 1 else ''} {shown}"
+    if not rows.num_rows:
         where = "" if near is None else f" around {near}: give a larger --radius, or leave out --near"
         cold = "" if archived is not None else "; pass --archived DIR to also read archived slices"
-        raise InvalidInputError(f"no measurements of object {target.rest[0]}{where}{cold}", kind="unknown-id")
-    output.write_table(table)
+        raise InvalidInputError(f"{what}{where}{cold}", kind="unknown-id")
+    click.echo(f"note: {what}", err=True)
 
 
 @apdb.command()
