@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from support_apdb import START, visit_of
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb import names
+from chronotile.apdb.object_index import ObjectIndex
 
 OBJECTS = 12
 IDS = st.lists(st.integers(0, OBJECTS - 1), min_size=1, max_size=6, unique=True)
@@ -47,12 +49,12 @@ STEPS = st.lists(
 
 
 def far_visit(number: int, ids: list[int], seed: int = 0) -> dict[str, Any]:
-    """A detector-visit every 90 days, whose objects move by up to a degree: their rows lie in several pixels."""
+    """A detector-visit every 90 days, whose rows of an object lie up to a degree apart: in several pixels."""
     visit = visit_of(number, ids, seed=seed)
     time = START + 90.0 * number
-    moved = np.random.default_rng([number, seed]).uniform(0, 1, (2, len(ids)))
+    places = np.random.default_rng([number, seed])
     for table in ("objects", "sources", "forced_sources"):
-        visit[table] |= {"ra": 150.0 + moved[0], "dec": 2.0 + moved[1]}
+        visit[table] |= {"ra": places.uniform(150, 151, len(ids)), "dec": places.uniform(2, 3, len(ids))}
         if table != "objects":
             visit[table]["midpointMjdTai"] = np.full(len(ids), time)
     return visit | {"visit_time": time}
@@ -91,8 +93,10 @@ class Steps:
 
     def do(self, what: tuple[Any, ...]) -> None:
         kind, database = what[0], self.database
-        if kind == "store" and not database.contains(what[1], 1):
-            database.store(**far_visit(what[1], what[2]))
+        if kind == "store":
+            # It may be stored with other rows.
+            with contextlib.suppress(ct.BatchConflictError):
+                database.store(**far_visit(what[1], what[2]))
         elif kind == "replace":
             self.seed += 1
             database.store(**far_visit(what[1], what[2], self.seed), replace=True)
@@ -176,7 +180,7 @@ def test_an_older_database_is_scanned_until_maintenance_has_indexed_it(older: Pa
         assert len(database.light_curve(2)) == 6
         with pytest.raises(ct.InvalidInputError, match="no object 77"):
             database.light_curve(77)
-    with apdb.open(older) as database, apdb.open(older) as other:
+    with apdb.open(older) as database, apdb.open(older) as other, apdb.open(older, read_only=True) as reader:
         assert not database.store(**far_visit(0, [1, 2, 3])).stored, "it was stored without entries"
         with pytest.raises(ct.BatchConflictError, match="other rows"):
             database.store(**far_visit(0, [1, 2]))
@@ -189,7 +193,7 @@ def test_an_older_database_is_scanned_until_maintenance_has_indexed_it(older: Pa
         # One that was opened before.
         assert other.store(**far_visit(4, [4, 5])).stored
         other.withdraw_sources([11_002], START)
-        for each in (database, other):
+        for each in (database, other, reader):
             assert curves(each) == scanned(each)
             assert requested_pixels(each, [5]) == requested_pixels(database, [5]) != []
         assert database.metadata.get("apdb:object_index") is not None
@@ -214,7 +218,7 @@ def requested_pixels(database: apdb.Apdb, ids: list[int]) -> list[int] | None:
     with pytest.MonkeyPatch.context() as patch:
 
         def spy(self: ct.Group, requests: Any) -> Any:
-            found.extend(request["cells"] for request in requests.values())
+            found.extend(request["cells"] for request in requests.values() if "cells" in request)
             return read(self, requests)
 
         patch.setattr(ct.Group, "read", spy)
@@ -226,10 +230,40 @@ def requested_pixels(database: apdb.Apdb, ids: list[int]) -> list[int] | None:
 def test_only_pixels_of_the_objects_are_read(survey: apdb.Apdb) -> None:
     for number in range(4):
         survey.store(**far_visit(number, [1, 2, 3]))
-    rows = survey.sources(object_ids=[2]).to_arrow()
-    assert requested_pixels(survey, [2]) == survey.cells_of(rows)
+
+    def pixels(*ids: int) -> list[int]:
+        parts = [survey.scan(table, history=True).to_arrow() for table in names.MAIN_TABLES]
+        own = [part.filter(pc.is_in(part["diaObjectId"], pa.array(ids))) for part in parts]
+        return sorted({pixel for part in own for pixel in survey.cells_of(part)})
+
+    assert requested_pixels(survey, [2]) == pixels(2)
     assert requested_pixels(survey, [77]) == []
-    assert requested_pixels(survey, [1, 2, 3]) == survey.cells_of(survey.sources().to_arrow())
+    assert requested_pixels(survey, [1, 2, 3]) == pixels(1, 2, 3) != pixels(2)
+
+
+@pytest.mark.parametrize("read", ["light_curves", "sources"])
+def test_a_batch_that_ends_after_the_look_up_is_read_whole_or_not_at_all(
+    survey: apdb.Apdb, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    survey.store(**far_visit(0, [1, 2]))
+    look_up, late = ObjectIndex.entries_of, iter([1, 2])
+
+    def then_store(self: ObjectIndex, ids: Any) -> Any:
+        entries = look_up(self, ids)
+        for number in late:
+            visit = far_visit(number, [1, 2])
+            # One of its rows lies in a pixel that the look-up has found.
+            for table in ("objects", "sources", "forced_sources"):
+                for column in ("ra", "dec"):
+                    visit[table][column][0] = far_visit(0, [1, 2])[table][column][0]
+            survey.store(**visit)
+        return entries
+
+    monkeypatch.setattr(ObjectIndex, "entries_of", then_store)
+    if read == "sources":
+        assert len(survey.sources(object_ids=[1, 2])) == 6
+    else:
+        assert curves(survey) == scanned(survey)
 
 
 def test_ids_come_in_any_form(survey: apdb.Apdb) -> None:
@@ -336,6 +370,32 @@ def test_entries_are_retired_once_their_rows_are(survey: apdb.Apdb, monkeypatch:
     survey.retire(START + 1_500, objects=True)
     assert len(index.info().slices) < before
     assert curves(survey) == scanned(survey)
+
+
+def test_a_reassigned_source_is_found_whatever_becomes_of_the_batches_of_its_objects(survey: apdb.Apdb) -> None:
+    survey.store(**far_visit(0, [1, 2]))
+    place = survey.sources(object_ids=[1], columns=["ra", "dec"]).to_arrow()
+    survey.store(START + 1, objects={"diaObjectId": [2], "ra": place["ra"], "dec": place["dec"]})
+    assert survey.reassign({1_001: 2}) == 1
+    group = survey.archive.group(names.GROUP)
+    for batch in group.batches():
+        if batch.key is not None and batch.key.startswith("objects-"):
+            group.remove_batch(batch.key)
+    assert len(survey.light_curve(2, forced=False)) == 2
+    assert curves(survey) == scanned(survey)
+
+
+def test_restored_rows_are_found_after_their_detector_visits_were_removed(survey: apdb.Apdb, tmp_path: Path) -> None:
+    for number in range(3):
+        survey.store(**far_visit(number, [1, 2, 3]))
+    before = curves(survey)
+    survey.archive_before(START + 240, tmp_path / "cold")
+    for number in range(3):
+        survey.remove_visit(number, archived=False)
+    assert curves(survey) == []
+    survey.restore(tmp_path / "cold")
+    assert curves(survey) == scanned(survey) != []
+    assert all(row in before for row in curves(survey))
 
 
 def test_changes_by_object_find_it_without_a_position(survey: apdb.Apdb) -> None:

@@ -115,17 +115,17 @@ class ObjectIndex:
 
     # ------------------------------------------------------------------ reading
 
-    def entries_of(self, ids: Any) -> Any:
-        """Columns ``diaObjectId`` and ``pixel`` of the entries of objects; None if the index is not complete.
+    @staticmethod
+    def request(ids: Any) -> dict[str, Any]:
+        """Arguments of a read of the index: columns ``diaObjectId`` and ``pixel`` of the entries of objects.
 
         `ids` is an array of int64.
         """
-        if not self.complete:
-            return None
-        columns = [names.OBJECT_ID, names.PIXEL]
-        if not len(ids):
-            return OBJECT_INDEX_SCHEMA.empty_table().select(columns)
-        return self.dataset.read(keys=ids, ids=ids, columns=columns).to_arrow()
+        return {"keys": ids, "ids": ids, "columns": [names.OBJECT_ID, names.PIXEL]}
+
+    def entries_of(self, ids: Any) -> Any:
+        """The entries of objects as a table with the columns of :meth:`request`; None if the index is not complete."""
+        return self.dataset.read(**self.request(ids)).to_arrow() if self.complete else None
 
     def pixels_of(self, ids: Any) -> list[int] | None:
         """Pixels, sorted, that hold all rows of objects; None if the index is not complete."""

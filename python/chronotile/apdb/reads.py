@@ -156,8 +156,7 @@ class Reads:
             A folder of :meth:`archive_before` to read as well.
         """
         period = self._since(at, history, start), _until(at)
-        place = self._place(region, object_ids)
-        return self._read(self._history_plan(names.SOURCE, place, period, columns, withdrawn, archived))
+        return self._history(names.SOURCE, region, object_ids, period, columns, withdrawn, archived)
 
     def forced_sources(
         self,
@@ -173,15 +172,43 @@ class Reads:
     ) -> Rows:
         """Forced sources of a region or of objects. Arguments as for :meth:`sources`."""
         period = self._since(at, history, start), _until(at)
-        place = self._place(region, object_ids)
-        return self._read(self._history_plan(names.FORCED, place, period, columns, withdrawn, archived))
+        return self._history(names.FORCED, region, object_ids, period, columns, withdrawn, archived)
 
-    def _place(self, region: Any, object_ids: Any) -> _Place:
-        """Where the rows of a region, of objects, or of objects in a region lie."""
+    def _history(
+        self, table: str, region: Any, object_ids: Any, period: tuple[float | None, float | None],
+        columns: Iterable[str] | None, withdrawn: bool, archived: str | os.PathLike[str] | None,
+    ) -> Rows:  # fmt: skip
         ids = None if object_ids is None else values.object_ids(object_ids)
+
+        def plan(place: _Place) -> _Plan:
+            return self._history_plan(table, place, period, columns, withdrawn, archived)
+
         if region is None and ids is not None:
-            return _Place(ids=ids, pixels=self._tables.object_index.pixels_of(ids))
-        return _Place(_region(region), ids)
+            return self._read_of_objects(ids, lambda place: [plan(place)])[0][0]
+        return self._read(plan(_Place(_region(region), ids)))
+
+    def _read_of_objects(self, ids: Any, plans_at: Callable[[_Place], list[_Plan]]) -> tuple[list[Rows], Any]:
+        """Read tables in the pixels of objects, as of one moment. Also returns the entries of the objects in the index;
+        None if it is not complete, and the tables were scanned.
+        """
+        index = self._tables.object_index
+        entries = index.entries_of(ids)
+        if entries is None:
+            return self._read_together(plans_at(_Place(ids=ids))), None
+        if names.OBJECT_INDEX not in self._tables.group:
+            # Another process has built the index since this one opened the database.
+            self._tables.use_schema(self._tables.schema)
+        pixels = distinct_pixels(entries)
+        while True:
+            plans = plans_at(_Place(ids=ids, pixels=pixels))
+            requests = {names.dataset_name(plan.table): plan.request for plan in plans}
+            tables = self._tables.group.read({**requests, names.OBJECT_INDEX: index.request(ids)})
+            entries = tables[names.OBJECT_INDEX]
+            # A batch that has ended since the look-up may have rows in other pixels too.
+            more = set(distinct_pixels(entries)).difference(pixels)
+            if not more:
+                return [plan.finish(tables[names.dataset_name(plan.table)]) for plan in plans], entries
+            pixels = sorted(more.union(pixels))
 
     def _history_plan(
         self, table: str, place: _Place, period: tuple[float | None, float | None], columns: Iterable[str] | None,
@@ -276,8 +303,9 @@ class Reads:
             default.
         """
         dataset, number = self._tables.datasets[names.OBJECT], values.object_id(object_id)
-        place = self._place(None if near is None else _near(near, radius), [number])
-        rows = dataset.read(region=place.region, cells=place.pixels, ids=[number], history=True).to_arrow()
+        region = None if near is None else _near(near, radius)
+        pixels = self._tables.object_index.pixels_of(np.array([number])) if near is None else None
+        rows = dataset.read(region=region, cells=pixels, ids=[number], history=True).to_arrow()
         rows = newest(drop_deleted(rows), [names.VALID_FROM], names.VERSION)
         ends = pa.concat_arrays(
             [rows[names.VALID_FROM].combine_chunks()[1:], pa.nulls(min(len(rows), 1), pa.float64())]
@@ -307,8 +335,9 @@ class Reads:
                 [object_id], forced=forced, columns=columns, start=start, end=end, archived=archived, missing="error"
             )
         columns = None if columns is None else _listed(columns)
-        place = self._place(_near(near, radius), [object_id])
-        return _selected(self._curves(place, forced, columns, start, end, archived), columns)
+        place = _Place(_near(near, radius), values.object_ids([object_id]))
+        plans = self._curve_plans(place, forced, columns, start, end, archived)
+        return _selected(_one_table(self._read_together(plans)), columns)
 
     def light_curves(
         self, object_ids: Any, *, forced: bool = True, columns: Iterable[str] | None = None, start: Moment = None,
@@ -349,10 +378,11 @@ class Reads:
         if missing not in ("ignore", "error"):
             raise InvalidInputError(f'missing is {missing!r}: use "ignore" or "error"', kind="invalid-request")
         ids = np.unique(values.object_ids(object_ids))
-        entries = self._tables.object_index.entries_of(ids)
-        place = _Place(ids=ids, pixels=None if entries is None else distinct_pixels(entries))
         columns = None if columns is None else _listed(columns)
-        rows = self._curves(place, forced, columns, start, end, archived)
+        parts, entries = self._read_of_objects(
+            ids, lambda place: self._curve_plans(place, forced, columns, start, end, archived)
+        )
+        rows = _one_table(parts)
         if missing == "error":
             known = self._objects_among(ids) if entries is None else entries[names.OBJECT_ID].to_numpy()
             absent = np.setdiff1d(np.setdiff1d(ids, known), rows[names.OBJECT_ID].to_numpy())
@@ -360,30 +390,23 @@ class Reads:
                 raise _unknown(absent)
         return _selected(rows, columns)
 
-    def _curves(
-        self, place: _Place, forced: bool, columns: Iterable[str] | None, start: Moment, end: Moment,
+    def _curve_plans(
+        self, place: _Place, forced: bool, columns: list[str] | None, start: Moment, end: Moment,
         archived: str | os.PathLike[str] | None,
-    ) -> Any:  # fmt: skip
-        """Measurements of objects, sorted, with the requested columns and those that they are sorted by."""
-        tables = [names.SOURCE, names.FORCED] if forced else [names.SOURCE]
+    ) -> list[_Plan]:  # fmt: skip
+        """Reads of sources and forced sources, with the requested columns and those that light curves are sorted by."""
         by_table = self._curve_columns(columns)
         period = _mjd(start, "start"), _mjd(end, "end")
-        plans = [self._history_plan(table, place, period, by_table[table], False, archived) for table in tables]
-        parts = [
-            rows.to_arrow().append_column(_FORCED, pa.repeat(table == names.FORCED, len(rows)))
-            for table, rows in zip(tables, self._read_together(plans), strict=True)
-        ]
-        whole = pa.concat_tables(parts, promote_options="permissive")
-        order = [(name, "ascending") for name in (names.OBJECT_ID, names.TIME, _FORCED)]
-        return whole.take(pc.sort_indices(whole, order))
+        tables = [names.SOURCE, names.FORCED] if forced else [names.SOURCE]
+        return [self._history_plan(table, place, period, by_table[table], False, archived) for table in tables]
 
-    def _curve_columns(self, columns: Iterable[str] | None) -> dict[str, list[str]]:
+    def _curve_columns(self, columns: list[str] | None) -> dict[str, list[str]]:
         """Columns of sources and forced sources in a light curve."""
         source, forced = self._tables.schema[names.SOURCE], self._tables.schema[names.FORCED]
         if columns is None:
             wanted = [name for name in source.column_names if name in forced and name != names.WITHDRAWN]
         else:
-            wanted = [name for name in _listed(columns) if name != _FORCED]
+            wanted = [name for name in columns if name != _FORCED]
             for name in wanted:
                 if name not in forced:
                     source[name]
@@ -448,12 +471,23 @@ def _until(at: Moment) -> float | None:
     return None if at is None else values.mjd_tai(at, "at") + 1e-6 / 86_400 * 2
 
 
+def _one_table(parts: Sequence[Rows]) -> Any:
+    """Sources, and forced sources where requested, as one table by object and time."""
+    marked = [
+        rows.to_arrow().append_column(_FORCED, pa.repeat(is_forced, len(rows)))
+        for rows, is_forced in zip(parts, (False, True), strict=False)
+    ]
+    whole = pa.concat_tables(marked, promote_options="permissive")
+    order = [(name, "ascending") for name in (names.OBJECT_ID, names.TIME, _FORCED)]
+    return whole.take(pc.sort_indices(whole, order))
+
+
 def _listed(columns: Iterable[str]) -> list[str]:
     return [columns] if isinstance(columns, str) else list(columns)
 
 
-def _selected(rows: Any, columns: Iterable[str] | None) -> Rows:
-    return Rows(rows if columns is None else rows.select(_listed(columns)))
+def _selected(rows: Any, columns: list[str] | None) -> Rows:
+    return Rows(rows if columns is None else rows.select(columns))
 
 
 def _mjd(value: Moment, what: str) -> float | None:
