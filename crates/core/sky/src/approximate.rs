@@ -58,13 +58,13 @@ impl Approximate {
     /// Which points lie in a circle.
     pub(crate) fn within(&mut self, center: Vec3, radius_rad: f64) -> &[Side; BLOCK] {
         let chord = 2.0 * (0.5 * radius_rad).sin();
-        let (sure, possible) = ((chord - ERROR).max(0.0).powi(2), (chord + ERROR).powi(2));
+        let (inner, outer) = ((chord - ERROR).max(0.0).powi(2), (chord + ERROR).powi(2));
         let mut squares = [0.0; BLOCK];
         for (row, square) in squares.iter_mut().enumerate() {
             let (x, y, z) = (self.x[row] - center.x, self.y[row] - center.y, self.z[row] - center.z);
             *square = x * x + y * y + z * z;
         }
-        self.decide(|row| (squares[row] < sure, squares[row] > possible))
+        self.decide(|row| (squares[row] < inner, squares[row] > outer))
     }
 
     fn decide(&mut self, verdict: impl Fn(usize) -> (bool, bool)) -> &[Side; BLOCK] {
