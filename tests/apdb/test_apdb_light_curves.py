@@ -49,12 +49,15 @@ STEPS = st.lists(
 
 
 def far_visit(number: int, ids: list[int], seed: int = 0) -> dict[str, Any]:
-    """A detector-visit every 90 days, whose rows of an object lie up to a degree apart: in several pixels."""
+    """A detector-visit every 90 days, whose rows of an object lie up to a degree apart: in several pixels. Each record
+    keeps its place, also when it is stored again with another seed.
+    """
     visit = visit_of(number, ids, seed=seed)
     time = START + 90.0 * number
-    places = np.random.default_rng([number, seed])
+    places = np.random.default_rng(number)
     for table in ("objects", "sources", "forced_sources"):
-        visit[table] |= {"ra": places.uniform(150, 151, len(ids)), "dec": places.uniform(2, 3, len(ids))}
+        ra, dec = places.uniform(0, 1, (2, OBJECTS))[:, ids]
+        visit[table] |= {"ra": 150 + ra, "dec": 2 + dec}
         if table != "objects":
             visit[table]["midpointMjdTai"] = np.full(len(ids), time)
     return visit | {"visit_time": time}
