@@ -276,12 +276,19 @@ def test_the_layout_follows_from_the_densest_place_and_keeps_it_within_the_limit
     assert max(largest(chosen, "chosen").values()) <= limit < max(plain.values())
 
 
-def test_a_uniform_sky_keeps_the_usual_layout_and_an_impossible_one_is_refused() -> None:
+def test_a_uniform_sky_keeps_the_usual_layout_and_an_impossible_one_is_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     ra, dec = rng.uniform(0, 360, 50_000), np.degrees(np.arcsin(rng.uniform(-1, 1, 50_000)))
     lsst_like = apdb.Density(ra, dec, objects=2e7, visits_a_month=10)
     small = apdb.Schema.read("small")
-    assert lsst_like.layout(small) == apdb.Layout()
+    # Its index of objects would fill two thousand partitions.
+    assert lsst_like.layout(small) == apdb.Layout(object_index_partitions=0)
+    for objects, partitions in ((5_000, 1), (50_000, 6), (200_000, 0)):
+        smaller = apdb.Density(ra, dec, objects=objects, visits_a_month=10)
+        assert smaller.layout(small) == apdb.Layout(object_index_partitions=partitions)
+        assert smaller.layout(small, apdb.Layout(object_index_partitions=0)) == apdb.Layout(object_index_partitions=0)
+    with apdb.create(tmp_path / "file.db", small, density=lsst_like) as database:
+        assert database.layout.object_index_partitions == 1, "a file has no partitions"
     # A square degree with a thousand times the objects of others.
     crowd = [np.concatenate([part, 10 + rng.uniform(0, 1, 3_000)]) for part in (ra, dec)]
     finer = apdb.Density(*crowd, objects=2e7, visits_a_month=10).layout(small)

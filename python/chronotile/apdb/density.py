@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,10 @@ _WIDTHS = {"bool": 0.125, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float3
            "binary": 8, "timestamp[us]": 8}  # fmt: skip
 _OWN_BYTES = 24
 """Bytes per row for the archive's own columns and for the row's share of the chunk head."""
+
+
+_INDEX_ENTRY_BYTES, _INDEX_PARTITIONS_MAX = 9, 16
+"""Bytes of an entry of the index of objects before maintenance, and partitions of it that a store should write to."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,8 @@ class Density:
     def layout(self, schema: Schema, base: Layout | None = None) -> Layout:
         """The layout nearest to `base` whose densest partition stays within ``base.cell_bytes_max`` in every slice.
         Changes are tried in this order: shorter object slices (one more request per read), source slices of one window,
-        fewer pixels in a partition, finer pixels (about twice the requests), shorter windows.
+        fewer pixels in a partition, finer pixels (about twice the requests), shorter windows. The index of objects is
+        spread over up to 16 partitions; a survey that fills more gets none.
 
         Raises
         ------
@@ -125,8 +131,15 @@ class Density:
             return self._checked(schema, wanted)
         for layout in _candidates(wanted):
             if max(self.cell_bytes(schema, layout).values()) <= wanted.cell_bytes_max:
-                return layout
+                return dataclasses.replace(layout, object_index_partitions=self._index_partitions(layout))
         return self._checked(schema, layout)
+
+    def _index_partitions(self, layout: Layout) -> int:
+        """Partitions that the index of objects needs in an object slice: 0 if more than a store should write to."""
+        entries = self.objects * self.visits_a_month * slice_days(layout, names.OBJECT) / _MONTH_DAYS
+        needed = math.ceil(entries * _INDEX_ENTRY_BYTES / layout.cell_bytes_max)
+        wanted = layout.object_index_partitions
+        return 0 if wanted == 0 or needed > _INDEX_PARTITIONS_MAX else max(wanted, needed)
 
     def _checked(self, schema: Schema, layout: Layout) -> Layout:
         found = self.cell_bytes(schema, layout)

@@ -73,7 +73,10 @@ def create(
     """
     wanted, chosen = Schema.read(schema), layout or Layout(**choices)
     if density is not None:
-        chosen = density.layout(wanted, chosen)
+        fitted = density.layout(wanted, chosen)
+        # Files have no partitions that the index of objects could overfill.
+        index = fitted.object_index_partitions if _is_cluster(url) else chosen.object_index_partitions
+        chosen = dataclasses.replace(fitted, object_index_partitions=index)
     if not isinstance(url, Archive):
         _rehearse(chosen)
     archive = url if isinstance(url, Archive) else open_archive(url)
@@ -87,6 +90,10 @@ def create(
         return found
     _make(archive, wanted, chosen)
     return Apdb(archive)
+
+
+def _is_cluster(url: str | os.PathLike[str] | Archive) -> bool:
+    return (url.url if isinstance(url, Archive) else str(url)).startswith("cassandra:")
 
 
 def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
