@@ -510,7 +510,7 @@ fn setting(name: &str, default: u64) -> u64 {
 
 #[test]
 fn no_history_loses_mixes_or_brings_back_rows() {
-    let (histories, first) = (setting("CHRONOTILE_HISTORIES", 5_000), setting("CHRONOTILE_SEED", 1));
+    let (histories, first) = (setting("CHRONOTILE_HISTORIES", 1_500), setting("CHRONOTILE_SEED", 1));
     let next = std::sync::atomic::AtomicU64::new(first);
     let (reads, failure) = (std::sync::atomic::AtomicU64::new(0), Mutex::new(None));
     std::thread::scope(|scope| {
