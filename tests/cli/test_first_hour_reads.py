@@ -272,12 +272,14 @@ def test_the_level_for_rows_over_the_whole_sky_is_small_on_disk(chronotile: Run,
     level, chosen, size, told = stored(None)
     assert 400 <= chosen.rows / chosen.tiles < 400 * 4
     assert "advice" not in told
-    _, _, finer_size, told = stored(level + 1)
+    _, finer, finer_size, told = stored(level + 1)
     assert "advice" not in told, "one level off is no reason to begin anew"
     _, finest, finest_size, told = stored(level + 2)
     assert f"a dataset of --level {level}, or of longer windows" in told
     assert finest.bytes > 1.4 * chosen.bytes
-    assert finest_size > finer_size > size
+    assert finest.bytes > finer.bytes > chosen.bytes
+    # How full the file's pages are depends on the chunks' lengths, by up to a third.
+    assert finest_size > max(finer_size, size)
 
 
 def test_a_dataset_is_dropped_when_it_was_said_so(chronotile: Run, path: Path) -> None:

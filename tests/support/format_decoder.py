@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -232,8 +233,42 @@ def gather(kind: pa.DataType, lengths: list[int], items: list[Any]) -> list[list
     return lists
 
 
+def narrow(r: Reader, kind: pa.DataType, count: int, unpack: Callable[[int], bytes]) -> list[bytes]:
+    """Values of the narrow codec. `unpack` takes the bytes of distances of whole bytes, given their number."""
+    base, d, number = r.take(width_of(kind)), r.u8(), number_of(kind)
+    if number is None:
+        raise FormatError("distances of values that are no numbers")
+    if d & 0x80:
+        return in_bits(r, base, d & 0x3F, bool(d & 0x40), number, count)
+    if number.startswith("float"):
+        raise FormatError("distances of floats in whole bytes")
+    return widen(base, unpack(count * d), d)
+
+
+def in_bits(r: Reader, base: bytes, b: int, is_rotated: bool, number: str, count: int) -> list[bytes]:
+    """Values whose distances are packed in bits."""
+    width, start = len(base), int.from_bytes(base, "little")
+    if not 1 <= b <= 56 or b >= 8 * width or (is_rotated and not number.startswith("float")):
+        raise FormatError("distances of unknown width")
+    exceptions = r.varint()
+    whole = int.from_bytes(r.take((count * b + 7) // 8), "little")
+    values = []
+    for i in range(count):
+        value = (start + (whole >> (i * b) & ((1 << b) - 1))) % (1 << 8 * width)
+        if is_rotated:
+            value = value >> 1 | (value & 1) << (8 * width - 1)
+        values.append(value.to_bytes(width, "little"))
+    place = -1
+    for _ in range(exceptions):
+        place += 1 + r.varint()
+        if place >= count:
+            raise FormatError("an exception past the values")
+        values[place] = r.take(width)
+    return values
+
+
 def widen(base: bytes, distances: bytes, d: int) -> list[bytes]:
-    """Values of the narrow codec."""
+    """Values whose distances are whole bytes."""
     width, start = len(base), int.from_bytes(base, "little")
     if d not in (1, 2, 4) or d >= width:
         raise FormatError("distances of unknown width")
@@ -280,8 +315,7 @@ class SmallBlock:
         if shape == 0:
             return split(self.r.take(count * width), width)
         if shape == 2:
-            base, d = self.r.take(width), self.r.u8()
-            return widen(base, self.r.take(count * d), d)
+            return narrow(self.r, kind, count, self.r.take)
         return [self.r.take(width) if shape == 1 else bytes(width)] * count
 
     def node(self, kind: pa.DataType, rows: int) -> list[Any]:
@@ -354,8 +388,7 @@ def columnar_fixed(r: Reader, codec: int, kind: pa.DataType, count: int) -> list
     if codec == 0:
         return split(packed(r, count * width), width)
     if codec == 2:
-        base, d = r.take(width), r.u8()
-        return widen(base, packed(r, count * d), d)
+        return narrow(r, kind, count, lambda length: packed(r, length))
     if codec == 4:
         number = number_of(kind)
         if number is None:
