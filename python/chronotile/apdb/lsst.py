@@ -27,6 +27,7 @@ optional.require("chronotile.apdb.lsst", "lsst", "lsst.dax.apdb", "pandas")
 import astropy.time
 import felis.datamodel
 import lsst.sphgeom
+import numpy as np
 import pandas
 import pyarrow as pa
 from lsst.dax.apdb import (
@@ -77,10 +78,7 @@ _SCHEMA_KEY, _CODE_KEY, _REPLICA_KEY = "version:schema", "version:ChronotileApdb
 _CONFIG_KEY = "config:apdb-chronotile.json"
 _OWN_PREFIX = "apdb:"
 _NEAR = lsst.sphgeom.Angle.fromDegrees(5 * values.ARCSECOND)
-_DTYPES = {
-    pa.int8(): pandas.Int8Dtype(), pa.int16(): pandas.Int16Dtype(), pa.int32(): pandas.Int32Dtype(),
-    pa.int64(): pandas.Int64Dtype(), pa.bool_(): pandas.BooleanDtype(),
-}  # fmt: skip
+_INTEGERS = frozenset([pa.int8(), pa.int16(), pa.int32(), pa.int64()])
 
 
 class ChronotileApdbConfig(ApdbConfig):
@@ -561,11 +559,27 @@ def own_schema(config: ApdbConfig) -> Schema:
 
 def _pandas(table: Any) -> pandas.DataFrame:
     """A DataFrame with the types that the LSST pipeline expects: nullable integers and booleans, text as objects."""
-    frame = table.to_pandas(types_mapper=_DTYPES.get)
-    for field in table.schema:
-        if pa.types.is_string(field.type):
-            frame[field.name] = pandas.Series(table[field.name].to_numpy(), dtype=object, index=frame.index)
-    return frame
+    columns = {field.name: _pandas_column(table[place]) for place, field in enumerate(table.schema)}
+    # The copy is the caller's own: Arrow's memory cannot be written.
+    return pandas.DataFrame(columns, copy=True)
+
+
+def _pandas_column(column: Any) -> Any:
+    """A column as pandas holds it; ``to_pandas`` takes longer for each nullable one than to read it."""
+    found, kind = column.combine_chunks(), column.type
+    if pa.types.is_floating(kind):
+        return found.to_numpy(zero_copy_only=False)
+    if pa.types.is_string(kind):
+        return pandas.Series(found.to_numpy(zero_copy_only=False), dtype=object)
+    is_bool = pa.types.is_boolean(kind)
+    if not is_bool and kind not in _INTEGERS:
+        return found.to_pandas()
+    mask = np.zeros(len(found), bool)
+    if found.null_count:
+        mask = found.is_null().to_numpy(zero_copy_only=False)
+        found = found.fill_null(False if is_bool else 0)
+    array = pandas.arrays.BooleanArray if is_bool else pandas.arrays.IntegerArray
+    return array(found.to_numpy(zero_copy_only=False), mask)
 
 
 def _columns(records: Iterable[Any], kinds: Mapping[str, Any]) -> Any:

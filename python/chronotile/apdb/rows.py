@@ -116,7 +116,7 @@ def arrow_table(data: Any, what: str) -> Any:
         if any(name is not None for name in data.index.names):
             data = data.reset_index()
         try:
-            return pa.Table.from_pandas(data, preserve_index=False)
+            return _from_pandas(data)
         except pa.ArrowException as error:
             raise _mixed({name: data[name] for name in data.columns}, what, error) from error
     if package == "polars" and hasattr(data, "collect") and not hasattr(data, "__arrow_c_stream__"):
@@ -134,6 +134,20 @@ def arrow_table(data: Any, what: str) -> Any:
         f"{what} have type {type(data).__name__}: give an Arrow table, a DataFrame or a dict of arrays",
         kind="invalid-rows",
     )
+
+
+def _from_pandas(frame: Any) -> Any:
+    """Convert a `pandas.DataFrame` column by column. `pyarrow.Table.from_pandas` also describes each column for the way
+    back, which takes longer than to convert the few rows of a detector-visit.
+    """
+    if not frame.columns.is_unique or any(not isinstance(name, str) for name in frame.columns):
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    return pa.table({name: pa.array(_plain(column), from_pandas=True) for name, column in frame.items()})
+
+
+def _plain(column: Any) -> Any:
+    kind = column.dtype
+    return column.to_numpy() if isinstance(kind, np.dtype) and kind.kind in "fiub" else column
 
 
 def _mixed(columns: Mapping[str, Any], what: str, error: Exception) -> InvalidInputError:
