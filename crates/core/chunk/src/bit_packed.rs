@@ -1,7 +1,7 @@
 //! Numbers as distances from a base, each in the same number of bits, with those that lie farther away kept as they are.
 //!
 //! Noise, which is most of what a survey measures, has a few bits at the top of each number that say little: these are left
-//! out. That takes some per cent more than an entropy coder does, and an eighth of its time to read.
+//! out. That takes up to four per cent more room than an entropy coder does, and a fraction of its time to read.
 
 use chronotile_types::Damage;
 

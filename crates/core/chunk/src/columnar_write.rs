@@ -28,7 +28,7 @@ pub(crate) const NODE_ALL_NULL: u8 = 1 << 4;
 
 /// A faster codec wins over a smaller one that saves less than one byte in this many.
 const WORTH: usize = 32;
-/// The same of pco beside numbers in bits: it takes ten times as long to read, and for some hundred values longer still.
+/// The same of pco beside numbers in bits: it takes three to six times as long to read.
 const WORTH_PCO: usize = 8;
 /// Where exceptions are more than one in so many values, pco is tried on the floats as well.
 const VALUES_PER_RARE_EXCEPTION: usize = 256;
