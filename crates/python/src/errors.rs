@@ -93,6 +93,7 @@ pub fn archive_error(error: ArchiveError) -> PyErr {
         | A::Encode { dataset, .. }
         | A::NotACopy { dataset, .. }
         | A::SliceRetired { dataset, .. }
+        | A::RetiredMeanwhile { dataset, .. }
         | A::SliceInUse { dataset, .. }
         | A::RetireRace { dataset, .. }
         | A::CopyRace { dataset }

@@ -143,6 +143,17 @@ pub enum ArchiveError {
         /// The slice.
         slice: SliceId,
     },
+    /// A slice was retired while a batch with rows in it was replaced or removed, after readers saw the batch so.
+    #[error(
+        "slice {} of dataset {dataset} was retired while a batch with rows in it was replaced or removed: readers see that, \
+         but who retired the slice may have kept the rows it replaced or removed: repeat it", slice.0
+    )]
+    RetiredMeanwhile {
+        /// The dataset.
+        dataset: DatasetName,
+        /// The slice.
+        slice: SliceId,
+    },
     /// A slice that others keep writing to could not be retired.
     #[error(
         "slice {} of dataset {dataset} was not dropped, since others keep writing to it: retire it again once they have \
@@ -275,6 +286,15 @@ impl ArchiveError {
         self
     }
 
+    /// The error where the record of the batch was put before: what was asked for has taken effect.
+    #[must_use]
+    pub(crate) fn behind_record(self) -> Self {
+        match self {
+            Self::SliceRetired { dataset, slice } => Self::RetiredMeanwhile { dataset, slice },
+            other => other,
+        }
+    }
+
     /// The stable name of the case.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -296,6 +316,7 @@ impl ArchiveError {
             Self::BatchDiffers { .. } => ErrorKind::BatchDiffers,
             Self::BatchRace { .. } => ErrorKind::BatchRace,
             Self::SliceRetired { .. } => ErrorKind::SliceRetired,
+            Self::RetiredMeanwhile { .. } => ErrorKind::OutcomeUnknown,
             Self::SliceInUse { .. } | Self::RetireRace { .. } => ErrorKind::SliceInUse,
             Self::CopyRace { .. } | Self::ReadRace { .. } => ErrorKind::LostRace,
             Self::Damaged { .. } => ErrorKind::DamagedChunk,
@@ -317,7 +338,7 @@ impl ArchiveError {
             | Self::SliceRetired { .. }
             | Self::SliceInUse { .. }
             | Self::RetireRace { .. } => Outcome::LostRace,
-            Self::Cancelled => Outcome::Unknown,
+            Self::Cancelled | Self::RetiredMeanwhile { .. } => Outcome::Unknown,
             _ => Outcome::Refused,
         }
     }

@@ -222,18 +222,21 @@ impl Dataset {
         };
         let (rows, record, bytes) = ended;
         if self.fence().needs_closing() {
-            self.nothing_dropped(&watch).await?;
+            self.nothing_dropped(&watch).await.map_err(ArchiveError::behind_record)?;
         }
         if !returned.is_empty() {
             let of = Unwanted { batch, before_us: stamp, keep: None };
             let last = Commit { before: vec![ours], ..Commit::default() };
-            self.clear_attempts(of, (&refs, &returned), last).await.map_err(race)?;
+            self.clear_attempts(of, (&refs, &returned), last)
+                .await
+                .map_err(race)
+                .map_err(ArchiveError::behind_record)?;
         }
         if self.kept_us() == 0 || !returned.is_empty() {
             match self.clear_all_dead(batch, intent, Some((&record, &bytes))).await {
                 // Somebody else clears up after it already.
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => {}
-                cleared => cleared?,
+                cleared => cleared.map_err(ArchiveError::behind_record)?,
             }
         }
         Ok(rows)

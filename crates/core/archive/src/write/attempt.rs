@@ -465,7 +465,7 @@ impl<'a> Attempt<'a> {
             break record;
         };
         if dataset.fence().needs_closing() {
-            dataset.nothing_dropped(&watch).await?;
+            dataset.nothing_dropped(&watch).await.map_err(ArchiveError::behind_record)?;
         }
         if dataset.kept_us() > 0 || self.earlier.parts.is_empty() {
             return Ok(());
@@ -480,7 +480,7 @@ impl<'a> Attempt<'a> {
                 );
                 Ok(())
             }
-            cleared => cleared,
+            cleared => cleared.map_err(ArchiveError::behind_record),
         }
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, RetireLimit, WriteOptions};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{DatasetRef, Decision, DropSlice, Faulty, Metered, Operation, Outcome, Store};
+use chronotile_store::{
+    DatasetRef, Decision, DropSlice, Expect, Faulty, Metered, Operation, Outcome, RecordPut, Store,
+};
 use chronotile_types::{DatasetSpec, Instant, MergeRule};
 
 use crate::common::*;
@@ -513,6 +515,53 @@ async fn what_is_taken_out_of_a_slice_that_is_being_dropped_is_refused_until_it_
                 assert_sound(&dataset).await;
             }
         }
+    }
+}
+
+/// Nobody is told that nothing has happened where readers see the batch replaced or removed.
+#[tokio::test(start_paused = true)]
+async fn what_readers_see_replaced_or_removed_when_its_slice_is_dropped_has_an_unknown_outcome() {
+    for replace in [false, true] {
+        let plain: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())));
+        let dataset = create(&plain, spec()).await;
+        write(&dataset, &spread_rows(0, 60, 4, "a"), named("a")).await.unwrap();
+        let is_new = |put: &RecordPut| match &put.expect {
+            Expect::Is(value) => put.value.as_ref() != Some(value),
+            _ => true,
+        };
+        // Just before the record is put, and longer ago than a look at the slices being dropped counts.
+        let (other, dropped) = (plain.clone(), AtomicBool::new(false));
+        let late: Arc<dyn Store> = Arc::new(Faulty::new(plain.clone(), move |call| {
+            let ends = |put: &RecordPut| put.key.starts_with("batch/") && is_new(put);
+            if !call.commit.is_some_and(|commit| commit.before.iter().any(ends)) || dropped.swap(true, Ordering::SeqCst)
+            {
+                return Decision::Pass;
+            }
+            let other = other.clone();
+            let retire = async move { open(&other, "records").await.retire(before(2 * HOUR), false).await.unwrap() };
+            let paused = || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+            let went = std::thread::spawn(move || paused().unwrap().block_on(retire)).join().unwrap();
+            assert_eq!(went.len(), 1);
+            Decision::Delay(Duration::from_secs(20))
+        }));
+        let writer = open(&late, "records").await;
+        let other = spread_rows(100, 40, 4, "b");
+        let error = match replace {
+            true => write(&writer, &other, replacing("a")).await.unwrap_err(),
+            false => writer.remove_batch("a").await.unwrap_err(),
+        };
+        assert!(matches!(error, ArchiveError::RetiredMeanwhile { .. }), "{error}");
+        assert_eq!(error.outcome(), Outcome::Unknown);
+        let here = ids(&read_all(&dataset).await);
+        assert!(here.iter().all(|id| *id >= 100) && here.is_empty() != replace, "{here:?}");
+        if replace {
+            assert!(write(&dataset, &other, replacing("a")).await.unwrap().stored);
+            assert_eq!(count(&dataset).await, 40);
+        } else {
+            let error = dataset.remove_batch("a").await.unwrap_err();
+            assert!(matches!(error, ArchiveError::BatchNotFound { .. }), "{error}");
+        }
+        assert_sound(&dataset).await;
     }
 }
 
