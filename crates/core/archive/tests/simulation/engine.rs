@@ -50,8 +50,14 @@ pub struct Weather {
     pub slow_ms: u64,
 }
 
+/// A line of the log. Of most histories nobody reads it, so it becomes text only where somebody does.
+struct Line {
+    at: Duration,
+    who: &'static str,
+    what: Box<dyn Fn() -> String + Send>,
+}
+
 /// The state that all processes of one history share.
-#[derive(Debug)]
 pub struct World {
     pub memory: Arc<MemoryStore>,
     weather: Weather,
@@ -61,7 +67,13 @@ pub struct World {
     chance: Chance,
     /// Whether steps fail still: at the end of a history they do not.
     calm: AtomicU64,
-    pub log: Mutex<Vec<String>>,
+    log: Mutex<Vec<Line>>,
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("weather", &self.weather).finish_non_exhaustive()
+    }
 }
 
 impl World {
@@ -78,9 +90,16 @@ impl World {
         1_700_000_000_000_000 + self.began.elapsed().as_micros() as i64 + fine_us as i64
     }
 
-    pub fn note(&self, who: &str, what: impl std::fmt::Display) {
-        let line = format!("{:>10} {who}: {what}", self.began.elapsed().as_millis());
+    /// Enters in the log what `what` says.
+    pub fn note(&self, who: &'static str, what: impl Fn() -> String + Send + 'static) {
+        let line = Line { at: self.began.elapsed(), who, what: Box::new(what) };
         self.log.lock().unwrap().push(line);
+    }
+
+    /// The log as text.
+    pub fn lines(&self) -> Vec<String> {
+        let log = self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        log.iter().map(|Line { at, who, what }| format!("{:>10} {who}: {}", at.as_millis(), what())).collect()
     }
 
     /// From here on no step fails and no chunk comes back.
@@ -97,12 +116,12 @@ impl World {
 #[derive(Debug)]
 pub struct Link {
     world: Arc<World>,
-    who: String,
+    who: &'static str,
 }
 
 impl Link {
-    pub fn of(world: &Arc<World>, who: &str) -> Arc<dyn Store> {
-        Arc::new(Self { world: world.clone(), who: who.to_owned() })
+    pub fn of(world: &Arc<World>, who: &'static str) -> Arc<dyn Store> {
+        Arc::new(Self { world: world.clone(), who })
     }
 
     async fn pause(&self) {
@@ -123,6 +142,19 @@ impl Link {
         let done = work.await?;
         self.pause().await;
         if fails() { Err(lost()) } else { Ok(done) }
+    }
+
+    fn note_commit(&self, commit: &Commit) {
+        let keys = |puts: &[RecordPut]| -> Vec<(bool, String)> {
+            puts.iter().map(|put| (put.value.is_some(), put.key.clone())).collect()
+        };
+        let (before, after) = (keys(&commit.before), keys(&commit.after));
+        let (put, remove) = (commit.put.len(), commit.remove.len());
+        self.world.note(self.who, move || {
+            let key = |(put, key): &(bool, String)| format!("{}{}", if *put { "+" } else { "-" }, short(key));
+            let keys = |keys: &[(bool, String)]| keys.iter().map(key).collect::<Vec<_>>().join(" ");
+            format!("commits [{}] put {put} remove {remove} [{}]", keys(&before), keys(&after))
+        });
     }
 
     /// Records by group, in order.
@@ -158,7 +190,8 @@ impl Link {
         tokio::spawn(async move {
             tokio::time::sleep(after).await;
             if !world.is_calm() {
-                world.note("engine", format_args!("chunk {} comes back", chunk.key.id));
+                let id = chunk.key.id;
+                world.note("engine", move || format!("chunk {id} comes back"));
                 let _ = world.memory.commit(&dataset, Commit { put: vec![chunk], ..Commit::default() }).await;
             }
         });
@@ -189,18 +222,7 @@ impl Store for Link {
 
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
         let tile = |chunk: &Chunk| (chunk.key.slice, chunk.key.tile);
-        let what = || {
-            let key = |put: &RecordPut| format!("{}{}", if put.value.is_none() { "-" } else { "+" }, short(&put.key));
-            let keys = |puts: &[RecordPut]| puts.iter().map(key).collect::<Vec<_>>().join(" ");
-            format!(
-                "[{}] put {} remove {} [{}]",
-                keys(&commit.before),
-                commit.put.len(),
-                commit.remove.len(),
-                keys(&commit.after)
-            )
-        };
-        self.world.note(&self.who, format_args!("commits {}", what()));
+        self.note_commit(&commit);
         let memory = &self.world.memory;
         if self.world.weather.one_step {
             let removed = memory.fetch(dataset, commit.remove.clone()).await?;
@@ -259,14 +281,14 @@ impl Store for Link {
             .flat_map(|cell| scan.slices.iter().map(move |slice| (*slice, chronotile_types::Cell(cell))))
             .collect();
         places.sort_unstable();
-        let (world, who, dataset) = (self.world.clone(), self.who.clone(), dataset.clone());
+        let (world, who, dataset) = (self.world.clone(), self.who, dataset.clone());
         let wanted = move |cell| match &scan.cells {
             Cells::All => true,
             Cells::Ranges(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&cell)),
         };
         let places: Vec<_> = places.into_iter().filter(|(_, cell)| wanted(*cell)).collect();
         let look = move |(slice, cell)| {
-            let (link, dataset) = (Link { world: world.clone(), who: who.clone() }, dataset.clone());
+            let (link, dataset) = (Link { world: world.clone(), who }, dataset.clone());
             let (windows, bodies) = (scan.windows.clone(), scan.bodies);
             async move {
                 link.pause().await;

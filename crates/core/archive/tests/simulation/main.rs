@@ -245,7 +245,7 @@ struct History {
 }
 
 impl History {
-    async fn open(&self, who: &str) -> Handle {
+    async fn open(&self, who: &'static str) -> Handle {
         let skew_us = self.chance.below(240_000_000) as i64 - 120_000_000;
         let (world, link) = (self.world.clone(), Link::of(&self.world, who));
         let archive = Archive::on("simulated:", link).with_machine_time(move || world.now_us() + skew_us);
@@ -256,7 +256,7 @@ impl History {
     }
 
     /// What readers saw of each batch, by the notes of their rows.
-    async fn look(&self, handle: &Handle, who: &str) {
+    async fn look(&self, handle: &Handle, who: &'static str) {
         let began = Instant::now();
         let part = match self.chance.below(4) {
             0 => ReadRequest { time: between(0, 2 * HOUR), ..ReadRequest::default() },
@@ -339,14 +339,15 @@ impl History {
         );
     }
 
-    async fn act(&self, handle: &Handle, who: &str, number: u64) {
+    async fn act(&self, handle: &Handle, who: &'static str, number: u64) {
         let private = self.chance.below(4) == 0;
         let name = if private { format!("{who}{number}") } else { format!("n{}", self.chance.below(NAMES)) };
         let kind = self.chance.below(8);
         let note = format!("{name}-{who}{number}{}", if self.chance.below(3) == 0 { "long" } else { "" });
         let removes = kind == 0;
         let at = self.acts.begin(&name, (!removes).then(|| note.clone()));
-        self.world.note(who, format_args!("begins {} {name} ({note})", if removes { "to remove" } else { "to write" }));
+        let (what, of) = (if removes { "to remove" } else { "to write" }, note.clone());
+        self.world.note(who, move || format!("begins {what} {of}"));
         // A process dies at any time.
         let patience = if self.chance.below(5) == 0 { Duration::from_millis(self.chance.below(600)) } else { HANGS };
         let result = {
@@ -364,23 +365,23 @@ impl History {
         match result {
             Err(_) => {
                 assert!(patience < HANGS, "{who} never ended what it did to {name}");
-                self.world.note(who, "dies");
+                self.world.note(who, || "dies".into());
                 self.acts.died(&name, at);
             }
             Ok(Ok(())) => self.acts.end(&name, at, Some(true)),
             Ok(Err(error)) => {
-                self.world.note(who, format_args!("fails: {error}"));
                 let done = match error.outcome() {
                     Outcome::Unknown => None,
                     _ => Some(false),
                 };
+                self.world.note(who, move || format!("fails: {error}"));
                 self.acts.end(&name, at, done);
             }
         }
-        self.world.note(who, "ends");
+        self.world.note(who, || "ends".into());
     }
 
-    async fn writer(&self, who: &str, acts: u64, shared: Option<Handle>) {
+    async fn writer(&self, who: &'static str, acts: u64, shared: Option<Handle>) {
         let mut handle = match shared {
             Some(shared) => shared,
             None => self.open(who).await,
@@ -394,7 +395,7 @@ impl History {
         }
     }
 
-    async fn reader(&self, who: &str, reads: u64, shared: Option<Handle>) {
+    async fn reader(&self, who: &'static str, reads: u64, shared: Option<Handle>) {
         let handle = match shared {
             Some(shared) => shared,
             None => self.open(who).await,
@@ -414,13 +415,13 @@ impl History {
             let work = dataset.consolidate(parting(), None);
             let patience =
                 if self.chance.below(4) == 0 { Duration::from_millis(self.chance.below(300)) } else { HANGS };
-            self.world.note("k", "consolidates");
+            self.world.note("k", || "consolidates".into());
             match tokio::time::timeout(patience, work).await {
                 Ok(Err(error)) => assert!(error.outcome() != Outcome::Refused, "{error}"),
                 Ok(Ok(report)) => assert_eq!(report.failed, vec![]),
                 Err(_) => assert!(patience < HANGS, "consolidation never ends"),
             }
-            self.world.note("k", "ends");
+            self.world.note("k", || "ends".into());
         }
     }
 }
@@ -499,7 +500,7 @@ fn history(seed: u64) -> Result<u64, String> {
         let text =
             panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
         let world = log.lock().unwrap().clone();
-        let lines = world.map_or_else(Vec::new, |world| world.log.lock().unwrap_or_else(|e| e.into_inner()).clone());
+        let lines = world.map_or_else(Vec::new, |world| world.lines());
         format!("seed {seed}, {weather:?}: {}\n{}", text.unwrap_or_default(), lines.join("\n"))
     })
 }
