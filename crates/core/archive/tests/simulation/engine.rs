@@ -1,5 +1,6 @@
 //! An engine in memory whose calls take simulated time, fail, and take effect step by step, as those of a cluster do.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,10 +12,13 @@ use chronotile_store::{
     CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Record,
     RecordPut, Result, Scan, Store, StoreError, TileStatistics, Visibility, record_group,
 };
-use chronotile_types::SliceId;
+use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tokio::time::Instant;
+
+/// The longest that any step takes, in milliseconds.
+const STALL_MS: u64 = 25_000;
 
 /// Chance from a seed.
 #[derive(Debug)]
@@ -46,8 +50,10 @@ pub struct Weather {
     pub fails: u64,
     /// Of so many chunks that are removed, one comes back some time later.
     pub returns: u64,
-    /// The longest that a step takes, in milliseconds.
+    /// The longest that an ordinary step takes, in milliseconds.
     pub slow_ms: u64,
+    /// One step in so many takes as long as who closes a slice waits for writers, or longer.
+    pub stalls: u64,
 }
 
 /// A line of the log. Of most histories nobody reads it, so it becomes text only where somebody does.
@@ -67,6 +73,7 @@ pub struct World {
     chance: Chance,
     /// Whether steps fail still: at the end of a history they do not.
     calm: AtomicU64,
+    drops: Mutex<BTreeMap<(DatasetName, SliceId), u64>>,
     log: Mutex<Vec<Line>>,
 }
 
@@ -80,8 +87,8 @@ impl World {
     pub fn new(weather: Weather, seed: u64) -> Arc<Self> {
         let memory = Arc::new(MemoryStore::new());
         let (began, chance) = (Instant::now(), Chance::new(seed));
-        let (looks, calm) = Default::default();
-        Arc::new(Self { memory, weather, began, looks, chance, calm, log: Mutex::default() })
+        let (looks, calm, drops, log) = Default::default();
+        Arc::new(Self { memory, weather, began, looks, chance, calm, drops, log })
     }
 
     /// Microseconds since the Unix epoch by the engine's clock.
@@ -107,6 +114,30 @@ impl World {
         self.calm.store(1, Ordering::Relaxed);
     }
 
+    pub fn is_one_step(&self) -> bool {
+        self.weather.one_step
+    }
+
+    /// How often a slice was dropped.
+    fn drops(&self, dataset: &DatasetRef, slice: SliceId) -> u64 {
+        self.drops.lock().unwrap().get(&(dataset.name.clone(), slice)).copied().unwrap_or(0)
+    }
+
+    /// Drops a slice that was dropped so often before; another one of the name stays.
+    async fn drop_same(&self, dataset: &DatasetRef, slice: SliceId, drops: u64) -> Result<()> {
+        match self.drops(dataset, slice) == drops {
+            true => self.drop_slice(dataset, slice, DropSlice::default()).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Drops a slice. Of what it held nothing comes back, also where it is made again: then it is another one.
+    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
+        self.memory.drop_slice(dataset, slice, when).await?;
+        *self.drops.lock().unwrap().entry((dataset.name.clone(), slice)).or_default() += 1;
+        Ok(())
+    }
+
     fn is_calm(&self) -> bool {
         self.calm.load(Ordering::Relaxed) == 1
     }
@@ -125,6 +156,14 @@ impl Link {
     }
 
     async fn pause(&self) {
+        let World { chance, weather, .. } = &*self.world;
+        if !self.world.is_calm() && chance.once_in(weather.stalls) {
+            tokio::time::sleep(Duration::from_millis(chance.below(STALL_MS))).await;
+        }
+        self.pause_shortly().await;
+    }
+
+    async fn pause_shortly(&self) {
         let World { chance, weather, .. } = &*self.world;
         let ms =
             if chance.once_in(20) { chance.below(20 * weather.slow_ms + 1) } else { chance.below(weather.slow_ms + 1) };
@@ -172,29 +211,38 @@ impl Link {
 
     /// Chunks of one tile, put and removed together.
     async fn exchange(&self, dataset: &DatasetRef, put: Vec<Chunk>, remove: Vec<ChunkKey>, all: bool) -> Result<()> {
-        let removed = self.world.memory.fetch(dataset, remove.clone()).await?;
+        let removed = self.returning(dataset, &remove).await?;
         let commit = Commit { put, remove, require_removed: all, ..Commit::default() };
         let done = self.step(self.world.memory.commit(dataset, commit)).await;
-        for chunk in removed {
-            if !self.world.is_calm() && self.world.chance.once_in(self.world.weather.returns) {
-                self.come_back(dataset, chunk);
-            }
-        }
+        self.come_back(dataset, removed);
         done
     }
 
-    /// A chunk that was removed comes back later.
-    fn come_back(&self, dataset: &DatasetRef, chunk: Chunk) {
-        let (world, dataset) = (self.world.clone(), dataset.clone());
-        let after = Duration::from_millis(self.world.chance.below(20_000));
-        tokio::spawn(async move {
-            tokio::time::sleep(after).await;
-            if !world.is_calm() {
-                let id = chunk.key.id;
-                world.note("engine", move || format!("chunk {id} comes back"));
-                let _ = world.memory.commit(&dataset, Commit { put: vec![chunk], ..Commit::default() }).await;
-            }
-        });
+    /// Those of the chunks, about to be removed, that come back later, each with how often its slice was dropped.
+    async fn returning(&self, dataset: &DatasetRef, remove: &[ChunkKey]) -> Result<Vec<(u64, Chunk)>> {
+        let World { chance, weather, .. } = &*self.world;
+        if weather.returns == 0 || self.world.is_calm() {
+            return Ok(vec![]);
+        }
+        let found = self.world.memory.fetch(dataset, remove.to_vec()).await?;
+        let found = found.into_iter().filter(|_| chance.once_in(weather.returns));
+        Ok(found.map(|chunk| (self.world.drops(dataset, chunk.key.slice), chunk)).collect())
+    }
+
+    /// Chunks that were removed come back later.
+    fn come_back(&self, dataset: &DatasetRef, chunks: Vec<(u64, Chunk)>) {
+        for (drops, chunk) in chunks {
+            let (world, dataset) = (self.world.clone(), dataset.clone());
+            let after = Duration::from_millis(self.world.chance.below(20_000));
+            tokio::spawn(async move {
+                tokio::time::sleep(after).await;
+                let (id, slice) = (chunk.key.id, chunk.key.slice);
+                if !world.is_calm() && world.drops(&dataset, slice) == drops {
+                    world.note("engine", move || format!("chunk {id} comes back"));
+                    let _ = world.memory.commit(&dataset, Commit { put: vec![chunk], ..Commit::default() }).await;
+                }
+            });
+        }
     }
 }
 
@@ -225,13 +273,10 @@ impl Store for Link {
         self.note_commit(&commit);
         let memory = &self.world.memory;
         if self.world.weather.one_step {
-            let removed = memory.fetch(dataset, commit.remove.clone()).await?;
+            let removed = self.returning(dataset, &commit.remove).await?;
             let done = self.step(memory.commit(dataset, commit)).await;
-            if done.is_ok() && !self.world.is_calm() {
-                removed
-                    .into_iter()
-                    .filter(|_| self.world.chance.once_in(self.world.weather.returns))
-                    .for_each(|chunk| self.come_back(dataset, chunk));
+            if done.is_ok() {
+                self.come_back(dataset, removed);
             }
             return done;
         }
@@ -277,7 +322,7 @@ impl Store for Link {
             return Ok(stream::iter([Ok(found)]).boxed());
         }
         // Each cell of each slice is looked at when its turn comes, and so are cells that hold nothing yet.
-        let mut places: Vec<_> = (0..4)
+        let mut places: Vec<_> = (0..3)
             .flat_map(|cell| scan.slices.iter().map(move |slice| (*slice, chronotile_types::Cell(cell))))
             .collect();
         places.sort_unstable();
@@ -311,10 +356,12 @@ impl Store for Link {
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
-        self.pause().await;
         if key == CLOCK_KEY && !self.world.weather.one_step {
+            // Who asks for the time goes by how long the answer took.
+            self.pause_shortly().await;
             return Ok(Some(self.world.now_us().to_string().into()));
         }
+        self.pause().await;
         self.world.memory.record(key).await
     }
 
@@ -329,15 +376,16 @@ impl Store for Link {
 
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
         if self.world.weather.one_step {
-            return self.step(self.world.memory.drop_slice(dataset, slice, when)).await;
+            return self.step(self.world.drop_slice(dataset, slice, when)).await;
         }
+        let drops = self.world.drops(dataset, slice);
         if when.holding.is_some_and(|holding| {
             futures::executor::block_on(self.world.memory.statistics(dataset, slice)).unwrap() != holding
         }) {
             return Err(StoreError::SliceConflict { dataset: dataset.name.clone(), slice });
         }
         self.put_records(dataset, when.before).await?;
-        self.step(self.world.memory.drop_slice(dataset, slice, DropSlice::default())).await
+        self.step(self.world.drop_same(dataset, slice, drops)).await
     }
 
     async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {

@@ -1,12 +1,14 @@
-//! The protocol of batches under simulated time: processes that write, replace and remove the same batches, consolidate and read, on an
-//! engine that is slow, loses answers and brings removed chunks back, with clocks that are wrong and processes that die.
+//! The protocol of batches under simulated time: processes that write, replace and remove the same batches, consolidate, read, and drop
+//! slices, on an engine that is slow, loses answers and brings removed chunks back, with clocks that are wrong and processes that die.
 //!
 //! In every other history the batches are those of a group of two datasets, and are written to both. In every other one their rows are
-//! versions of the same records, of which the older are parted from the newest.
+//! versions of the same records, of which the older are parted from the newest. In some, old slices are retired; in others they are
+//! moved elsewhere: read, kept, and dropped if they hold what was read still.
 //!
-//! What readers see is held against what they may see. A batch is whole or not there, in both datasets of a group where these are read
-//! together. The state that a reader sees of it is one
-//! that some call has asked for, and no call that was acknowledged before the read began has come after that one. In the end everything
+//! What readers see is held against what they may see ([`model`]). A batch is whole or not there, in both datasets of a group where these
+//! are read together, but for slices that were dropped. The state that a reader sees of it is one
+//! that some call has asked for, and no call that was acknowledged before the read began has come after that one. Rows are absent only
+//! where they may have been retired, or where who moved them has them. In the end everything
 //! ends, nothing is left of writes that were cut off, and verification finds nothing wrong.
 //!
 //! `CHRONOTILE_HISTORIES` is the number of histories, `CHRONOTILE_SEED` the first seed.
@@ -15,150 +17,30 @@
 #[path = "../archive/common.rs"]
 mod common;
 mod engine;
+mod model;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
 use arrow_select::concat::concat_batches;
-use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, Group, ReadRequest, WriteOptions};
+use chronotile_archive::{
+    Archive, ArchiveError, ConsolidateOptions, Dataset, Group, ReadRequest, RetireLimit, SliceInfo, WriteOptions,
+};
 use chronotile_store::Outcome;
-use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule, SliceOwner};
+use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule, SliceId, SliceOwner};
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
-use common::{HOUR, between, id_notes, noted, read, spec};
+use common::{HOUR, between, read, spec};
 use engine::{Chance, Link, Weather, World};
+use model::{Look, Model, Seen, Slices, Written};
 
 /// Names that writers share.
 const NAMES: u64 = 2;
 /// Longer than anything takes in calm weather.
 const HANGS: Duration = Duration::from_secs(6 * 3_600);
-
-/// What a batch is after a call: these rows, all under one note, or none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct State {
-    note: Option<String>,
-}
-
-/// A call that changes a batch.
-#[derive(Clone, Debug)]
-struct Act {
-    began: Instant,
-    /// `None` until it has ended, and for ever where its process died: then it may have taken effect or not.
-    ended: Option<Instant>,
-    /// Whether it was acknowledged; `None` where nobody knows.
-    done: Option<bool>,
-    state: State,
-}
-
-/// All that was asked for of the batches.
-#[derive(Debug, Default)]
-struct Acts(Mutex<BTreeMap<String, Vec<Act>>>);
-
-impl Acts {
-    fn begin(&self, name: &str, note: Option<String>) -> usize {
-        let mut acts = self.0.lock().unwrap();
-        let of = acts.entry(name.to_owned()).or_default();
-        of.push(Act { began: Instant::now(), ended: None, done: None, state: State { note } });
-        of.len() - 1
-    }
-
-    fn end(&self, name: &str, at: usize, done: Option<bool>) {
-        let mut acts = self.0.lock().unwrap();
-        let act = &mut acts.get_mut(name).unwrap()[at];
-        (act.ended, act.done) = (Some(Instant::now()), done);
-    }
-
-    /// A process died: what it was at may have taken effect until now.
-    fn died(&self, name: &str, at: usize) {
-        self.end(name, at, None);
-    }
-
-    /// The states in which a reader may see the batch that began to read and ended at these times.
-    fn possible(&self, name: &str, began: Instant, ended: Instant) -> Vec<State> {
-        let acts = self.0.lock().unwrap();
-        let acts = acts.get(name).map_or(&[][..], Vec::as_slice);
-        let overtaken = |since: Instant| {
-            acts.iter()
-                .any(|act| act.done == Some(true) && act.began > since && act.ended.is_some_and(|end| end < began))
-        };
-        let mut states = Vec::new();
-        // What a batch is before anything was done with it.
-        if !acts.iter().any(|act| act.done == Some(true) && act.ended.is_some_and(|end| end < began)) {
-            states.push(State { note: None });
-        }
-        for act in acts {
-            let refused = act.done == Some(false);
-            if !refused && act.began < ended && !act.ended.is_some_and(overtaken) {
-                states.push(act.state.clone());
-            }
-        }
-        states
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.0.lock().unwrap().keys().cloned().collect()
-    }
-}
-
-/// What the ids of a batch begin with.
-fn number_of(name: &str) -> i64 {
-    name.bytes().fold(0, |number, byte| number * 256 + i64::from(byte))
-}
-
-/// The rows of a batch under a note, in several tiles: two or three steps of a write where they are long. As `versions`, those of all
-/// batches have the same ids.
-fn rows_of(name: &str, note: &str, versions: bool) -> RecordBatch {
-    let number = if versions { 0 } else { number_of(name) * 1_000 };
-    let long = note.contains("long");
-    let size = 3 + (note.len() as i64 + note.bytes().map(i64::from).sum::<i64>()) % 4;
-    let text = if long { format!("{note}{}", "x".repeat(4_000)) } else { note.to_owned() };
-    let places: Vec<_> = (0..size).map(|i| (i * 47 % 3 * HOUR, number + i, i % 3)).collect();
-    noted(&places, &text).with_column("x", version_of(note))
-}
-
-/// The version of the rows under a note. They follow each other in another order than they are written.
-fn version_of(note: &str) -> f64 {
-    note.bytes().fold(7u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)) as f64
-}
-
-/// Replaces a column by one value for all rows.
-trait WithColumn {
-    fn with_column(self, name: &str, value: f64) -> Self;
-}
-
-impl WithColumn for RecordBatch {
-    fn with_column(self, name: &str, value: f64) -> Self {
-        let place = self.schema().index_of(name).unwrap();
-        let mut columns = self.columns().to_vec();
-        columns[place] = Arc::new(arrow_array::Float64Array::from(vec![value; self.num_rows()]));
-        Self::try_new(self.schema(), columns).unwrap()
-    }
-}
-
-/// A version, and the ids and notes of its rows.
-type Versions = (f64, Vec<(i64, String)>);
-
-/// What the note of a row begins with.
-fn batch_of(note: &str) -> &str {
-    note.split('-').next().unwrap_or_default()
-}
-
-/// Ids and notes of the rows between two times.
-fn inside(rows: &RecordBatch, (start, end): (i64, i64)) -> Vec<(i64, String)> {
-    let t = rows.column(0).as_any().downcast_ref::<arrow_array::TimestampMicrosecondArray>().unwrap();
-    let ids = common::integers(rows, "id");
-    let at = ids.into_iter().zip(t.values()).filter(|(_, t)| (start..end).contains(*t));
-    let wanted: BTreeSet<i64> = at.map(|(id, _)| id).collect();
-    id_notes(rows).into_iter().filter(|(id, _)| wanted.contains(id)).collect()
-}
-
-/// Rows for a message.
-fn short(rows: &[(i64, String)]) -> Vec<(i64, String)> {
-    rows.iter().map(|(id, note)| (*id, note[..note.len().min(24)].to_owned())).collect()
-}
 
 /// Rows of tests are few: each older version is parted.
 fn parting() -> ConsolidateOptions {
@@ -183,10 +65,33 @@ impl Handle {
         }
     }
 
-    async fn remove(&self, name: &str) -> Result<(), ArchiveError> {
+    async fn remove(&self, name: &str) -> Result<u64, ArchiveError> {
         match self {
-            Self::One(dataset) => dataset.remove_batch(name).await.map(drop),
-            Self::Two(group) => group.remove_batch(name).await.map(drop),
+            Self::One(dataset) => dataset.remove_batch(name).await,
+            Self::Two(group) => group.remove_batch(name).await,
+        }
+    }
+
+    /// Drops the slices that end before an hour, or says which they are: by dataset.
+    async fn retire(&self, hour: i64, dry_run: bool) -> Result<Vec<Vec<SliceInfo>>, ArchiveError> {
+        let limit = RetireLimit::Before(chronotile_types::Instant::NativeTicks(hour * HOUR));
+        match self {
+            Self::One(dataset) => Ok(vec![dataset.retire(limit, dry_run).await?]),
+            Self::Two(group) => {
+                let retired = group.retire(&PAIR, limit, dry_run).await?;
+                Ok(retired.into_iter().map(|(_, slices)| slices).collect())
+            }
+        }
+    }
+
+    /// Drops those slices of datasets, which share them, that have these fingerprints still; says which went.
+    async fn retire_unchanged(&self, of: &[usize], wanted: &[(SliceId, u128)]) -> Result<Vec<SliceInfo>, ArchiveError> {
+        match self {
+            Self::One(dataset) => dataset.retire_unchanged(wanted).await,
+            Self::Two(group) => {
+                let names: Vec<&str> = of.iter().map(|dataset| PAIR[*dataset]).collect();
+                Ok(group.retire_unchanged(&names, wanted).await?.swap_remove(0).1)
+            }
         }
     }
 
@@ -201,6 +106,11 @@ impl Handle {
             Self::One(dataset) => dataset.write(last, options).await.map(drop),
             Self::Two(group) => group.write(vec![(PAIR[0], parts()), (PAIR[1], last)], options).await.map(drop),
         }
+    }
+
+    /// Rows of one dataset, as who moves them elsewhere reads them.
+    async fn read_every_write(&self, dataset: usize, request: ReadRequest) -> Result<RecordBatch, ArchiveError> {
+        read(&self.datasets()[dataset].seeing_every_write(), request).await
     }
 
     /// Rows of each dataset as of one moment, or of one dataset.
@@ -234,12 +144,24 @@ fn specs(grouped: bool, shared: bool, versions: bool) -> Vec<DatasetSpec> {
     ]
 }
 
+/// What becomes of old slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Old {
+    Stay,
+    Go,
+    /// Are kept elsewhere, and go.
+    Move,
+}
+
 struct History {
     grouped: bool,
     shared: bool,
     versions: bool,
+    old: Old,
+    /// Slices that end before are old.
+    hour: i64,
     world: Arc<World>,
-    acts: Acts,
+    model: Model,
     chance: Chance,
     reads: Mutex<u64>,
 }
@@ -255,14 +177,25 @@ impl History {
         }
     }
 
-    /// What readers saw of each batch, by the notes of their rows.
+    /// Waits a while. Where slices are closed before they are dropped, which takes some seconds, others go on meanwhile.
+    async fn idle(&self, ms: u64) {
+        let slow = self.old != Old::Stay && !self.world.is_one_step() && self.chance.below(2) == 0;
+        tokio::time::sleep(Duration::from_millis(self.chance.below(if slow { 60 * ms } else { ms }))).await;
+    }
+
+    /// How long a process lives: once in so many times, not longer than this.
+    fn patience(&self, once_in: u64, ms: u64) -> Duration {
+        if self.chance.below(once_in) == 0 { Duration::from_millis(self.chance.below(ms)) } else { HANGS }
+    }
+
+    /// Holds what a reader sees of each batch against what it may see.
     async fn look(&self, handle: &Handle, who: &'static str) {
         let began = Instant::now();
         let part = match self.chance.below(4) {
             0 => ReadRequest { time: between(0, 2 * HOUR), ..ReadRequest::default() },
             _ => ReadRequest::default(),
         };
-        let (start, end) = if part.time.end.is_some() { (0, 2 * HOUR) } else { (0, i64::MAX) };
+        let hours = if part.time.end.is_some() { 0..2 } else { 0..i64::MAX };
         let one = (self.chance.below(2) == 0).then(|| self.chance.below(2) as usize);
         let newest = self.versions && self.chance.below(3) > 0;
         let part = ReadRequest { history: self.versions && !newest, ..part };
@@ -271,94 +204,40 @@ impl History {
             Err(error) if error.outcome() != Outcome::Refused => return,
             Err(error) => panic!("{who} cannot read: {error}"),
         };
-        let ended = Instant::now();
         *self.reads.lock().unwrap() += 1;
-        if newest {
-            self.judge_newest(who, &found, (start, end), (began, ended));
-            return;
+        let datasets = if self.grouped { one.map_or(vec![0, 1], |one| vec![one]) } else { vec![0] };
+        let mut seen = Seen::default();
+        for (dataset, rows) in datasets.iter().zip(&found) {
+            seen.enter(*dataset, rows, self.versions);
         }
-        // Of each batch, what each of the datasets holds.
-        let mut seen: BTreeMap<i64, Vec<Vec<(i64, String)>>> = BTreeMap::new();
-        for (place, rows) in found.iter().enumerate() {
-            for (id, note) in id_notes(rows) {
-                let batch = if self.versions { number_of(batch_of(&note)) } else { id / 1_000 };
-                seen.entry(batch).or_insert_with(|| vec![vec![]; found.len()])[place].push((id, note));
-            }
-        }
-        for name in self.acts.names() {
-            let seen = seen.remove(&number_of(&name)).unwrap_or_else(|| vec![vec![]; found.len()]);
-            let possible = self.acts.possible(&name, began, ended);
-            let wanted = |state: &State| {
-                let rows = state.note.as_ref().map(|note| rows_of(&name, note, self.versions));
-                rows.map_or_else(Vec::new, |rows| inside(&rows, (start, end)))
-            };
-            assert!(
-                possible.iter().any(|state| seen.iter().all(|seen| wanted(state) == *seen)),
-                "{who} sees {:?} of {name}, and may see {possible:?}, reading from {:?} to {:?}",
-                seen.iter().map(|seen| short(seen)).collect::<Vec<_>>(),
-                began,
-                ended,
-            );
-        }
-        assert!(seen.is_empty(), "{who} sees rows of no batch: {seen:?}");
+        let look = Look { who, datasets, hours, began, ended: Instant::now(), but: None };
+        if newest { self.model.judge_newest(&look, &seen) } else { self.model.judge(&look, &seen) }
     }
 
-    /// Holds the newest versions that a reader saw against those of what it may have seen of each batch.
-    fn judge_newest(
-        &self,
-        who: &str,
-        found: &[RecordBatch],
-        (start, end): (i64, i64),
-        (began, ended): (Instant, Instant),
-    ) {
-        /// Of more sets of states than these, this many are looked at, and nothing is said of a read that fits none of them.
-        const SETS: usize = 4_096;
-        let mut sets: Vec<Vec<Versions>> = vec![vec![]];
-        for name in self.acts.names() {
-            let mut more = Vec::new();
-            for state in self.acts.possible(&name, began, ended) {
-                let of = state.note.map(|note| (version_of(&note), inside(&rows_of(&name, &note, true), (start, end))));
-                more.extend(sets.iter().map(|set| set.iter().cloned().chain(of.clone()).collect::<Vec<_>>()));
-            }
-            sets = more;
-            if sets.len() > SETS {
-                return;
-            }
-        }
-        let newest = |mut set: Vec<Versions>| {
-            set.sort_by(|a, b| a.0.total_cmp(&b.0));
-            set.into_iter().flat_map(|(_, rows)| rows).collect::<BTreeMap<i64, String>>()
-        };
-        let seen: Vec<Vec<(i64, String)>> = found.iter().map(id_notes).collect();
-        let possible: Vec<Vec<(i64, String)>> = sets.into_iter().map(|set| newest(set).into_iter().collect()).collect();
-        assert!(
-            possible.iter().any(|wanted| seen.iter().all(|seen| seen == wanted)),
-            "{who} sees {:?} as the newest, and may see one of {:?}, reading from {began:?} to {ended:?}",
-            seen.iter().map(|seen| short(seen)).collect::<Vec<_>>(),
-            possible.iter().map(|wanted| short(wanted)).collect::<Vec<_>>(),
-        );
-    }
-
-    async fn act(&self, handle: &Handle, who: &'static str, number: u64) {
+    /// Changes a batch, or repeats what was asked for last.
+    async fn act(&self, handle: &Handle, who: &'static str, number: u64, last: &mut Option<(String, String)>) {
         let private = self.chance.below(4) == 0;
         let name = if private { format!("{who}{number}") } else { format!("n{}", self.chance.below(NAMES)) };
         let kind = self.chance.below(8);
         let note = format!("{name}-{who}{number}{}", if self.chance.below(3) == 0 { "long" } else { "" });
         let removes = kind == 0;
-        let at = self.acts.begin(&name, (!removes).then(|| note.clone()));
+        let repeated = last.take().filter(|_| !removes && self.chance.below(4) == 0);
+        let (name, note) = repeated.unwrap_or((name, note));
+        let written = (!removes).then(|| Written::of(&note));
+        let at = self.model.begin(&name, written.clone());
         let (what, of) = (if removes { "to remove" } else { "to write" }, note.clone());
         self.world.note(who, move || format!("begins {what} {of}"));
-        // A process dies at any time.
-        let patience = if self.chance.below(5) == 0 { Duration::from_millis(self.chance.below(600)) } else { HANGS };
+        let patience = self.patience(5, 600);
         let result = {
-            let work: BoxFuture<'_, Result<(), ArchiveError>> = if removes {
-                Box::pin(handle.remove(&name))
-            } else {
-                let rows = rows_of(&name, &note, self.versions);
-                let replace = kind != 1;
-                let options = WriteOptions { batch: Some(name.clone()), replace, buffer_bytes: 0 };
-                let fails = self.chance.below(12) == 0;
-                Box::pin(async move { handle.write(&rows, fails, options).await })
+            let work: BoxFuture<'_, Result<Option<u64>, ArchiveError>> = match &written {
+                None => Box::pin(async { handle.remove(&name).await.map(Some) }),
+                Some(written) => {
+                    let rows = written.rows(&name, self.versions);
+                    let replace = kind != 1;
+                    let options = WriteOptions { batch: Some(name.clone()), replace, buffer_bytes: 0 };
+                    let fails = self.chance.below(12) == 0;
+                    Box::pin(async move { handle.write(&rows, fails, options).await.map(|()| None) })
+                }
             };
             tokio::time::timeout(patience, work).await
         };
@@ -366,18 +245,19 @@ impl History {
             Err(_) => {
                 assert!(patience < HANGS, "{who} never ended what it did to {name}");
                 self.world.note(who, || "dies".into());
-                self.acts.died(&name, at);
+                self.model.end(&name, at, None, None);
             }
-            Ok(Ok(())) => self.acts.end(&name, at, Some(true)),
+            Ok(Ok(removed)) => self.model.end(&name, at, Some(true), removed),
             Ok(Err(error)) => {
                 let done = match error.outcome() {
                     Outcome::Unknown => None,
                     _ => Some(false),
                 };
                 self.world.note(who, move || format!("fails: {error}"));
-                self.acts.end(&name, at, done);
+                self.model.end(&name, at, done, None);
             }
         }
+        *last = written.map(|_| (name, note));
         self.world.note(who, || "ends".into());
     }
 
@@ -386,9 +266,10 @@ impl History {
             Some(shared) => shared,
             None => self.open(who).await,
         };
+        let mut last = None;
         for number in 0..acts {
-            tokio::time::sleep(Duration::from_millis(self.chance.below(200))).await;
-            self.act(&handle, who, number).await;
+            self.idle(200).await;
+            self.act(&handle, who, number, &mut last).await;
             if self.chance.below(3) == 0 {
                 handle = self.open(who).await;
             }
@@ -401,7 +282,7 @@ impl History {
             None => self.open(who).await,
         };
         for _ in 0..reads {
-            tokio::time::sleep(Duration::from_millis(self.chance.below(150))).await;
+            self.idle(150).await;
             self.look(&handle, who).await;
         }
     }
@@ -409,12 +290,11 @@ impl History {
     async fn consolidator(&self, rounds: u64) {
         let handle = self.open("k").await;
         for _ in 0..rounds {
-            tokio::time::sleep(Duration::from_millis(self.chance.below(300))).await;
+            self.idle(300).await;
             let datasets = handle.datasets();
             let dataset = &datasets[self.chance.below(datasets.len() as u64) as usize];
             let work = dataset.consolidate(parting(), None);
-            let patience =
-                if self.chance.below(4) == 0 { Duration::from_millis(self.chance.below(300)) } else { HANGS };
+            let patience = self.patience(4, 300);
             self.world.note("k", || "consolidates".into());
             match tokio::time::timeout(patience, work).await {
                 Ok(Err(error)) => assert!(error.outcome() != Outcome::Refused, "{error}"),
@@ -424,9 +304,156 @@ impl History {
             self.world.note("k", || "ends".into());
         }
     }
+
+    /// How long a process that drops slices lives where it dies.
+    fn drop_patience(&self) -> Duration {
+        self.patience(3, if self.world.is_one_step() { 400 } else { 15_000 })
+    }
+
+    /// Drops old slices, which keeps nobody from writing to them again.
+    async fn retire(&self, handle: &Handle, who: &'static str, patience: Duration) -> Result<(), ArchiveError> {
+        let at = self.model.begin_retire(self.model.slices.before(self.hour), None);
+        self.world.note(who, || "retires".into());
+        let result = tokio::time::timeout(patience, handle.retire(self.hour, false)).await;
+        self.end_retire(who, at, patience, result.map(|result| result.map(|_| true))).await.map(drop)
+    }
+
+    /// Notes how a drop has ended, that of all slices where it says so; `None` where nobody knows.
+    async fn end_retire<E>(
+        &self,
+        who: &'static str,
+        at: usize,
+        patience: Duration,
+        result: Result<Result<bool, ArchiveError>, E>,
+    ) -> Result<Option<bool>, ArchiveError> {
+        let done = result.as_ref().ok().and_then(|result| result.as_ref().ok()).copied();
+        self.model.end_retire(at, done);
+        match result {
+            Err(_) => {
+                assert!(patience < HANGS, "a drop never ends");
+                self.world.note(who, || "dies".into());
+                Ok(None)
+            }
+            Ok(Ok(done)) => {
+                self.world.note(who, move || format!("ends: {}", if done { "dropped" } else { "changed" }));
+                Ok(Some(done))
+            }
+            Ok(Err(error)) => {
+                let text = error.to_string();
+                self.world.note(who, move || format!("fails: {text}"));
+                assert!(error.outcome() != Outcome::Refused, "{who} cannot drop slices: {error}");
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends drops that were cut off.
+    async fn end_drops(&self, handle: &Handle, who: &'static str, patience: Duration) -> Result<(), ArchiveError> {
+        for set in self.sets() {
+            let at = self.model.begin_retire([].into(), None);
+            self.world.note(who, || "ends drops".into());
+            let result = tokio::time::timeout(patience, handle.retire_unchanged(&set, &[])).await;
+            self.end_retire(who, at, patience, result.map(|result| result.map(|_| true))).await?;
+        }
+        Ok(())
+    }
+
+    /// The datasets by the slices that they have.
+    fn sets(&self) -> Vec<Vec<usize>> {
+        match (self.grouped, self.shared) {
+            (false, _) => vec![vec![0]],
+            (true, false) => vec![vec![0], vec![1]],
+            (true, true) => vec![vec![0, 1]],
+        }
+    }
+
+    /// Moves old slices elsewhere: reads and keeps what each holds, then drops it if it holds the same still. Says whether all are gone.
+    async fn move_old(&self, handle: &Handle, who: &'static str, dies: bool) -> Result<bool, ArchiveError> {
+        let patience = || if dies { self.drop_patience() } else { HANGS };
+        self.end_drops(handle, who, patience()).await?;
+        let mut all = true;
+        for set in self.sets() {
+            let mut slices: BTreeMap<(i64, i64), (SliceId, u128)> = BTreeMap::new();
+            let found = handle.retire(self.hour, true).await?;
+            slices.extend(found[set[0]].iter().map(|info| (info.ticks, (info.slice, info.fingerprint))));
+            for ((start, end), wanted) in slices {
+                let (began, mut copy) = (Instant::now(), Seen::default());
+                for dataset in &set {
+                    let part =
+                        ReadRequest { time: between(start, end), history: self.versions, ..ReadRequest::default() };
+                    copy.enter(*dataset, &handle.read_every_write(*dataset, part).await?, self.versions);
+                }
+                let hours = start / HOUR..end / HOUR;
+                for dataset in &set {
+                    // Each is as of a moment of its own.
+                    let look = Look {
+                        who,
+                        datasets: vec![*dataset],
+                        hours: hours.clone(),
+                        began,
+                        ended: Instant::now(),
+                        but: None,
+                    };
+                    self.model.judge(&look, &copy.only(*dataset));
+                }
+                let slice = self.model.slices.at(set[0], hours.start);
+                let began = Instant::now();
+                let at = self.model.begin_retire([slice].into(), Some(copy.clone()));
+                self.world.note(who, move || format!("moves slice {slice:?}"));
+                let patience = patience();
+                let result = tokio::time::timeout(patience, handle.retire_unchanged(&set, &[wanted])).await;
+                let result = result.map(|result| result.map(|dropped| !dropped.is_empty()));
+                let done = self.end_retire(who, at, patience, result).await?;
+                if done == Some(true) {
+                    // What was kept is what was there when the slice was dropped.
+                    let look = Look { who, datasets: set.clone(), hours, began, ended: Instant::now(), but: Some(at) };
+                    self.model.judge(&look, &copy);
+                }
+                all &= done == Some(true);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Drops old slices from time to time, or moves them elsewhere.
+    async fn dropper(&self, who: &'static str, rounds: u64) {
+        let mut handle = self.open(who).await;
+        for _ in 0..rounds {
+            self.idle(300).await;
+            // An error tells that others are at it, or that nobody knows.
+            match self.old {
+                Old::Stay => return,
+                Old::Go => _ = self.retire(&handle, who, self.drop_patience()).await,
+                Old::Move => {
+                    if let Err(error) = self.move_old(&handle, who, true).await {
+                        assert!(error.outcome() != Outcome::Refused, "{who} cannot move slices: {error}");
+                    }
+                }
+            }
+            if self.chance.below(3) == 0 {
+                handle = self.open(who).await;
+            }
+        }
+    }
+
+    /// Ends drops that were cut off, once nothing fails.
+    async fn end_all_drops(&self, handle: &Handle) {
+        if self.old != Old::Stay {
+            self.end_drops(handle, "z", HANGS).await.unwrap();
+        }
+    }
+
+    /// Drops old slices once nothing fails.
+    async fn drop_last(&self, handle: &Handle) {
+        match self.old {
+            Old::Stay => {}
+            Old::Go => self.retire(handle, "z", HANGS).await.unwrap(),
+            Old::Move => assert!(self.move_old(handle, "z", false).await.unwrap(), "a slice in no use is not dropped"),
+        }
+    }
 }
 
-async fn run(history: &History) {
+async fn run(history: &Arc<History>) {
     {
         let world = history.world.clone();
         let archive = Archive::on("memory:", world.memory.clone());
@@ -438,18 +465,31 @@ async fn run(history: &History) {
     let shared = history.open("p").await;
     let own = |alone: bool| (!alone).then(|| shared.clone());
     let alone = history.chance.below(2) == 0;
-    tokio::join!(
-        history.writer("a", 6, None),
-        history.writer("b", 6, own(alone)),
-        history.reader("r", 10, own(alone)),
-        history.reader("s", 10, own(alone)),
-        history.reader("t", 4, None),
-        history.consolidator(5),
-    );
+    // Each process is a task of its own, so that one that waits costs the others nothing.
+    let (one, other, seconds) = (own(alone), own(alone), history.chance.below(2) * 2);
+    let (second_reader, of) = (own(alone), || history.clone());
+    let (a, b, r, s, t, k, d, e) = (of(), of(), of(), of(), of(), of(), of(), of());
+    let processes = [
+        tokio::spawn(async move { a.writer("a", 6, None).await }),
+        tokio::spawn(async move { b.writer("b", 6, one).await }),
+        tokio::spawn(async move { r.reader("r", 10, other).await }),
+        tokio::spawn(async move { s.reader("s", 10, second_reader).await }),
+        tokio::spawn(async move { t.reader("t", 4, None).await }),
+        tokio::spawn(async move { k.consolidator(5).await }),
+        tokio::spawn(async move { d.dropper("d", 4).await }),
+        tokio::spawn(async move { e.dropper("e", seconds).await }),
+    ];
+    for process in processes {
+        if let Err(error) = process.await {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
     history.world.calm_down();
     // Whoever died is taken to be dead after a day.
     tokio::time::sleep(Duration::from_secs(30 * 3_600)).await;
     let last = history.open("z").await;
+    history.look(&last, "z").await;
+    history.end_all_drops(&last).await;
     history.look(&last, "z").await;
     for _ in 0..2 {
         for dataset in last.datasets() {
@@ -457,6 +497,17 @@ async fn run(history: &History) {
         }
         history.look(&last, "z").await;
     }
+    verify(history, &last).await;
+    history.drop_last(&last).await;
+    history.look(&last, "z").await;
+    if history.old != Old::Stay {
+        verify(history, &last).await;
+    }
+    history.model.judge_counts(last.datasets().len());
+}
+
+/// Verification finds nothing wrong once everything has ended, but for chunks that came back.
+async fn verify(history: &History, last: &Handle) {
     for dataset in last.datasets() {
         let report = dataset.verify(None).await.unwrap();
         let returns = report.foreign.len();
@@ -467,7 +518,7 @@ async fn run(history: &History) {
         assert_eq!(report.batches_unfinished, 0, "something is left of writes that were cut off");
         if returns > 0 {
             dataset.remove_foreign().await.unwrap();
-            history.look(&last, "z").await;
+            history.look(last, "z").await;
             assert!(dataset.verify(None).await.unwrap().ok());
         }
     }
@@ -481,17 +532,20 @@ fn history(seed: u64) -> Result<u64, String> {
         fails: [0, 60, 200][chance.below(3) as usize],
         returns: [0, 0, 12][chance.below(3) as usize],
         slow_ms: [1, 8, 40][chance.below(3) as usize],
+        stalls: [0, 0, 150][chance.below(3) as usize],
     };
     let log = Arc::new(Mutex::new(None::<Arc<World>>));
     let kept = log.clone();
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async move {
             let world = World::new(weather, seed);
             *kept.lock().unwrap() = Some(world.clone());
             let (grouped, versions) = (chance.below(2) == 0, chance.below(2) == 0);
-            let (acts, reads, shared) = (Acts::default(), Mutex::default(), seed % 4 >= 2);
-            let history = History { grouped, shared, versions, world, acts, chance, reads };
+            let (reads, shared) = (Mutex::default(), seed % 4 >= 2);
+            let old = [Old::Stay, Old::Go, Old::Move, Old::Move][chance.below(4) as usize];
+            let (hour, model) = (2 + 2 * chance.below(2) as i64, Model::new(Slices { shared: grouped && shared }));
+            let history = Arc::new(History { grouped, shared, versions, old, hour, world, model, chance, reads });
             run(&history).await;
             *history.reads.lock().unwrap()
         })

@@ -1,0 +1,431 @@
+//! What was asked of the batches of one history, and what readers may see by it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use tokio::time::Instant;
+
+use crate::common::{HOUR, noted};
+
+/// What is added to a note of long rows.
+const LONG: usize = 4_000;
+/// Of more sets of states than these, nothing is said of a read of newest versions.
+const SETS: usize = 4_096;
+/// Nor where more batches than these may have rows in what was dropped, or not.
+const OPTIONAL: usize = 10;
+
+/// Rows that are written as one batch: as many as the note says, with it.
+#[derive(Clone, Debug)]
+pub struct Written {
+    pub note: Arc<str>,
+    pub size: usize,
+    /// The version of all of them. Versions follow each other in another order than they are written.
+    version: f64,
+}
+
+impl Written {
+    pub fn of(note: &str) -> Self {
+        let size = 3 + (note.len() + note.bytes().map(usize::from).sum::<usize>()) % 4;
+        let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        Self { note: note.into(), size, version: note.bytes().fold(7, hash) as f64 }
+    }
+
+    /// The rows, in several tiles: two or three steps of a write where they are long. As `versions`, those of all batches have the
+    /// same ids.
+    pub fn rows(&self, name: &str, versions: bool) -> RecordBatch {
+        let first = if versions { 0 } else { number_of(name) * 1_000 };
+        let long = if self.note.contains("long") { "x".repeat(LONG) } else { String::new() };
+        let places: Vec<_> = (0..self.size).map(|at| (hour_of(at) * HOUR, first + at as i64, at as i64 % 3)).collect();
+        let rows = noted(&places, &format!("{}{long}", self.note));
+        let place = rows.schema().index_of("x").unwrap();
+        let mut columns = rows.columns().to_vec();
+        columns[place] = Arc::new(Float64Array::from(vec![self.version; self.size]));
+        RecordBatch::try_new(rows.schema(), columns).unwrap()
+    }
+}
+
+/// The hour of a row of any batch. Rows with the same remainder by three lie in one tile.
+fn hour_of(at: usize) -> i64 {
+    at as i64 * 47 % 3
+}
+
+/// The note of a row by its text.
+fn note_of(text: &str) -> &str {
+    match text.len().checked_sub(LONG) {
+        Some(end) if text.as_bytes()[end..].iter().all(|byte| *byte == b'x') => &text[..end],
+        _ => text,
+    }
+}
+
+/// What the ids of a batch begin with.
+fn number_of(name: &str) -> i64 {
+    name.bytes().fold(0, |number, byte| number * 256 + i64::from(byte))
+}
+
+/// A slice by the number of the dataset that it is named after and the hour at which it begins.
+pub type Slice = (usize, i64);
+
+/// Slices of datasets: those of the first are two hours long, those of the second four, unless it has the first one's.
+#[derive(Clone, Copy, Debug)]
+pub struct Slices {
+    pub shared: bool,
+}
+
+impl Slices {
+    fn of(self, dataset: usize, at: usize) -> Slice {
+        self.at(dataset, hour_of(at))
+    }
+
+    pub fn at(self, dataset: usize, hour: i64) -> Slice {
+        if dataset == 0 || self.shared { (0, hour / 2 * 2) } else { (dataset, hour / 4 * 4) }
+    }
+
+    /// The slices that end before this hour.
+    pub fn before(self, hour: i64) -> BTreeSet<Slice> {
+        let ends = |(dataset, start): &Slice| start + if *dataset == 0 { 2 } else { 4 } <= hour;
+        (0..2).flat_map(|dataset| (0..3).map(move |at| self.at(dataset, at))).filter(ends).collect()
+    }
+}
+
+/// A row of a batch: the dataset, and its place among those of the batch.
+type Place = (usize, usize);
+
+/// Rows that a reader saw, by batch.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(BTreeMap<String, BTreeMap<Place, Arc<str>>>);
+
+impl Seen {
+    /// Enters rows of a dataset. As `versions`, the note tells of which batch each is.
+    pub fn enter(&mut self, dataset: usize, rows: &RecordBatch, versions: bool) {
+        let column = |name: &str| rows.column_by_name(name).unwrap().clone();
+        let (ids, tags, t, x, notes) = (column("id"), column("tag"), column("t"), column("x"), column("note"));
+        let integers = |column: &dyn Array| column.as_any().downcast_ref::<Int64Array>().unwrap().values().to_vec();
+        let (ids, tags) = (integers(&ids), integers(&tags));
+        let t = t.as_any().downcast_ref::<TimestampMicrosecondArray>().unwrap();
+        let x = x.as_any().downcast_ref::<Float64Array>().unwrap();
+        let notes = notes.as_any().downcast_ref::<StringArray>().unwrap();
+        for (row, id) in ids.into_iter().enumerate() {
+            let text = notes.value(row);
+            let note = note_of(text);
+            assert_eq!(note.contains("long"), note.len() < text.len(), "a note was cut off: {note}");
+            let name = note.split('-').next().unwrap_or_default();
+            let at = (id - if versions { 0 } else { number_of(name) * 1_000 }) as usize;
+            assert!(at < 6, "row {id} is not of the batch of its note {note}");
+            let written = (hour_of(at) * HOUR, at as i64 % 3, Written::of(note).version);
+            assert_eq!((t.value(row), tags[row], x.value(row)), written, "row {id} of {note} is not as it was written");
+            let twice = self.0.entry(name.to_owned()).or_default().insert((dataset, at), note.into());
+            assert!(twice.is_none(), "row {id} of dataset {dataset} comes twice: {twice:?} and {note}");
+        }
+    }
+
+    /// Rows of all batches by id, where only the newest of each are read.
+    fn newest(&self) -> BTreeMap<Place, Arc<str>> {
+        let rows = self.0.values().flatten().map(|(place, note)| (*place, note.clone()));
+        let mut newest = BTreeMap::new();
+        for (place, note) in rows {
+            let twice = newest.insert(place, note);
+            assert!(twice.is_none(), "two versions of row {place:?} are newest");
+        }
+        newest
+    }
+
+    /// The rows of one dataset.
+    pub fn only(&self, dataset: usize) -> Self {
+        let own = |rows: &BTreeMap<Place, Arc<str>>| {
+            rows.iter().filter(|(place, _)| place.0 == dataset).map(|(place, note)| (*place, note.clone())).collect()
+        };
+        Self(self.0.iter().map(|(name, rows)| (name.clone(), own(rows))).collect())
+    }
+
+    fn has(&self, name: &str, place: Place, note: &str) -> bool {
+        self.0.get(name).and_then(|rows| rows.get(&place)).is_some_and(|seen| **seen == *note)
+    }
+}
+
+/// What was read of which datasets, over which hours, and when.
+#[derive(Clone, Debug)]
+pub struct Look {
+    pub who: &'static str,
+    pub datasets: Vec<usize>,
+    pub hours: std::ops::Range<i64>,
+    pub began: Instant,
+    pub ended: Instant,
+    /// A drop that is not to explain what is absent: the rows are those that it found.
+    pub but: Option<usize>,
+}
+
+impl Look {
+    fn places(&self, at: std::ops::Range<usize>) -> impl Iterator<Item = Place> {
+        let inside = at.filter(|at| self.hours.contains(&hour_of(*at))).collect::<Vec<_>>();
+        self.datasets.iter().flat_map(move |dataset| inside.clone().into_iter().map(move |at| (*dataset, at)))
+    }
+}
+
+/// A call that changes a batch.
+#[derive(Clone, Debug)]
+struct Act {
+    began: Instant,
+    /// `None` until it has ended. Where its process died, it has ended then, and may have taken effect until then.
+    ended: Option<Instant>,
+    /// Whether it was acknowledged; `None` where nobody knows.
+    done: Option<bool>,
+    /// The rows that it gives the batch; `None` where it removes it.
+    written: Option<Written>,
+    /// How many rows a removal says it took out.
+    removed: Option<u64>,
+}
+
+/// A call that drops slices.
+#[derive(Clone, Debug)]
+struct Retire {
+    began: Instant,
+    ended: Option<Instant>,
+    /// Whether all of the slices were dropped, or none; `None` where nobody knows.
+    done: Option<bool>,
+    slices: BTreeSet<Slice>,
+    /// What was read of the slices before, where they are dropped only with just that.
+    copy: Option<Seen>,
+}
+
+impl Act {
+    /// Whether the rows of another act may count no more, because of this one, when slices are dropped.
+    fn may_end(&self, other: &Self, retire: &Retire) -> bool {
+        let later = !std::ptr::eq(self, other) && self.ended.is_none_or(|end| end >= other.began);
+        later && self.done != Some(false) && retire.ended.is_none_or(|end| self.began <= end)
+    }
+}
+
+impl Retire {
+    fn is_beside(&self, look: &Look) -> bool {
+        self.began <= look.ended && self.ended.is_none_or(|end| end >= look.began)
+    }
+}
+
+/// All that was asked for in a history.
+#[derive(Debug)]
+pub struct Model {
+    pub slices: Slices,
+    acts: Mutex<BTreeMap<String, Vec<Act>>>,
+    retires: Mutex<Vec<Retire>>,
+}
+
+/// A state in which a reader may see a batch.
+#[derive(Clone, Debug)]
+struct State {
+    written: Option<Written>,
+    /// Slices of which rows may be absent, and those of which they must be.
+    may_lack: BTreeSet<Slice>,
+    must_lack: BTreeSet<Slice>,
+}
+
+impl Model {
+    pub fn new(slices: Slices) -> Self {
+        Self { slices, acts: Mutex::default(), retires: Mutex::default() }
+    }
+
+    pub fn begin(&self, name: &str, written: Option<Written>) -> usize {
+        let mut acts = self.acts.lock().unwrap();
+        let of = acts.entry(name.to_owned()).or_default();
+        of.push(Act { began: Instant::now(), ended: None, done: None, written, removed: None });
+        of.len() - 1
+    }
+
+    /// An act has ended; where its process died, `done` is `None`.
+    pub fn end(&self, name: &str, at: usize, done: Option<bool>, removed: Option<u64>) {
+        let mut acts = self.acts.lock().unwrap();
+        let act = &mut acts.get_mut(name).unwrap()[at];
+        (act.ended, act.done, act.removed) = (Some(Instant::now()), done, removed);
+    }
+
+    pub fn begin_retire(&self, slices: BTreeSet<Slice>, copy: Option<Seen>) -> usize {
+        let mut retires = self.retires.lock().unwrap();
+        retires.push(Retire { began: Instant::now(), ended: None, done: None, slices, copy });
+        retires.len() - 1
+    }
+
+    pub fn end_retire(&self, at: usize, done: Option<bool>) {
+        let retire = &mut self.retires.lock().unwrap()[at];
+        (retire.ended, retire.done) = (Some(Instant::now()), done);
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.acts.lock().unwrap().keys().cloned().collect()
+    }
+
+    /// Acts that a reader may see the batch by that began to read and ended at these times, and whether it may see it as it was
+    /// before all of them.
+    fn possible(acts: &[Act], began: Instant, ended: Instant) -> (bool, Vec<&Act>) {
+        let before = |act: &Act| act.done == Some(true) && act.ended.is_some_and(|end| end < began);
+        let overtaken = |since: Instant| acts.iter().any(|act| before(act) && act.began > since);
+        let may = |act: &&Act| act.done != Some(false) && act.began < ended && !act.ended.is_some_and(overtaken);
+        (!acts.iter().any(before), acts.iter().filter(may).collect())
+    }
+
+    fn states(&self, name: &str, look: &Look) -> Vec<State> {
+        let (acts, retires) = (self.acts.lock().unwrap(), self.retires.lock().unwrap());
+        let acts = acts.get(name).map_or(&[][..], Vec::as_slice);
+        let (initial, possible) = Self::possible(acts, look.began, look.ended);
+        let none = || State { written: None, may_lack: BTreeSet::new(), must_lack: BTreeSet::new() };
+        let mut states: Vec<State> = initial.then(none).into_iter().collect();
+        for act in possible {
+            let mut state = State { written: act.written.clone(), ..none() };
+            let Some(written) = &act.written else {
+                states.push(state);
+                continue;
+            };
+            let alone = is_alone(acts, written);
+            for (_, retire) in retires.iter().enumerate().filter(|(at, _)| Some(*at) != look.but) {
+                let before_act = retire.ended.is_some_and(|end| end < act.began);
+                if retire.done == Some(false) || retire.began > look.ended || before_act {
+                    continue;
+                }
+                for slice in &retire.slices {
+                    let copied = retire.copy.as_ref().map(|copy| self.holds(copy, name, written, *slice));
+                    // Rows that count no more are there for reads that began before, and go with their slice unseen.
+                    let superseded = || retire.is_beside(look) && acts.iter().any(|other| other.may_end(act, retire));
+                    if copied == Some(false) && !superseded() {
+                        continue;
+                    }
+                    state.may_lack.insert(*slice);
+                    let after_act = act.ended.is_some_and(|end| end < retire.began);
+                    let gone = retire.done == Some(true) && retire.ended.is_some_and(|end| end < look.began);
+                    if gone && (after_act || copied == Some(true) && alone) {
+                        state.must_lack.insert(*slice);
+                    }
+                }
+            }
+            states.push(state);
+        }
+        states
+    }
+
+    /// The rows of a batch in a slice.
+    fn in_slice(&self, written: &Written, slice: Slice) -> impl Iterator<Item = Place> {
+        let (slices, size) = (self.slices, written.size);
+        let places = (0..2).flat_map(move |dataset| (0..size).map(move |at| (dataset, at)));
+        places.filter(move |(dataset, at)| slices.of(*dataset, *at) == slice)
+    }
+
+    /// Whether a copy of a slice has all rows of a batch in it.
+    fn holds(&self, copy: &Seen, name: &str, written: &Written, slice: Slice) -> bool {
+        self.in_slice(written, slice).all(|place| copy.has(name, place, &written.note))
+    }
+
+    /// Whether slices may be dropped while this is read: then a reader may see some of their tiles and not see others.
+    fn beside_a_drop(&self, look: &Look) -> bool {
+        let retires = self.retires.lock().unwrap();
+        look.but.is_none() && retires.iter().any(|retire| retire.is_beside(look))
+    }
+
+    /// Holds what a reader saw of all versions against what it may have seen.
+    pub fn judge(&self, look: &Look, seen: &Seen) {
+        let beside = self.beside_a_drop(look);
+        let mut left: BTreeSet<&String> = seen.0.keys().collect();
+        for name in self.names() {
+            left.remove(&name);
+            let none = BTreeMap::new();
+            let seen = seen.0.get(&name).unwrap_or(&none);
+            let states = self.states(&name, look);
+            assert!(
+                states.iter().any(|state| self.fits(&[state], look, beside, seen)),
+                "{} sees {seen:?} of {name}, and may see {states:?}, by {look:?}",
+                look.who,
+            );
+        }
+        assert!(left.is_empty(), "{} sees rows of no batch: {left:?}", look.who);
+    }
+
+    /// Holds the newest versions that a reader saw against those of what it may have seen of each batch.
+    pub fn judge_newest(&self, look: &Look, seen: &Seen) {
+        let (beside, newest) = (self.beside_a_drop(look), seen.newest());
+        let states: Vec<Vec<State>> = self.names().iter().map(|name| self.states(name, look)).collect();
+        let mut sets: Vec<Vec<&State>> = vec![vec![]];
+        for states in &states {
+            let with = |set: &Vec<_>, state| set.iter().copied().chain([state]).collect::<Vec<_>>();
+            sets = sets.iter().flat_map(|set| states.iter().map(move |state| with(set, state))).collect();
+            if sets.len() > SETS {
+                return;
+            }
+        }
+        assert!(
+            sets.iter().any(|set| self.fits(set, look, beside, &newest)),
+            "{} sees {newest:?} as the newest, and may see one of each of {states:?}, by {look:?}",
+            look.who,
+        );
+    }
+
+    /// Whether a reader that sees batches in these states sees these rows. What was dropped is absent slice by slice, and tile by
+    /// tile where it is dropped meanwhile.
+    fn fits(&self, set: &[&State], look: &Look, beside: bool, seen: &BTreeMap<Place, Arc<str>>) -> bool {
+        let mut rows = 0;
+        let mut parts: BTreeMap<(Slice, Option<Place>), Vec<Place>> = BTreeMap::new();
+        for place in look.places(0..6) {
+            let slice = self.slices.of(place.0, place.1);
+            let tile = beside.then_some((place.0, place.1 % 3));
+            rows += usize::from(seen.contains_key(&place));
+            parts.entry((slice, tile)).or_default().push(place);
+        }
+        // Otherwise it sees others than it asked for.
+        rows == seen.len() && parts.iter().all(|((slice, _), places)| part_fits(set, *slice, places, seen))
+    }
+
+    /// What removals said that they took out was not, at the same time, moved elsewhere.
+    pub fn judge_counts(&self, datasets: usize) {
+        let (acts, retires) = (self.acts.lock().unwrap(), self.retires.lock().unwrap());
+        for (name, acts) in &*acts {
+            for act in acts.iter().filter(|act| act.done == Some(true)) {
+                let (Some(removed), Some(ended)) = (act.removed, act.ended) else { continue };
+                let (_, possible) = Self::possible(acts, act.began, ended);
+                let writes: Vec<&Written> = possible.iter().filter_map(|act| act.written.as_ref()).collect();
+                let [written] = writes[..] else { continue };
+                if !is_alone(acts, written) {
+                    continue;
+                }
+                let mut moved: BTreeSet<Place> = BTreeSet::new();
+                for retire in retires.iter().filter(|retire| retire.done == Some(true)) {
+                    let Some(copy) = &retire.copy else { continue };
+                    let own = retire.slices.iter().flat_map(|slice| self.in_slice(written, *slice));
+                    moved.extend(own.filter(|place| copy.has(name, *place, &written.note)));
+                }
+                let whole = written.size * datasets;
+                assert!(
+                    removed as usize + moved.len() <= whole,
+                    "of {whole} rows of {name} a removal took out {removed}, and {} were moved elsewhere",
+                    moved.len(),
+                );
+            }
+        }
+    }
+}
+
+/// Whether only one act wrote these rows: those of two with one note are not told apart.
+fn is_alone(acts: &[Act], written: &Written) -> bool {
+    let of_note = |act: &&Act| act.written.as_ref().is_some_and(|other| other.note == written.note);
+    acts.iter().filter(of_note).count() == 1
+}
+
+/// As [`Model::fits`], of places that are absent together.
+fn part_fits(set: &[&State], slice: Slice, places: &[Place], seen: &BTreeMap<Place, Arc<str>>) -> bool {
+    let (mut there, mut optional): (Vec<&Written>, Vec<&Written>) = (vec![], vec![]);
+    for state in set {
+        let Some(written) = &state.written else { continue };
+        match (state.may_lack.contains(&slice), state.must_lack.contains(&slice)) {
+            (_, true) => {}
+            (true, false) => optional.push(written),
+            (false, false) => there.push(written),
+        }
+    }
+    if optional.len() > OPTIONAL {
+        return true;
+    }
+    (0..1_usize << optional.len()).any(|chosen| {
+        let also = optional.iter().enumerate().filter(|(at, _)| chosen >> at & 1 == 1).map(|(_, written)| written);
+        let there: Vec<&&Written> = there.iter().chain(also).collect();
+        places.iter().all(|place| {
+            let own = there.iter().filter(|written| place.1 < written.size);
+            let newest = own.max_by(|a, b| a.version.total_cmp(&b.version));
+            newest.map(|written| &written.note) == seen.get(place)
+        })
+    })
+}
