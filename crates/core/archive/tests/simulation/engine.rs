@@ -17,8 +17,8 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tokio::time::Instant;
 
-/// The longest that any step takes, in milliseconds.
-const STALL_MS: u64 = 25_000;
+/// How long a step takes that stalls, in milliseconds: longer than who closes a slice waits for writers.
+const STALL_MS: std::ops::Range<u64> = 12_000..25_000;
 
 /// Chance from a seed.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct Weather {
     pub returns: u64,
     /// The longest that an ordinary step takes, in milliseconds.
     pub slow_ms: u64,
-    /// One step in so many takes as long as who closes a slice waits for writers, or longer.
+    /// One step in so many stalls.
     pub stalls: u64,
 }
 
@@ -158,7 +158,8 @@ impl Link {
     async fn pause(&self) {
         let World { chance, weather, .. } = &*self.world;
         if !self.world.is_calm() && chance.once_in(weather.stalls) {
-            tokio::time::sleep(Duration::from_millis(chance.below(STALL_MS))).await;
+            let ms = STALL_MS.start + chance.below(STALL_MS.end - STALL_MS.start);
+            tokio::time::sleep(Duration::from_millis(ms)).await;
         }
         self.pause_shortly().await;
     }

@@ -220,7 +220,7 @@ impl History {
         let name = if private { format!("{who}{number}") } else { format!("n{}", self.chance.below(NAMES)) };
         let kind = self.chance.below(8);
         let note = format!("{name}-{who}{number}{}", if self.chance.below(3) == 0 { "long" } else { "" });
-        let removes = kind == 0;
+        let removes = kind == 0 || kind == 2 && self.old == Old::Move;
         let repeated = last.take().filter(|_| !removes && self.chance.below(4) == 0);
         let (name, note) = repeated.unwrap_or((name, note));
         let written = (!removes).then(|| Written::of(&note));
@@ -476,7 +476,7 @@ async fn run(history: &Arc<History>) {
         tokio::spawn(async move { s.reader("s", 10, second_reader).await }),
         tokio::spawn(async move { t.reader("t", 4, None).await }),
         tokio::spawn(async move { k.consolidator(5).await }),
-        tokio::spawn(async move { d.dropper("d", 4).await }),
+        tokio::spawn(async move { d.dropper("d", 6).await }),
         tokio::spawn(async move { e.dropper("e", seconds).await }),
     ];
     for process in processes {
@@ -532,7 +532,7 @@ fn history(seed: u64) -> Result<u64, String> {
         fails: [0, 60, 200][chance.below(3) as usize],
         returns: [0, 0, 12][chance.below(3) as usize],
         slow_ms: [1, 8, 40][chance.below(3) as usize],
-        stalls: [0, 0, 150][chance.below(3) as usize],
+        stalls: [0, 150, 40][chance.below(3) as usize],
     };
     let log = Arc::new(Mutex::new(None::<Arc<World>>));
     let kept = log.clone();
