@@ -264,10 +264,10 @@ class Archive(Closing):
         return len(self.datasets())
 
     def drop(self, name: str) -> None:
-        """Permanently drop a dataset, or a group with all its datasets, with all rows, batches and indexes. Stop its
-        writers first: rows stored during the drop may remain. A later write through a :class:`Dataset` that is still
-        open raises `DatasetNotFoundError`; on a cluster, from ten seconds later on. An interrupted drop can be
-        repeated.
+        """Permanently drop a dataset, or a group with all its datasets, with all rows, batches and indexes. A later
+        write through a :class:`Dataset` that is still open raises `DatasetNotFoundError`; on a cluster, from ten
+        seconds later on. Rows stored until then are removed before a dataset of the same name is created, which
+        therefore waits until twelve seconds after the drop. An interrupted drop can be repeated.
 
         Raises
         ------

@@ -381,7 +381,7 @@ def _retire(archive: Archive, dataset: Dataset, **limits: Any) -> dict[str, list
 @timeout_option
 def drop(target: Target, yes: bool, timeout_s: int) -> None:
     """Permanently drop a dataset, or a group with all its datasets, with all rows, batches and indexes. Shows the size
-    and asks for confirmation, unless --yes is given. Stop its writers first: rows stored during the drop may remain.
+    and asks for confirmation, unless --yes is given. On a cluster, writers notice within ten seconds.
 
     \b
     Example:

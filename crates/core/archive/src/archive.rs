@@ -73,6 +73,14 @@ impl Archive {
         *self.memory.write().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
 
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -103,7 +111,10 @@ impl Archive {
             let is_of_group = |key: &str| group.as_deref() == Some(key);
             let stored = catalog::to_json(&key, &spec)?;
             before.push(catalog::put(key.clone(), stored.clone(), Expect::Absent));
-            match self.store.commit(&DatasetRef::from(&spec), Commit { before, ..Commit::default() }).await {
+            let home = DatasetRef::from(&spec);
+            before.push(self.take_over_name(&home).await?);
+            let is_dropped = |key: &str| key == catalog::dropped_key(home.name.as_str());
+            match self.store.commit(&home, Commit { before, ..Commit::default() }).await {
                 Ok(()) if spec.group.is_some() => return self.dataset(spec.name.as_str()).await,
                 Ok(()) => return self.opened(spec, stored, self.common()),
                 Err(StoreError::RecordConflict { key: changed }) if changed == key => {
@@ -111,6 +122,8 @@ impl Archive {
                 }
                 // Another dataset joined the group at the same moment, or began it.
                 Err(StoreError::RecordConflict { key: changed }) if is_of_group(&changed) => continue,
+                // Somebody else dropped one of this name at the same moment, or has taken the name over.
+                Err(StoreError::RecordConflict { key: changed }) if is_dropped(&changed) => continue,
                 Err(StoreError::RecordConflict { key }) => {
                     let value = key.rsplit('/').next().unwrap_or_default().to_owned();
                     let expected = "datasets and groups have different names: choose another";

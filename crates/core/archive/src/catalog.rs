@@ -53,6 +53,11 @@ pub(crate) fn copy_key(dataset: &DatasetRef) -> String {
     format!("copy/{}", dataset.name)
 }
 
+/// The key of what is known of the dataset, or the group, that was last dropped under a name.
+pub(crate) fn dropped_key(name: &str) -> String {
+    format!("dropped/{name}")
+}
+
 pub(crate) fn group_key(name: &str) -> String {
     format!("group/{name}")
 }
@@ -77,6 +82,14 @@ impl GroupRecord {
     pub(crate) fn changed(self) -> Self {
         Self { token: clock::unique_batch(clock::stamp_us()).to_string(), ..self }
     }
+}
+
+/// That a dataset, or a group of them, was dropped where writers go on for a while by a look at its definition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DroppedRecord {
+    pub dropped_us: i64,
+    /// The datasets that went.
+    pub datasets: Vec<DatasetName>,
 }
 
 /// That a slice was dropped: chunks written to it before are gone on purpose.

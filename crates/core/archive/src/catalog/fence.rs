@@ -28,7 +28,7 @@ use crate::error::{ArchiveError, Result};
 /// How long a writer may go by what it has seen of the record. Part of the archive's format: who closes a slice waits longer.
 const FRESH: Duration = Duration::from_secs(10);
 /// How long who closed a slice waits before it looks what the slice holds.
-const WAIT: Duration = Duration::from_secs(12);
+pub(crate) const WAIT: Duration = Duration::from_secs(12);
 
 /// The record's key.
 const KEY: &str = "retiring";

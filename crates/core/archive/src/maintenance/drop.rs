@@ -1,9 +1,13 @@
-//! Dropping a dataset.
+//! Dropping datasets, and making them again under their names.
 
-use chronotile_store::{Commit, DropSlice};
+use std::time::Duration;
 
+use chronotile_store::{Commit, DatasetRef, DropSlice, Expect, RecordPut, StoreError};
+use chronotile_types::DatasetName;
+
+use crate::LOG;
 use crate::archive::Archive;
-use crate::catalog::{self, superseded};
+use crate::catalog::{self, DroppedRecord, fence, superseded};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 
@@ -16,9 +20,9 @@ const RECORDS: usize = 500;
 impl Archive {
     /// Drops a dataset with all its rows, for good. One that is cut off half-way is there still, with fewer rows: drop it again.
     ///
-    /// A write that begins later is refused, or follows the definition of the dataset that was made again under the name. One that
-    /// began before, or on nodes within ten seconds of a look at the definition, may leave rows that a later dataset of the same
-    /// name would take for its own: end its writers first.
+    /// A write that begins later is refused, or follows the definition of the dataset that was made again under the name. What writers
+    /// leave that were at it is taken away before a dataset is made under the name again; on nodes, where writers go on for some
+    /// seconds by their last look at the definition, that waits for them. Only a writer that is paused in between can leave rows there.
     ///
     /// # Errors
     /// No such dataset; the engine.
@@ -46,28 +50,64 @@ impl Archive {
 
     /// Drops all that is stored as a dataset is, and last these records.
     async fn drop_stored(&self, dataset: &Dataset, definitions: Vec<String>) -> Result<()> {
-        let store = dataset.store();
-        for frame in dataset.frames() {
-            for slice in store.slices(&frame.dataset).await?.into_iter().filter(|slice| frame.spec.has_slice(*slice)) {
-                store.drop_slice(&frame.dataset, slice, DropSlice::default()).await?;
-            }
-        }
-        let mut prefixes: Vec<String> = Vec::new();
-        for frame in dataset.frames() {
-            prefixes.extend(INDEX_KINDS.iter().map(|kind| format!("{kind}/{}/", frame.spec.name)));
-        }
-        let dataset = &dataset.frame().dataset;
-        prefixes.extend(KINDS.iter().map(|kind| catalog::items(kind, dataset)));
-        for prefix in prefixes {
-            let records = catalog::list(store, &prefix).await?;
-            for some in records.chunks(RECORDS) {
-                let before = some.iter().map(|record| catalog::delete(record.key.clone())).collect();
-                store.commit(dataset, Commit { before, ..Commit::default() }).await?;
-            }
-        }
-        let others = [superseded::head_key(dataset), catalog::copy_key(dataset)].map(catalog::delete);
+        let home = dataset.frame().dataset;
+        let datasets: Vec<DatasetName> = dataset.frames().iter().map(|frame| frame.spec.name.clone()).collect();
+        self.clear(&home, &datasets, None).await?;
         // The definitions go last: until then the datasets are there, and can be dropped again.
-        let (before, after) = (others.to_vec(), definitions.into_iter().map(catalog::delete).collect());
-        Ok(store.commit(dataset, Commit { before, after, ..Commit::default() }).await?)
+        let mut after: Vec<RecordPut> = definitions.into_iter().map(catalog::delete).collect();
+        let key = catalog::dropped_key(home.name.as_str());
+        let dropped_us = self.clock().stamp_us(self.store().as_ref()).await?;
+        let value = catalog::to_json(&key, &DroppedRecord { dropped_us, datasets })?;
+        after.push(catalog::put(key, value, Expect::Any));
+        Ok(self.store().commit(&home, Commit { after, ..Commit::default() }).await?)
+    }
+
+    /// Takes away all slices and records, but the definitions, of these datasets, which are all that is stored as `home` is; each step
+    /// under the condition, if there is one.
+    async fn clear(&self, home: &DatasetRef, datasets: &[DatasetName], condition: Option<&RecordPut>) -> Result<()> {
+        let store = self.store();
+        let first = || condition.cloned().into_iter().collect::<Vec<_>>();
+        for slice in store.slices(home).await? {
+            store.drop_slice(home, slice, DropSlice { before: first(), ..DropSlice::default() }).await?;
+        }
+        let mut prefixes: Vec<String> = KINDS.iter().map(|kind| catalog::items(kind, home)).collect();
+        for name in datasets {
+            prefixes.extend(INDEX_KINDS.iter().map(|kind| format!("{kind}/{name}/")));
+        }
+        let mut keys = vec![superseded::head_key(home), catalog::copy_key(home)];
+        for prefix in prefixes {
+            keys.extend(catalog::list(store.as_ref(), &prefix).await?.into_iter().map(|record| record.key));
+        }
+        for some in keys.chunks(RECORDS) {
+            let before = first().into_iter().chain(some.iter().cloned().map(catalog::delete)).collect();
+            store.commit(home, Commit { before, ..Commit::default() }).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what writers have left of a dataset or a group that was dropped under this name, once they no longer go by a look at its
+    /// definition. Returns what the name is to be taken with.
+    ///
+    /// # Errors
+    /// The engine.
+    pub(crate) async fn take_over_name(&self, home: &DatasetRef) -> Result<RecordPut> {
+        let key = catalog::dropped_key(home.name.as_str());
+        let Some((dropped, bytes)) = catalog::get::<DroppedRecord>(self.store().as_ref(), &key).await? else {
+            return Ok(catalog::no_record(key));
+        };
+        let now_us = self.clock().stamp_us(self.store().as_ref()).await?;
+        let since = Duration::from_micros(now_us.saturating_sub(dropped.dropped_us).try_into().unwrap_or(0));
+        let wait = fence::WAIT.saturating_sub(since);
+        if self.fence().needs_closing() && !wait.is_zero() {
+            tracing::info!(target: LOG, name = %home.name, ?wait, "waiting until writers know that it was dropped");
+            tokio::time::sleep(wait).await;
+        }
+        // Somebody else may take the name over, and fill it again: then the note is gone.
+        let unchanged = catalog::put(key.clone(), bytes.clone(), Expect::Is(bytes.clone()));
+        match self.clear(home, &dropped.datasets, Some(&unchanged)).await {
+            Ok(()) | Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(catalog::delete_known(key, bytes))
     }
 }

@@ -12,7 +12,7 @@ use chronotile_archive::{
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Commit, Expect, Metered, Operation, RecordPut, Store};
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
+    CellRule, DatasetName, DatasetSpec, Instant, Membership, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
 };
 use futures::TryStreamExt;
 
@@ -483,7 +483,7 @@ async fn nothing_is_left_of_a_dropped_dataset() {
         assert_eq!(dataset.retire(limit, false).await.unwrap().len(), 1);
         assert!(records_of(&store, "records").await.len() > 3);
         archive.drop_dataset("records").await.unwrap();
-        assert_eq!(records_of(&store, "records").await, [""; 0]);
+        assert_eq!(records_of(&store, "records").await, ["dropped/records"]);
         assert!(store.slices(&placed()).await.unwrap().is_empty());
         assert!(matches!(archive.dataset("records").await, Err(ArchiveError::DatasetNotFound { .. })));
         assert!(matches!(archive.drop_dataset("records").await, Err(ArchiveError::DatasetNotFound { .. })));
@@ -534,7 +534,7 @@ async fn a_handle_that_only_writes_notices_that_its_dataset_was_dropped_and_made
         let refused = write(&held, &late, named("b")).await;
         assert!(matches!(refused, Err(ArchiveError::DatasetNotFound { .. })), "{refused:?}");
         assert!(store.slices(&placed()).await.unwrap().is_empty());
-        assert_eq!(records_of(&store, "records").await, [""; 0]);
+        assert_eq!(records_of(&store, "records").await, ["dropped/records"]);
         // The slice of the row is there by the former windows too, where no read would look for it.
         let again =
             create(&store, DatasetSpec { window: "100h".parse().unwrap(), windows_per_slice: 1, ..spec() }).await;
@@ -561,6 +561,33 @@ async fn a_writer_on_nodes_looks_at_the_definition_every_ten_seconds() {
     tokio::time::advance(std::time::Duration::from_secs(10)).await;
     let refused = write(&held, &rows(&[(1, 3, 1)]), WriteOptions::default()).await;
     assert!(matches!(refused, Err(ArchiveError::DatasetNotFound { .. })), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_writers_leave_of_a_dropped_dataset_is_not_in_one_that_is_made_again() {
+    for grouped in [false, true] {
+        let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())));
+        let member = grouped.then(|| Membership::of(DatasetName::new("survey").unwrap()));
+        let spec = || DatasetSpec { group: member.clone(), ..spec() };
+        let held = create(&store, spec()).await;
+        write(&held, &rows(&[(1, 1, 1)]), named("a")).await.unwrap();
+        let archive = Archive::on("test:", store.clone());
+        if grouped { archive.drop_group("survey").await } else { archive.drop_dataset("records").await }.unwrap();
+        // The last look at the definition counts still, and the batch counts as stored.
+        assert!(write(&held, &rows(&[(1, 2, 1)]), named("a")).await.unwrap().stored);
+        let began = tokio::time::Instant::now();
+        let (again, other) = futures::join!(archive.create(spec(), true), archive.create(spec(), true));
+        assert!(began.elapsed() > std::time::Duration::from_secs(10), "it waits for writers");
+        for again in [again.unwrap(), other.unwrap()] {
+            assert_eq!(again.count(ReadRequest::default()).await.unwrap(), 0);
+            assert_sound(&again).await;
+        }
+        // Whoever was late in taking the name over takes nothing away.
+        let (fresh, _) = (open(&store, "records").await, write(&held, &rows(&[(1, 3, 1)]), named("a")).await);
+        assert_eq!(fresh.count(ReadRequest::default()).await.unwrap(), 1);
+        assert!(archive.create(spec(), true).await.is_ok());
+        assert_eq!(fresh.count(ReadRequest::default()).await.unwrap(), 1);
+    }
 }
 
 /// Keys of the catalog records of a dataset, of every kind: these engines list them all.
