@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 __all__ = [
+    "DEVELOPMENT_BUILD",
     "Archive",
     "Array",
     "BackupDraft",
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 __version__: Final[str]
+DEVELOPMENT_BUILD: Final[bool]
 
 _Moment = tuple[str, int | float]
 _Progress = Callable[[int, int], object] | None

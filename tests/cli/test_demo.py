@@ -12,7 +12,7 @@ import pytest
 from support_pages import check_page
 
 import chronotile as ct
-from chronotile import demo
+from chronotile import _native, demo
 
 np = pytest.importorskip("numpy", reason="the demo needs numpy")
 pa = pytest.importorskip("pyarrow", reason="the demo needs pyarrow")
@@ -58,6 +58,9 @@ def test_printed_tables_tell_rows_bytes_and_times_and_end_with_the_page(outcome:
     assert 10 < int(total[3]) <= int(total[2]) < 300, "bytes a row, after maintenance and before"
     assert [sum(line.startswith(kind) for line in lines) for kind in measure.KINDS] == [1, 1, 1, 1]
     assert outcome.reads == 3 * 48
+    # Tests run in a development build, whose times are not those of an installed package.
+    assert (measure.DEVELOPMENT_NOTE in lines) == _native.DEVELOPMENT_BUILD
+    assert ("development build" in outcome.page.read_text()) == _native.DEVELOPMENT_BUILD
     # What was written last may lie in the log beside the file.
     assert outcome.archive_bytes > sum(info.bytes for info in outcome.after.values())
     assert f"All {outcome.reads} footprint reads returned exactly what was stored." in lines[-2]

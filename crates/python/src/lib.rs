@@ -37,6 +37,9 @@ mod _native {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+    /// Whether this was built to be tested: with checks of its own, and optimized in part.
+    #[pymodule_export]
+    const DEVELOPMENT_BUILD: bool = cfg!(debug_assertions);
 
     #[pymodule_export]
     use super::archive::{Archive, Dataset, Group};

@@ -9,6 +9,7 @@ from html import escape
 import numpy as np
 
 import chronotile as ct
+from chronotile import _native
 from chronotile.apdb.names import MAIN_TABLES
 from chronotile.demo.measure import MAINTAINED, READ, STORE, WHOLE, Outcome, date_text, table_lines, time_lines
 from chronotile.demo.stars import BANDS, FIELD, SCHEMA, galactic_latitude
@@ -111,8 +112,9 @@ def _colophon(o: Outcome) -> str:
     machine = (
         f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
     )
+    build = " · development build" if _native.DEVELOPMENT_BUILD else ""
     return (
-        f"Chronotile {ct.__version__} · embedded engine, one process · {machine} · numpy {np.__version__}<br>"
+        f"Chronotile {ct.__version__}{build} · embedded engine, one process · {machine} · numpy {np.__version__}<br>"
         f"Archive: {escape(o.archive.name)}, {bytes_text(o.archive_bytes)} · whole run {o.seconds:.0f} s. "
         "The stars are made up; the times are measured."
     )
