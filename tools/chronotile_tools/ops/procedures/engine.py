@@ -94,9 +94,9 @@ class Procedure(ABC):
         Procedure.known[cls.name] = cls
 
     @classmethod
+    @abstractmethod
     def of(cls, context: Context, *arguments: Any, **options: Any) -> Procedure:
         """Create the procedure for the present state of a cluster, from the arguments of its command."""
-        raise NotImplementedError
 
     @abstractmethod
     def steps(self, context: Context) -> Sequence[Step]:
