@@ -252,6 +252,21 @@ def _given_back(service: Service, bytes_max: int) -> None:
     assert service.memory("RssAnon") < bytes_max
 
 
+def test_work_that_is_spread_over_threads_gives_way(tmp_path: Path) -> None:
+    """No processor that a small request wants is held by the decoding and encoding of a large one."""
+    with Service(tmp_path / "plant.db", tmp_path / "log") as service:
+        process = Path(f"/proc/{service.process.pid}")
+        nice = {}
+        for thread in process.glob("task/*"):
+            # The fields after the name in parentheses, which may hold blanks; the 17th of them is the priority.
+            fields = (thread / "stat").read_text().rpartition(")")[2].split()
+            nice[thread.name] = ((thread / "comm").read_text().strip(), int(fields[16]))
+        own = nice[process.name][1]
+        spread = [value for name, value in nice.values() if name.startswith("chronotile-cpu")]
+    assert len(spread) == len(os.sched_getaffinity(0))
+    assert set(spread) == {min(own + 3, 19)}
+
+
 def test_the_service_lives_under_attack_and_serves_a_polite_client(tmp_path: Path) -> None:
     support_attack.fill(tmp_path / "plant.db")
     tokens = _tokens(tmp_path / "tokens", *support_attack.TOKENS.splitlines())

@@ -37,6 +37,7 @@ use crate::requests::router;
 use crate::settings::{ServiceError, Settings};
 use crate::signals::Signals;
 use crate::streams::{Answered, Patient};
+use crate::work;
 
 /// What a connection holds of bytes that were not looked at or not taken yet: room for the longest head of a request.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -55,6 +56,7 @@ pub async fn serve(
     listening: impl FnOnce(std::net::SocketAddr) + Send,
 ) -> Result<(), ServiceError> {
     log::start(settings.log);
+    work::spread_in_background();
     let access = Access::open(settings.tokens.as_deref())?;
     if !access.is_required() && !settings.listen.ip().is_loopback() {
         return Err(ServiceError::Exposed { listen: settings.listen });

@@ -51,6 +51,15 @@ fn give_way() {
     let _ = rustix::process::nice(NICER);
 }
 
+/// Makes threads among which the work of one request is spread give way too: only large requests have so much. To be called before there
+/// are any; threads that this process has already stay as they are.
+pub(crate) fn spread_in_background() {
+    let threads = rayon::ThreadPoolBuilder::new().thread_name(|number| format!("chronotile-cpu{number}"));
+    if threads.start_handler(|_| give_way()).build_global().is_err() {
+        tracing::debug!("threads for large requests were there before the service");
+    }
+}
+
 /// What drives large requests; where the system had no threads for it, what drives all others.
 pub(crate) fn background() -> Handle {
     BACKGROUND.as_ref().map_or_else(Handle::current, |runtime| runtime.handle().clone())
