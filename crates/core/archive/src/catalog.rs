@@ -84,7 +84,7 @@ impl GroupRecord {
     }
 }
 
-/// That a dataset, or a group of them, was dropped where writers go on for a while by a look at its definition.
+/// That a dataset, or a group of them, was dropped: until its writers notice, they may leave rows under the name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DroppedRecord {
     pub dropped_us: i64,

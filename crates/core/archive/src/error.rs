@@ -145,8 +145,8 @@ pub enum ArchiveError {
     },
     /// A slice was retired while a batch with rows in it was replaced or removed, after readers saw the batch so.
     #[error(
-        "slice {} of dataset {dataset} was retired while a batch with rows in it was replaced or removed: readers see that, \
-         but who retired the slice may have kept the rows it replaced or removed: repeat it", slice.0
+        "slice {} of dataset {dataset} was retired while a batch with rows in it was replaced or removed: readers see the \
+         change, but a copy of the slice may hold the rows from before it; repeat the call", slice.0
     )]
     RetiredMeanwhile {
         /// The dataset.

@@ -52,7 +52,7 @@ impl Archive {
     async fn drop_stored(&self, dataset: &Dataset, definitions: Vec<String>) -> Result<()> {
         let home = dataset.frame().dataset;
         let datasets: Vec<DatasetName> = dataset.frames().iter().map(|frame| frame.spec.name.clone()).collect();
-        self.clear(&home, &datasets, None).await?;
+        self.clear(&home, &datasets, &[]).await?;
         // The definitions go last: until then the datasets are there, and can be dropped again.
         let mut after: Vec<RecordPut> = definitions.into_iter().map(catalog::delete).collect();
         let key = catalog::dropped_key(home.name.as_str());
@@ -63,12 +63,11 @@ impl Archive {
     }
 
     /// Takes away all slices and records, but the definitions, of these datasets, which are all that is stored as `home` is; each step
-    /// under the condition, if there is one.
-    async fn clear(&self, home: &DatasetRef, datasets: &[DatasetName], condition: Option<&RecordPut>) -> Result<()> {
+    /// under these conditions.
+    async fn clear(&self, home: &DatasetRef, datasets: &[DatasetName], conditions: &[RecordPut]) -> Result<()> {
         let store = self.store();
-        let first = || condition.cloned().into_iter().collect::<Vec<_>>();
         for slice in store.slices(home).await? {
-            store.drop_slice(home, slice, DropSlice { before: first(), ..DropSlice::default() }).await?;
+            store.drop_slice(home, slice, DropSlice { before: conditions.to_vec(), ..DropSlice::default() }).await?;
         }
         let mut prefixes: Vec<String> = KINDS.iter().map(|kind| catalog::items(kind, home)).collect();
         for name in datasets {
@@ -79,7 +78,8 @@ impl Archive {
             keys.extend(catalog::list(store.as_ref(), &prefix).await?.into_iter().map(|record| record.key));
         }
         for some in keys.chunks(RECORDS) {
-            let before = first().into_iter().chain(some.iter().cloned().map(catalog::delete)).collect();
+            let mut before = conditions.to_vec();
+            before.extend(some.iter().cloned().map(catalog::delete));
             store.commit(home, Commit { before, ..Commit::default() }).await?;
         }
         Ok(())
@@ -102,9 +102,15 @@ impl Archive {
             tracing::info!(target: LOG, name = %home.name, ?wait, "waiting until writers know that it was dropped");
             tokio::time::sleep(wait).await;
         }
-        // Somebody else may take the name over, and fill it again: then the note is gone.
-        let unchanged = catalog::put(key.clone(), bytes.clone(), Expect::Is(bytes.clone()));
-        match self.clear(home, &dropped.datasets, Some(&unchanged)).await {
+        // Somebody else may take the name over, and fill it again: then there is a definition, and no note. Nothing that has a definition
+        // is ever taken away, whatever became of the note.
+        let name = home.name.as_str();
+        let conditions = [
+            catalog::put(key.clone(), bytes.clone(), Expect::Is(bytes.clone())),
+            catalog::no_record(catalog::dataset_key(name)),
+            catalog::no_record(catalog::group_key(name)),
+        ];
+        match self.clear(home, &dropped.datasets, &conditions).await {
             Ok(()) | Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => {}
             Err(error) => return Err(error),
         }
