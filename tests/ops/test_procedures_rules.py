@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
+import support_procedures  # its procedure is one of those that are known
 
 from chronotile_tools.lab.tools import parse_status
 from chronotile_tools.ops.procedures.disruptions import downtime_finding
+from chronotile_tools.ops.procedures.engine import Procedure
 from chronotile_tools.ops.procedures.findings import Finding, require
 from chronotile_tools.ops.procedures.upgrades import adjacent
 
@@ -21,6 +25,11 @@ DN  198.18.2.2  114.66 KiB  16      66.7%             8bdac5cd-451e-42e1-ada6-78
 UJ  198.18.2.4  ?           16      ?                 2c4dbbfc-5315-42eb-802f-6e2a53f86997  rack1
 UL  198.18.2.1  114.53 KiB  16      66.7%             0c4dbbfc-5315-42eb-802f-6e2a53f86997  rack1
 """
+
+
+def test_every_known_procedure_can_be_created() -> None:
+    assert support_procedures.Marks.name in Procedure.known
+    assert [name for name, known in Procedure.known.items() if inspect.isabstract(known)] == []
 
 
 def test_a_node_is_well_only_when_it_is_up_and_normal() -> None:

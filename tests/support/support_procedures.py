@@ -34,6 +34,10 @@ class Marks(Procedure):
     folder: str
     count: int
 
+    @classmethod
+    def of(cls, context: Context, folder: str, count: int) -> Marks:
+        return cls(folder, count)
+
     def checks(self, context: Context) -> list[Finding]:
         return []
 
