@@ -61,8 +61,9 @@ def _of_counts(counted: pa.Table, by: list[str], q: list[float]) -> pa.Table:
     table = table.sort_by([(key, "ascending") for key in [*keys, "duration"]])
     values, upto = table["duration"].to_numpy(), np.cumsum(table["count"].to_numpy())
     if keys:
-        # Groups come in the order of their first rows, which are sorted.
-        groups = table.group_by(keys, use_threads=False).aggregate([("count", "sum")])
+        # Arrow returns groups in any order; values lie in that of the groups' first rows.
+        numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
+        groups = numbered.group_by(keys).aggregate([("count", "sum"), ("row", "min")]).sort_by("row_min")
         sizes, labels = groups["count_sum"].to_numpy(), [groups[key] for key in keys]
     else:
         sizes, labels = np.array([upto[-1] if len(upto) else 0]), []
