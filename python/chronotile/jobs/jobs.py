@@ -17,6 +17,7 @@ from chronotile.counting import count_equal
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
+from chronotile.jobs.aggregates import FUNCTIONS, aggregate
 from chronotile.jobs.percentiles import percentiles
 from chronotile.predicates import Where, equalities, listed
 from chronotile.reports import IndexUse, WriteReport
@@ -259,24 +260,10 @@ class Jobs:
             return _most_first(self._dataset.count_by(by, groups_max=bounds.groups_max, **selection), by)
         functions = _functions(aggregates)
         wanted = list(dict.fromkeys([*by, *(column for column, _ in functions)]))
-        rows = self._read_all(wanted, selection, bounds)
-        found = rows.group_by(by).aggregate([([], "count_all"), *functions])
-        bounds.check_groups(found.num_rows)
-        renamed = found.rename_columns(["count" if name == "count_all" else name for name in found.column_names])
-        order = [*by, "count", *(f"{column}_{function}" for column, function in functions)]
-        return _most_first(renamed.select(order), by)
-
-    def _read_all(self, columns: list[str], selection: Mapping[str, Any], bounds: Bounds) -> pa.Table:
-        """Read all selected rows into memory."""
-        rows = self._dataset.read(columns=columns, **selection)
+        rows = self._dataset.read(columns=wanted, **selection)
         schema = self._dataset.schema
-        parts, held = [pa.schema([schema.field(name) for name in columns]).empty_table()], 0
-        for batch in rows.batches():
-            held += batch.nbytes
-            # Grouping numbers each row with 8 bytes.
-            bounds.hold(held + 8 * (sum(part.num_rows for part in parts) + batch.num_rows))
-            parts.append(pa.Table.from_batches([batch]))
-        return pa.concat_tables(parts)
+        found = aggregate(rows.batches(), pa.schema([schema.field(name) for name in wanted]), by, functions, bounds)
+        return _most_first(found, by)
 
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
         """Return the `n` most frequent values of columns, as :meth:`group_by` does, and their ``share`` of all selected
@@ -457,16 +444,15 @@ def _seconds(text: str, what: str) -> int:
 
 
 def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str, str]]:
-    allowed = ("sum", "mean", "min", "max", "stddev", "count_distinct")
     wanted = []
     for column, given in aggregates.items():
         for function in [given] if isinstance(given, str) else given:
-            if function not in allowed:
+            if function not in FUNCTIONS:
                 near = {"avg": "mean", "average": "mean", "std": "stddev"}.get(function.lower())
-                near = near or next(iter(_native.nearest_names(function, list(allowed))), None)
+                near = near or next(iter(_native.nearest_names(function, list(FUNCTIONS))), None)
                 hint = f"did you mean {near}? Use" if near else "use"
                 raise InvalidInputError(
-                    f"unknown aggregate {function!r} of {column!r}: {hint} one of {', '.join(allowed)}",
+                    f"unknown aggregate {function!r} of {column!r}: {hint} one of {', '.join(FUNCTIONS)}",
                     kind="invalid-request",
                 )
             wanted.append((column, function))
