@@ -38,7 +38,8 @@ impl Archive {
 
     /// An archive on an engine that is open already; `url` is for messages.
     pub fn on(url: &str, store: Arc<dyn Store>) -> Self {
-        let (fence, clock, memory) = (Fence::new(store.clone()), Arc::default(), Arc::default());
+        let (clock, memory) = (Arc::<Clock>::default(), Arc::default());
+        let fence = Fence::new(store.clone(), clock.clone());
         Self { url: url.into(), fence, store, clock, memory, superseded_kept: SUPERSEDED_KEPT }
     }
 
@@ -46,7 +47,23 @@ impl Archive {
     /// simulations of clocks that are wrong.
     #[must_use]
     pub fn with_machine_time(self, now_us: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
-        Self { clock: Arc::new(Clock::simulated(now_us)), ..self }
+        self.with_clock(Clock::of_machine(now_us))
+    }
+
+    /// The same archive for a process of a simulation that goes the same way each time: as [`Archive::with_machine_time`], and the
+    /// random bits of new ids are those given.
+    #[must_use]
+    pub fn in_simulation(
+        self,
+        now_us: impl Fn() -> i64 + Send + Sync + 'static,
+        random_bits: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        self.with_clock(Clock::of_machine(now_us).with_random(random_bits))
+    }
+
+    fn with_clock(self, clock: Clock) -> Self {
+        let clock = Arc::new(clock);
+        Self { fence: Fence::new(self.store.clone(), clock.clone()), clock, ..self }
     }
 
     /// The same archive, whose processes keep rows of replaced and removed batches for so long; ten minutes by default. A read shows

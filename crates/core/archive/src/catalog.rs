@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 
 /// Chunk references in one part record: 32 bytes each, well below the limit of a catalog value.
@@ -79,8 +80,8 @@ pub(crate) struct GroupRecord {
 
 impl GroupRecord {
     /// The same after a change.
-    pub(crate) fn changed(self) -> Self {
-        Self { token: clock::unique_batch(clock::stamp_us()).to_string(), ..self }
+    pub(crate) fn changed(self, clock: &Clock) -> Self {
+        Self { token: clock.token(), ..self }
     }
 }
 

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use arrow_array::{Array, ArrayRef};
@@ -412,7 +412,7 @@ impl Dataset {
             let frame = Frame::new(spec.clone(), self.clock())?;
             let stored = catalog::to_json(&key, &spec)?;
             let mut before = vec![catalog::put(key.clone(), stored.clone(), Expect::Is(bytes))];
-            before.extend(group_change(self.store(), &spec).await?);
+            before.extend(group_change(self.store(), &self.clock(), &spec).await?);
             match self.store.commit(&frame.dataset, Commit { before, ..Commit::default() }).await {
                 Ok(()) => {
                     self.set_frame(frame, stored);
@@ -462,7 +462,7 @@ impl Dataset {
     }
 
     async fn commit_to(&self, dataset: DatasetRef, commit: Commit) -> Result<()> {
-        let slices: HashSet<SliceId> = commit.put.iter().map(|chunk| chunk.key.slice).collect();
+        let slices: BTreeSet<SliceId> = commit.put.iter().map(|chunk| chunk.key.slice).collect();
         let mut tries = 0;
         loop {
             self.ensure_slices(&slices).await?;
@@ -484,7 +484,7 @@ impl Dataset {
         }
     }
 
-    pub(crate) async fn ensure_slices(&self, slices: &HashSet<SliceId>) -> Result<()> {
+    pub(crate) async fn ensure_slices(&self, slices: &BTreeSet<SliceId>) -> Result<()> {
         let missing: Vec<SliceId> =
             self.known_slices(|known| slices.iter().filter(|slice| !known.contains(slice)).copied().collect());
         for slice in missing {
@@ -508,11 +508,11 @@ impl Dataset {
 }
 
 /// What is to be put with a changed definition for those who read all datasets of its group.
-pub(crate) async fn group_change(store: &dyn Store, spec: &DatasetSpec) -> Result<Option<RecordPut>> {
+pub(crate) async fn group_change(store: &dyn Store, clock: &Clock, spec: &DatasetSpec) -> Result<Option<RecordPut>> {
     let Some(member) = &spec.group else { return Ok(None) };
     let key = catalog::group_key(member.group.as_str());
     let Some((record, bytes)) = catalog::get::<GroupRecord>(store, &key).await? else { return Ok(None) };
-    let changed = catalog::to_json(&key, &record.changed())?;
+    let changed = catalog::to_json(&key, &record.changed(clock))?;
     Ok(Some(catalog::put(key, changed, Expect::Is(bytes))))
 }
 

@@ -24,7 +24,6 @@ use chronotile_store::{Commit, Expect};
 use chronotile_types::{IndexSpec, Window, name_hint};
 
 use crate::catalog;
-use crate::catalog::clock;
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
@@ -39,7 +38,7 @@ impl Dataset {
     /// # Errors
     /// A name that is taken or unusable, a column that does not exist, stands twice or holds lists or structs.
     pub async fn create_index(&self, name: &str, columns: &[String]) -> Result<()> {
-        let id = format!("{:016x}", clock::unique_batch(clock::stamp_us()).0 as u64);
+        let id = format!("{:016x}", self.clock().random_bits());
         let index = IndexSpec { name: name.to_owned(), id, columns: columns.to_vec() };
         self.alter(|spec| {
             spec.check_index(&index)?;

@@ -3,6 +3,8 @@
 //! An [`Archive`] holds [`Dataset`]s; a dataset writes batches, reads places and periods, and keeps itself in order. All of
 //! it stands on the [`chronotile_store::Store`] trait; only `open.rs` knows engines by name.
 
+#![warn(clippy::iter_over_hash_type)]
+
 mod archive;
 mod catalog;
 mod copy;

@@ -310,7 +310,11 @@ pub(crate) fn stream_of(pieces: Pieces) -> impl Stream<Item = Result<RecordBatch
     })
 }
 
-/// Runs CPU-bound work off the threads that drive the engine.
+/// Runs CPU-bound work off the threads that drive the engine. A thread of the pool for such work does it itself: a simulation that
+/// is one, so that all it does is on one thread, goes the same way each time.
 pub(crate) async fn on_pool<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    if rayon::current_thread_index().is_some() {
+        return work();
+    }
     tokio::task::spawn_blocking(work).await.map_err(|_| ArchiveError::Cancelled)?
 }

@@ -23,7 +23,6 @@ use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
 use chronotile_types::BatchId;
 
-use crate::catalog::clock;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
@@ -73,10 +72,10 @@ where
         dataset,
         home: dataset.frame().dataset,
         frames: &frames,
-        batch: options.batch.as_deref().map_or_else(|| clock::unique_batch(written_us), BatchId::of_key),
+        batch: options.batch.as_deref().map_or_else(|| dataset.clock().unique_batch(written_us), BatchId::of_key),
         key: options.batch,
         replace: options.replace,
-        attempt: clock::unique_batch(written_us).to_string(),
+        attempt: dataset.clock().unique_batch(written_us).to_string(),
     };
     let mut write = Write::begin(&target, written_us).await?;
     match write.take_in(inputs, buffer_bytes).await {

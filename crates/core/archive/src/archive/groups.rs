@@ -72,7 +72,7 @@ impl Archive {
             }
             record.datasets.push(spec.name.clone());
             let expect = bytes.map_or(Expect::Absent, Expect::Is);
-            before.push(catalog::put(key.clone(), catalog::to_json(&key, &record.changed())?, expect));
+            before.push(catalog::put(key.clone(), catalog::to_json(&key, &record.changed(self.clock()))?, expect));
         }
         let group = Membership { group, number: number as u8, slices_of };
         Ok((DatasetSpec { group: Some(group), ..spec }, before))

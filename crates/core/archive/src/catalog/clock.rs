@@ -1,4 +1,5 @@
-//! Write stamps and ids of unnamed batches.
+//! Write stamps, and ids that differ from all others: all that this crate has from the clock of the machine and from chance. A
+//! simulation gives both, so that it goes the same way each time.
 //!
 //! Of two versions of a record the later stamp wins, so a stamp must not lie behind what its writer could have seen, whatever the
 //! clock of its machine says; `docs/decisions/016-stamps-and-clocks.md` gives the reasons.
@@ -14,19 +15,12 @@ use tokio::time::Instant;
 
 use crate::error::{ArchiveError, Result};
 
-static LAST_US: AtomicI64 = AtomicI64::new(0);
-
 /// How long it counts what a cluster's node said of the time. Quartz clocks drift by some milliseconds in it.
 const ASKED_FOR: Duration = Duration::from_secs(60);
 /// Stamps from here on, the year 75000, are nobody's time and set no clock.
 const STAMP_US_MAX: i64 = i64::MAX / 4;
 
-/// Microseconds since the Unix epoch by this machine's clock; every call in a process gives a later one. Not for write stamps:
-/// see [`Clock`].
-pub(crate) fn stamp_us() -> i64 {
-    later(&LAST_US, machine_us())
-}
-
+#[expect(clippy::disallowed_methods, reason = "here is where it is to be called")]
 fn machine_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
 }
@@ -39,29 +33,51 @@ fn later(last_us: &AtomicI64, now_us: i64) -> i64 {
     now_us.max(last + 1)
 }
 
-/// The clock of an archive's writers: the engine's time, and never behind a stamp that this process has made or seen.
+/// The clock of an archive's writers: the engine's time, and never behind a stamp that this process has made or seen. Also gives new
+/// ids.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     last_us: AtomicI64,
     /// When the engine was asked, and its time less this machine's.
     asked: Mutex<Option<(Instant, i64)>>,
-    machine: MachineTime,
+    machine: Given<i64>,
+    random: Given<u64>,
 }
 
-/// Where the time of this machine comes from: its clock, or where a simulation says.
-#[derive(Default)]
-struct MachineTime(Option<Arc<dyn Fn() -> i64 + Send + Sync>>);
+/// What comes from the machine, or from where a simulation says.
+struct Given<T>(Option<Arc<dyn Fn() -> T + Send + Sync>>);
 
-impl std::fmt::Debug for MachineTime {
+impl<T> Default for Given<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> std::fmt::Debug for Given<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "simulated" } else { "clock" })
+        f.write_str(if self.0.is_some() { "simulated" } else { "machine" })
+    }
+}
+
+impl<T> Given<T> {
+    fn by(simulated: impl Fn() -> T + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(simulated)))
+    }
+
+    fn get(&self, of_machine: impl FnOnce() -> T) -> T {
+        self.0.as_ref().map_or_else(of_machine, |simulated| simulated())
     }
 }
 
 impl Clock {
     /// The clock of a process that takes `now_us` for the time of its machine.
-    pub(crate) fn simulated(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
-        Self { machine: MachineTime(Some(Arc::new(now_us))), ..Self::default() }
+    pub(crate) fn of_machine(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+        Self { machine: Given::by(now_us), ..Self::default() }
+    }
+
+    /// The same with these random bits in new ids.
+    pub(crate) fn with_random(self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self { random: Given::by(bits), ..self }
     }
 
     /// A stamp later than any this process has made or seen, and than any of a write that was acknowledged before, as far as the engine
@@ -108,7 +124,22 @@ impl Clock {
     }
 
     fn machine_us(&self) -> i64 {
-        self.machine.0.as_ref().map_or_else(machine_us, |now_us| now_us())
+        self.machine.get(machine_us)
+    }
+
+    /// A new batch id: ordered by time, and unique by 64 random bits.
+    pub(crate) fn unique_batch(&self, stamp_us: i64) -> BatchId {
+        BatchId(((stamp_us as u128) << 64) | u128::from(self.random_bits()))
+    }
+
+    /// Random bits.
+    pub(crate) fn random_bits(&self) -> u64 {
+        self.random.get(random_bits)
+    }
+
+    /// A text that differs from every other one, for what is to be told from what was there before.
+    pub(crate) fn token(&self) -> String {
+        self.unique_batch(self.about_now_us()).to_string()
     }
 
     /// Stamps made from here on are later than this one.
@@ -129,17 +160,11 @@ impl Clock {
     }
 }
 
-/// Nanoseconds since the Unix epoch by this machine's clock.
-pub(crate) fn now_ns() -> i128 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i128)
-}
-
-/// A new batch id: ordered by time, and unique by 64 random bits of the process and a counter.
-pub(crate) fn unique_batch(stamp_us: i64) -> BatchId {
+#[expect(clippy::disallowed_methods, reason = "here is where it is to be called")]
+fn random_bits() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     // Each RandomState has its own random keys, which makes its empty hash a random number.
-    let random = RandomState::new().build_hasher().finish();
-    BatchId(((stamp_us as u128) << 64) | u128::from(random))
+    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::catalog;
-use crate::catalog::clock;
+use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 
 /// How long a writer may go by what it has seen of the record. Part of the archive's format: who closes a slice waits longer.
@@ -70,10 +70,10 @@ impl Observed {
     }
 
     /// The put of a changed record, where it is still as it was seen.
-    fn changed(&self, change: impl FnOnce(&mut Retiring)) -> Result<(Retiring, RecordPut)> {
+    fn changed(&self, clock: &Clock, change: impl FnOnce(&mut Retiring)) -> Result<(Retiring, RecordPut)> {
         let mut state = self.state.clone();
         change(&mut state);
-        state.token = unique();
+        state.token = clock.token();
         let value = catalog::to_json(KEY, &state)?;
         let expect = self.bytes.clone().map_or(Expect::Absent, Expect::Is);
         Ok((state, catalog::put(KEY.to_owned(), value, expect)))
@@ -93,10 +93,6 @@ impl Observed {
 /// Whether a commit failed because the record is not as it was seen.
 pub(crate) fn has_changed(error: &ArchiveError) -> bool {
     matches!(error, ArchiveError::Store(StoreError::RecordConflict { key }) if key == KEY)
-}
-
-fn unique() -> String {
-    clock::unique_batch(clock::stamp_us()).to_string()
 }
 
 fn put(slices: &mut Slices, dataset: &DatasetName, slice: SliceId, token: &str) {
@@ -120,6 +116,7 @@ fn take(slices: &mut Slices, dataset: &DatasetName, slice: SliceId) {
 #[derive(Clone, Debug)]
 pub(crate) struct Fence {
     store: Arc<dyn Store>,
+    clock: Arc<Clock>,
     seen: Arc<Mutex<Option<Observed>>>,
 }
 
@@ -129,8 +126,8 @@ pub(crate) struct Closed {
 }
 
 impl Fence {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, seen: Arc::default() }
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<Clock>) -> Self {
+        Self { store, clock, seen: Arc::default() }
     }
 
     /// Whether who drops slices must close them first for their writers to notice. Only where commits and drops are both one step
@@ -210,7 +207,7 @@ impl Fence {
 
     /// Closes slices before they are dropped, and waits until every writer notices. Does nothing where that is not needed.
     pub(crate) async fn close(&self, dataset: &DatasetRef, slices: &[SliceId]) -> Result<Closed> {
-        let token = unique();
+        let token = self.clock.token();
         if self.needs_closing() {
             let close = |state: &mut Retiring| {
                 slices.iter().for_each(|slice| put(&mut state.closed, &dataset.name, *slice, &token))
@@ -230,12 +227,12 @@ impl Fence {
     ) -> Result<Option<RecordPut>> {
         let seen = self.look().await?;
         if !self.needs_closing() {
-            return Ok(Some(seen.changed(|_| ())?.1));
+            return Ok(Some(seen.changed(&self.clock, |_| ())?.1));
         }
         match holder(&seen.state.closed, &dataset.name, slice) {
             None => Ok(None),
             Some(token) if token == closed.token => Ok(Some(
-                seen.changed(|state| {
+                seen.changed(&self.clock, |state| {
                     take(&mut state.closed, &dataset.name, slice);
                     put(&mut state.dropping, &dataset.name, slice, &closed.token);
                 })?
@@ -251,8 +248,9 @@ impl Fence {
         if !seen.is_dropping(&dataset.name, slice) {
             return Ok(None);
         }
-        let closed = Closed { token: unique() };
-        let (_, record) = seen.changed(|state| put(&mut state.dropping, &dataset.name, slice, &closed.token))?;
+        let closed = Closed { token: self.clock.token() };
+        let (_, record) =
+            seen.changed(&self.clock, |state| put(&mut state.dropping, &dataset.name, slice, &closed.token))?;
         Ok(Some((closed, record)))
     }
 
@@ -290,7 +288,7 @@ impl Fence {
 
     /// Changes the record; `false` where somebody else was first.
     async fn change(&self, dataset: &DatasetRef, seen: &Observed, change: impl FnOnce(&mut Retiring)) -> Result<bool> {
-        let (state, put) = seen.changed(change)?;
+        let (state, put) = seen.changed(&self.clock, change)?;
         let (looked, bytes) = (Instant::now(), put.value.clone());
         match self.store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await {
             Ok(()) => {

@@ -11,7 +11,6 @@ use chronotile_types::{DatasetSpec, StorageLayout};
 use super::ledger::Ledger;
 use super::{Copy, CopyOptions, Shared, lost_race};
 use crate::archive::{Archive, difference};
-use crate::catalog::clock;
 use crate::catalog::{self, CopyRecord, GroupRecord};
 use crate::dataset::{Dataset, group_change};
 use crate::error::{ArchiveError, Result};
@@ -59,13 +58,13 @@ pub(super) async fn begin(
     let copy_key = catalog::copy_key(&home);
     let store = target.store().as_ref();
     let claimed = catalog::get::<CopyRecord>(store, &copy_key).await?;
-    let now = clock::stamp_us();
-    let attempt = clock::unique_batch(now).to_string();
+    let clock = target.clock();
+    let attempt = clock.token();
     let fresh = CopyRecord {
         source: place(source.url()),
-        copy: clock::unique_batch(now).to_string(),
+        copy: clock.token(),
         attempt: attempt.clone(),
-        begun_us: now,
+        begun_us: clock.about_now_us(),
         caught_up_us: None,
     };
     let record = match &claimed {
@@ -269,7 +268,7 @@ impl Claim {
         shared.into.set_unsettled(false).await?;
         let key = catalog::copy_key(&shared.home);
         let old = catalog::to_json(&key, &self.record)?;
-        let record = CopyRecord { caught_up_us: Some(clock::stamp_us()), ..self.record.clone() };
+        let record = CopyRecord { caught_up_us: Some(shared.into.clock().about_now_us()), ..self.record.clone() };
         put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &record)?, Expect::Is(old))]).await
     }
 
@@ -293,7 +292,7 @@ impl Claim {
             if widened != theirs {
                 let put_wide = catalog::put(key.clone(), catalog::to_json(&key, &widened)?, Expect::Is(bytes));
                 let mut before = vec![put_wide];
-                before.extend(group_change(shared.target.as_ref(), &widened).await?);
+                before.extend(group_change(shared.target.as_ref(), &shared.into.clock(), &widened).await?);
                 put(shared, before).await?;
                 shared.into.refresh_group().await?;
             }

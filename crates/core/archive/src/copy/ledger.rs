@@ -1,6 +1,6 @@
 //! The batches of a dataset on one of the two archives: which are finished, and which are being changed.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use chronotile_chunk::Origin;
@@ -37,8 +37,8 @@ pub(super) struct Begun {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Removed ones included.
-    pub finished: HashMap<BatchId, Known>,
-    pub begun: HashMap<BatchId, Begun>,
+    pub finished: BTreeMap<BatchId, Known>,
+    pub begun: BTreeMap<BatchId, Begun>,
 }
 
 impl Ledger {

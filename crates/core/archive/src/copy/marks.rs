@@ -6,7 +6,6 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::ledger::{Begun, Ledger, copy_attempt, fingerprint, known};
 use super::{Shared, lost_race};
-use crate::catalog::clock;
 use crate::catalog::{self, BatchRecord, Intent, Retired};
 use crate::error::Result;
 
@@ -48,12 +47,12 @@ async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun, 
     let key = catalog::intent_key(home, batch);
     // A stamp of its own: with the record's it would count as a write that ended.
     let attempt = copy_attempt(&shared.claim.record.attempt);
-    let intent = Intent { key: record.key.clone(), written_us: clock::stamp_us(), attempt };
+    let intent = Intent { key: record.key.clone(), written_us: shared.into.stamp_us().await?, attempt };
     let value = catalog::to_json(&key, &intent)?;
     // Readers of the target see no row of it until it is whole again.
     shared.into.supersede(batch).await?;
     let previous = Some(record.as_previous());
-    let hidden = BatchRecord { removed: true, ended_us: clock::stamp_us(), previous, ..record };
+    let hidden = BatchRecord { removed: true, ended_us: shared.into.stamp_us().await?, previous, ..record };
     let hide = catalog::put(record_key.clone(), catalog::to_json(&record_key, &hidden)?, Expect::Is(bytes));
     put(shared, vec![hide, catalog::put(key, value.clone(), Expect::Absent)], vec![]).await?;
     Ok((batch, Begun { intent, bytes: value }, hidden))

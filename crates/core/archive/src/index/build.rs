@@ -23,7 +23,6 @@ use super::report::{IndexBuildOptions, IndexBuildReport};
 use super::segment::{Packed, Postings, Segment, Shape};
 use super::{columns_of, put_built};
 use crate::catalog;
-use crate::catalog::clock;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::maintenance::consolidate::Progress;
@@ -135,7 +134,7 @@ impl<'a> Builder<'a> {
             width: types.len(),
             shapes: Shapes { types, id: index.id.clone() },
             query: Arc::new(query),
-            holder: clock::unique_batch(clock::stamp_us()).to_string(),
+            holder: dataset.clock().token(),
             lease: Duration::from_secs(options.lease_s.clamp(1, 3_600)),
         })
     }
@@ -214,7 +213,8 @@ impl<'a> Builder<'a> {
         let (store, dataset) = (self.dataset.store(), &self.query.frame.dataset);
         let name = &self.query.frame.spec.name;
         let place = (name, self.index.id.as_str(), work.window);
-        let Some(mut lease) = Lease::take(store, dataset, place, &self.holder, self.lease).await? else {
+        let builder = (self.holder.as_str(), self.lease, self.dataset.clock());
+        let Some(mut lease) = Lease::take(store, dataset, place, builder).await? else {
             return Ok(Outcome::Busy(work));
         };
         let before = record::built(store, name, &self.index.id, (work.window, work.window)).await?;
@@ -237,7 +237,7 @@ impl<'a> Builder<'a> {
         report.windows_built = 1;
         report.bytes = packed.segments.iter().map(|segment| segment.len() as u64).sum();
         let built = Built {
-            built_us: clock::stamp_us(),
+            built_us: self.dataset.clock().about_now_us(),
             print: work.print,
             tiles: packed.tiles,
             left_out: report.tiles_left_out,

@@ -1,5 +1,6 @@
 //! Reads, counts and counts by value, with the help of an index where there is one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, UInt64Array};
@@ -195,7 +196,7 @@ fn starts(frame: &Frame, windows: impl Iterator<Item = Window>) -> std::result::
 impl Plan {
     /// Calls `each` with window, segment, value and rows of every posting that counts.
     fn each_count(&self, mut each: impl FnMut(Window, usize, usize, u64)) {
-        let mut counted: HashMap<(Window, usize), Vec<bool>> = HashMap::new();
+        let mut counted: BTreeMap<(Window, usize), Vec<bool>> = BTreeMap::new();
         for (window, segment, place) in &self.counted {
             let tiles = counted.entry((*window, *segment));
             let tiles = tiles.or_insert_with(|| vec![false; self.windows[window].segments[*segment].cells.len()]);
@@ -245,7 +246,7 @@ impl Tally {
     }
 
     fn add_plan(&mut self, plan: &Plan, places: &[usize], by_window: bool) -> std::result::Result<(), ArrowError> {
-        let mut found: HashMap<(Window, usize), (Vec<u32>, Vec<u64>)> = HashMap::new();
+        let mut found: BTreeMap<(Window, usize), (Vec<u32>, Vec<u64>)> = BTreeMap::new();
         plan.each_count(|window, segment, value, rows| {
             let (values, counts) = found.entry((window, segment)).or_default();
             values.push(value as u32);

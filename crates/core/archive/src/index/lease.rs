@@ -3,16 +3,18 @@
 //! A lease spares builders the same work and nothing more. Nothing wrong is stored where two build the same window, so a clock that
 //! goes wrong costs time only.
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use chronotile_store::{Commit, DatasetRef, Expect, RecordPut, Store, StoreError};
 use chronotile_types::{DatasetName, Window};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::record;
 use crate::catalog;
-use crate::catalog::clock;
+use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +28,7 @@ pub(crate) struct Lease {
     pub key: String,
     holder: String,
     lasts: Duration,
+    clock: Arc<Clock>,
     renewed: Instant,
     /// As it lies in the catalog.
     stored: Bytes,
@@ -37,19 +40,21 @@ impl Lease {
         store: &dyn Store,
         dataset: &DatasetRef,
         (name, id, window): (&DatasetName, &str, Window),
-        holder: &str,
-        lasts: Duration,
+        (holder, lasts, clock): (&str, Duration, Arc<Clock>),
     ) -> Result<Option<Self>> {
         let key = record::lease_key(name, id, window);
         let expect = match catalog::get::<LeaseRecord>(store, &key).await? {
             None => Expect::Absent,
-            Some((lease, _)) if lease.until_us > clock::stamp_us() => return Ok(None),
+            Some((lease, _)) if lease.until_us > clock.about_now_us() => return Ok(None),
             Some((_, bytes)) => Expect::Is(bytes),
         };
-        let stored = value(&key, holder, lasts)?;
+        let stored = value(&key, holder, lasts, &clock)?;
         let before = vec![catalog::put(key.clone(), stored.clone(), expect)];
         match store.commit(dataset, Commit { before, ..Commit::default() }).await {
-            Ok(()) => Ok(Some(Self { key, holder: holder.to_owned(), lasts, renewed: Instant::now(), stored })),
+            Ok(()) => {
+                let holder = holder.to_owned();
+                Ok(Some(Self { key, holder, lasts, clock, renewed: Instant::now(), stored }))
+            }
             Err(StoreError::RecordConflict { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -66,7 +71,7 @@ impl Lease {
 
     /// A put that renews the lease, under the condition that it is still held.
     pub(crate) fn renewal(&mut self) -> Result<RecordPut> {
-        let renewed = value(&self.key, &self.holder, self.lasts)?;
+        let renewed = value(&self.key, &self.holder, self.lasts, &self.clock)?;
         let before = std::mem::replace(&mut self.stored, renewed.clone());
         self.renewed = Instant::now();
         Ok(catalog::put(self.key.clone(), renewed, Expect::Is(before)))
@@ -87,7 +92,7 @@ pub(crate) fn held(outcome: chronotile_store::Result<()>) -> Result<bool> {
     }
 }
 
-fn value(key: &str, holder: &str, lasts: Duration) -> Result<Bytes> {
-    let until_us = clock::stamp_us().saturating_add(i64::try_from(lasts.as_micros()).unwrap_or(i64::MAX));
+fn value(key: &str, holder: &str, lasts: Duration, clock: &Clock) -> Result<Bytes> {
+    let until_us = clock.about_now_us().saturating_add(i64::try_from(lasts.as_micros()).unwrap_or(i64::MAX));
     catalog::to_json(key, &LeaseRecord { holder: holder.to_owned(), until_us })
 }

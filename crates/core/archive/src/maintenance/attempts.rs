@@ -1,6 +1,6 @@
 //! Clearing away what attempts at batches left that do not count.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bytes::Bytes;
 use chronotile_chunk::Origin;
@@ -8,7 +8,7 @@ use chronotile_store::{ChunkKey, Commit, Expect, RecordPut, StoreError};
 use chronotile_types::{BatchId, SliceId, Tile};
 
 use crate::LOG;
-use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent, clock};
+use crate::catalog::{self, BatchRecord, ChunkList, ChunkRef, Intent};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::maintenance::batches;
@@ -65,7 +65,7 @@ impl Dataset {
         });
         let before_us = stored.filter(|_| !left.others).map_or(i64::MIN, |(record, _)| record.written_us);
         let of = Unwanted { batch, before_us, keep: None };
-        self.clear_attempts(of, (&refs, &HashSet::new()), Commit { before, after, ..Commit::default() }).await
+        self.clear_attempts(of, (&refs, &BTreeSet::new()), Commit { before, after, ..Commit::default() }).await
     }
 
     /// Takes away rows that were met in these tiles of attempts that do not count and that nobody holds any more: of batches of which
@@ -73,7 +73,7 @@ impl Dataset {
     ///
     /// # Errors
     /// The engine.
-    pub(crate) async fn sweep_strays(&self, strays: HashMap<Origin, HashSet<(SliceId, Tile)>>) -> Result<()> {
+    pub(crate) async fn sweep_strays(&self, strays: BTreeMap<Origin, BTreeSet<(SliceId, Tile)>>) -> Result<()> {
         // A copy puts chunks before the records of their batches, and is unsettled until all records are there.
         if strays.is_empty() || self.superseded().await?.unsettled {
             return Ok(());
@@ -102,7 +102,7 @@ impl Dataset {
         &self,
         origin: Origin,
         (record, bytes): (BatchRecord, Bytes),
-        tiles: &HashSet<(SliceId, Tile)>,
+        tiles: &BTreeSet<(SliceId, Tile)>,
     ) -> Result<()> {
         let home = &self.frame().dataset;
         let since_us = self.clock().about_now_us().saturating_sub(record.ended_us);
@@ -118,14 +118,14 @@ impl Dataset {
 
     /// Takes away rows of a batch of which the catalog knows nothing. The record of a removed batch stays in its place, so that its
     /// attempt, should it go on after all, finds that it has to begin again.
-    async fn sweep_unknown(&self, origin: Origin, tiles: &HashSet<(SliceId, Tile)>) -> Result<()> {
+    async fn sweep_unknown(&self, origin: Origin, tiles: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
         let (home, batch) = (&self.frame().dataset, origin.batch);
         let stamp = self.stamp_us().await?;
         if stamp.saturating_sub(origin.written_us) < catalog::EXPIRES_US {
             return Ok(());
         }
         let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
-        let intent = Intent { key: None, written_us: stamp, attempt: removal_attempt(stamp) };
+        let intent = Intent { key: None, written_us: stamp, attempt: removal_attempt(&self.clock(), stamp) };
         let held = catalog::to_json(&intent_key, &intent)?;
         let removed = batches::removed(None, (stamp, self.clock().about_now_us().max(stamp)), None);
         let before = vec![
@@ -181,7 +181,7 @@ impl Dataset {
     ) -> Result<()> {
         let key = catalog::intent_key(&self.frame().dataset, batch);
         // From here on the attempt can put nothing more.
-        let attempt = clock::unique_batch(intent.written_us).to_string();
+        let attempt = self.clock().unique_batch(intent.written_us).to_string();
         let taken = catalog::to_json(&key, &Intent { attempt, ..intent })?;
         let before = vec![catalog::put(key, taken.clone(), Expect::Is(found))];
         self.commit(Commit { before, ..Commit::default() }).await?;

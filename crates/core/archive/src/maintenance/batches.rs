@@ -6,7 +6,6 @@ use chronotile_store::{Cells, ChunkKey, Commit, Expect, Scan, StoreError};
 use chronotile_types::{BatchId, DatasetSpec, SliceId, Tile, name_hint};
 use futures::TryStreamExt;
 
-use crate::catalog::clock;
 use crate::catalog::fence;
 use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Previous, Retired};
 use crate::dataset::Dataset;
@@ -164,7 +163,7 @@ impl Dataset {
         let left = stored.as_ref().zip(begun.as_ref());
         let left = left.is_some_and(|((record, _), (intent, _))| record.written_us == intent.written_us);
         let gone = gone && (begun.is_none() || left);
-        let returned = if gone && !left { self.tiles_with(batch).await? } else { HashSet::new() };
+        let returned = if gone && !left { self.tiles_with(batch).await? } else { BTreeSet::new() };
         if gone && returned.is_empty() {
             // That there is no such batch is the answer, also where the others cannot be listed.
             let known = catalog::batch_names(self.store(), home).await.unwrap_or_default();
@@ -186,7 +185,7 @@ impl Dataset {
             self.clock().saw(record.written_us);
         }
         let stamp = self.stamp_us().await?;
-        let attempt = clock::unique_batch(stamp).to_string();
+        let attempt = self.clock().unique_batch(stamp).to_string();
         let intent = catalog::to_json(&intent_key, &Intent { key: Some(key.to_owned()), written_us: stamp, attempt })?;
         let expect = begun.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), expect)];
@@ -243,8 +242,8 @@ impl Dataset {
     }
 
     /// The tiles that hold rows of a batch, whatever the catalog says of it. Looks at the heads of all chunks.
-    async fn tiles_with(&self, batch: BatchId) -> Result<HashSet<(SliceId, Tile)>> {
-        let mut tiles = HashSet::new();
+    async fn tiles_with(&self, batch: BatchId) -> Result<BTreeSet<(SliceId, Tile)>> {
+        let mut tiles = BTreeSet::new();
         for frame in self.frames() {
             let mut slices = self.store().slices(&frame.dataset).await?;
             slices.retain(|slice| frame.spec.has_slice(*slice));

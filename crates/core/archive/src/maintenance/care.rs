@@ -1,6 +1,6 @@
 //! Looking after a dataset: statistics, and room for writers.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use chronotile_store::TileStatistics;
 use chronotile_types::{SliceId, TimeRange};
@@ -85,7 +85,7 @@ impl Dataset {
             return Err(frame.refuse("a period to prepare has at most 1,000 slices: give a shorter one"));
         }
         for slice in &slices {
-            self.ensure_slices(&HashSet::from([*slice])).await?;
+            self.ensure_slices(&BTreeSet::from([*slice])).await?;
         }
         Ok(slices.iter().map(|slice| SliceId(frame.spec.own_slice(*slice))).collect())
     }

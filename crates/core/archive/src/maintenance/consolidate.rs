@@ -5,7 +5,7 @@
 //! read are taken away by id in the same commit that puts the new ones, and only if all of them are still there. Any chunks of a
 //! tile may be rewritten without the others, so a tile of any size is rewritten in bounded memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, TileStatistics};
@@ -62,7 +62,7 @@ impl Load {
 }
 
 /// Attempts that do not count, with the tiles where rows of them were met.
-type Strays = HashMap<Origin, HashSet<(SliceId, Tile)>>;
+type Strays = BTreeMap<Origin, BTreeSet<(SliceId, Tile)>>;
 
 impl Dataset {
     /// Rewrites tiles of many chunks as few. Safe beside writers, readers and other consolidations, and safe to interrupt:
@@ -149,7 +149,7 @@ impl Dataset {
         options: &ConsolidateOptions,
         (report, strays): (&mut ConsolidateReport, &mut Strays),
     ) -> Result<()> {
-        let wanted: HashSet<Tile> = tiles.iter().map(|load| load.tile).collect();
+        let wanted: BTreeSet<Tile> = tiles.iter().map(|load| load.tile).collect();
         let chunks = self.chunks_of(frame, slice, &wanted, (true, kind)).await?;
         let (tiles, failed) = self.tiles_of(frame, chunks, strays).await?;
         report.failed.extend(failed);
@@ -175,7 +175,7 @@ impl Dataset {
         options: &ConsolidateOptions,
         (report, strays): (&mut ConsolidateReport, &mut Strays),
     ) -> Result<()> {
-        let heads = self.chunks_of(frame, slice, &HashSet::from([tile]), (false, kind)).await?;
+        let heads = self.chunks_of(frame, slice, &BTreeSet::from([tile]), (false, kind)).await?;
         let (mut tiles, failed) = self.tiles_of(frame, heads, strays).await?;
         report.failed.extend(failed);
         let mut heads = tiles.pop().unwrap_or_default();

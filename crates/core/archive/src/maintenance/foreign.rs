@@ -1,11 +1,12 @@
 //! Removing rows of batches that are not stored, as `verify` finds them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use chronotile_store::{Commit, Expect, StoreError};
 use chronotile_types::{BatchId, SliceId, Tile};
 
-use crate::catalog::{self, BatchRecord, Intent, clock};
+use crate::catalog::clock::Clock;
+use crate::catalog::{self, BatchRecord, Intent};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::maintenance::take_out::Unwanted;
@@ -20,8 +21,8 @@ pub(crate) fn is_removal(intent: &Intent) -> bool {
 }
 
 /// What such an intent is told apart by, with this stamp.
-pub(crate) fn removal_attempt(stamp: i64) -> String {
-    format!("{ATTEMPT}{}", clock::unique_batch(stamp))
+pub(crate) fn removal_attempt(clock: &Clock, stamp: i64) -> String {
+    format!("{ATTEMPT}{}", clock.unique_batch(stamp))
 }
 
 impl Dataset {
@@ -33,7 +34,7 @@ impl Dataset {
     /// A batch that somebody writes at the same moment; the engine.
     pub async fn remove_foreign(&self) -> Result<Vec<ForeignChunk>> {
         let foreign = self.verify(None).await?.foreign;
-        let mut tiles: BTreeMap<BatchId, HashSet<(SliceId, Tile)>> = BTreeMap::new();
+        let mut tiles: BTreeMap<BatchId, BTreeSet<(SliceId, Tile)>> = BTreeMap::new();
         for chunk in &foreign {
             let slice = self.spec().slice_of(chunk.tile.window);
             tiles.entry(chunk.batch).or_default().insert((slice, chunk.tile));
@@ -45,7 +46,7 @@ impl Dataset {
     }
 
     /// Removes the rows of a batch from tiles, except those of the content that is stored now.
-    async fn remove_foreign_rows(&self, batch: BatchId, tiles: &HashSet<(SliceId, Tile)>) -> Result<()> {
+    async fn remove_foreign_rows(&self, batch: BatchId, tiles: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
         let home = &self.frame().dataset;
         let intent_key = catalog::intent_key(home, batch);
         let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
@@ -67,7 +68,7 @@ impl Dataset {
         };
         // A writer that begins the batch now takes it over, and this removal fails at its next step.
         let stamp = self.stamp_us().await?;
-        let intent = Intent { key: key.clone(), written_us: stamp, attempt: removal_attempt(stamp) };
+        let intent = Intent { key: key.clone(), written_us: stamp, attempt: removal_attempt(&self.clock(), stamp) };
         let intent = catalog::to_json(&intent_key, &intent)?;
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), expect)];
         self.commit(Commit { before, ..Commit::default() }).await.map_err(race)?;

@@ -10,7 +10,6 @@ use futures::TryStreamExt;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::LOG;
-use crate::catalog::clock;
 use crate::catalog::fence::{Closed, Observed};
 use crate::catalog::{self, Retired};
 use crate::dataset::Dataset;
@@ -374,8 +373,8 @@ pub(crate) fn numbered(frame: &Frame, mut slices: Vec<SliceInfo>) -> Vec<SliceIn
 
 /// The end of what is retired of datasets that share slices: by retention, as the one that keeps its rows longest has it.
 fn limit_of(frames: &[Frame], limit: RetireLimit) -> Result<Instant> {
-    let before_now =
-        |age: Duration| Instant::UtcNanoseconds(clock::now_ns() - i128::from(age.seconds()) * 1_000_000_000);
+    let now_ns = i128::from(frames[0].clock.about_now_us()) * 1_000;
+    let before_now = |age: Duration| Instant::UtcNanoseconds(now_ns - i128::from(age.seconds()) * 1_000_000_000);
     let retention = |frame: &Frame| {
         let unlimited = || frame.refuse("it has no retention: give a limit, or set one with set_retention");
         frame.spec.retention.ok_or_else(unlimited)

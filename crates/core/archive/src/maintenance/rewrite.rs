@@ -1,6 +1,6 @@
 //! Chunks of a tile as fewer, or without the rows of one batch: what takes their place, and its commit.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
@@ -95,7 +95,7 @@ impl Dataset {
         &self,
         frame: &Frame,
         slice: SliceId,
-        tiles: &HashSet<Tile>,
+        tiles: &BTreeSet<Tile>,
         (bodies, kind): (bool, Kind),
     ) -> Result<Vec<Chunk>> {
         let mut cells: Vec<_> = tiles.iter().map(|tile| tile.cell).collect();

@@ -1,6 +1,6 @@
 //! Taking the rows of a batch away, also out of chunks where they lie beside rows of others.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use chronotile_chunk::Origin;
@@ -43,7 +43,7 @@ impl Dataset {
     async fn clear_out(
         &self,
         of: Unwanted,
-        what: (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        what: (&[ChunkRef], &BTreeSet<(SliceId, Tile)>),
         last: Commit,
         watch: &Watch,
     ) -> Result<()> {
@@ -67,7 +67,7 @@ impl Dataset {
     pub(crate) async fn clear_attempts(
         &self,
         of: Unwanted,
-        what: (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        what: (&[ChunkRef], &BTreeSet<(SliceId, Tile)>),
         last: Commit,
     ) -> Result<()> {
         let slices: BTreeSet<SliceId> = what.0.iter().map(|chunk| chunk.key.slice).collect();
@@ -89,7 +89,7 @@ impl Dataset {
     async fn take_away(
         &self,
         of: Unwanted,
-        (refs, tiles): (&[ChunkRef], &HashSet<(SliceId, Tile)>),
+        (refs, tiles): (&[ChunkRef], &BTreeSet<(SliceId, Tile)>),
         last: Commit,
     ) -> Result<()> {
         loop {
@@ -118,13 +118,13 @@ impl Dataset {
 
     /// Takes rows of a batch out of consolidated chunks. `refs` are the chunks the
     /// batch was written as; those that still exist are not touched.
-    async fn take_out(&self, of: Unwanted, refs: &[ChunkRef], others: &HashSet<(SliceId, Tile)>) -> Result<()> {
-        let mut tiles: HashMap<(SliceId, DatasetName), (Frame, HashSet<Tile>)> = HashMap::new();
+    async fn take_out(&self, of: Unwanted, refs: &[ChunkRef], others: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
+        let mut tiles: BTreeMap<(SliceId, DatasetName), (Frame, BTreeSet<Tile>)> = BTreeMap::new();
         let written = refs.iter().map(|chunk| (chunk.key.slice, chunk.key.tile));
         for (slice, tile) in written.chain(others.iter().copied()) {
             let frame = self.frame_of(slice, tile.window)?;
             let place = (slice, frame.spec.name.clone());
-            tiles.entry(place).or_insert_with(|| (frame, HashSet::new())).1.insert(tile);
+            tiles.entry(place).or_insert_with(|| (frame, BTreeSet::new())).1.insert(tile);
         }
         let written: HashSet<ChunkKey> = refs.iter().map(|chunk| chunk.key).collect();
         for ((slice, _), (frame, tiles)) in tiles {
@@ -140,7 +140,7 @@ impl Dataset {
     async fn take_out_once(
         &self,
         (frame, slice): (&Frame, SliceId),
-        tiles: &HashSet<Tile>,
+        tiles: &BTreeSet<Tile>,
         written: &HashSet<ChunkKey>,
         of: Unwanted,
     ) -> Result<bool> {
@@ -171,7 +171,7 @@ impl Dataset {
             if chunks.len() < set.len() {
                 return Ok(false);
             }
-            let mut tiles: HashMap<Tile, Vec<ParsedChunk>> = HashMap::new();
+            let mut tiles: BTreeMap<Tile, Vec<ParsedChunk>> = BTreeMap::new();
             for chunk in chunks {
                 let head = frame.head(&chunk)?;
                 tiles.entry(chunk.key.tile).or_default().push(ParsedChunk::new(chunk, head));

@@ -291,6 +291,7 @@ impl Dataset {
     /// holds none that count twice.
     async fn distinct_rows(&self, frame: &Frame, slice: SliceId, tile: Tile, of: Option<Origin>) -> Result<u64> {
         let mut rows: HashSet<u64> = HashSet::new();
+        #[expect(clippy::disallowed_methods, reason = "hashes are only counted")]
         let hasher = std::hash::RandomState::new();
         let mut chunks = self.tile_scan(frame, slice, tile, true).await?;
         while let Some(chunks) = chunks.try_next().await? {
@@ -388,7 +389,7 @@ fn parsed<T: serde::de::DeserializeOwned>(key: &str, value: &[u8], report: &mut 
 struct Ledger {
     begun: HashMap<BatchId, Intent>,
     /// Removed ones included.
-    stored: HashMap<BatchId, BatchRecord>,
+    stored: BTreeMap<BatchId, BatchRecord>,
     /// Batches with a damaged record.
     unknown: HashSet<BatchId>,
     /// Those of `begun` whose writing has not ended. One that is being replaced or removed may have lost chunks already.

@@ -3,6 +3,7 @@
 //! Groups are cut by bytes. A tile that is larger than a group is still one group, but only its heads and some bodies stay in
 //! memory: the other bodies go to a temporary file, so that all of a tile is at hand as one state of it, whatever its size.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -310,7 +311,7 @@ pub(crate) async fn fetch_tiles(
 ) -> Result<Vec<ParsedChunk>> {
     let dataset = &query.frame.dataset;
     let mut fetched = Fetched { query, parts: Vec::with_capacity(keys.len()), shelf: Shelf::new(KEPT_BYTES) };
-    let mut changed: HashSet<(SliceId, Tile)> = HashSet::new();
+    let mut changed: BTreeSet<(SliceId, Tile)> = BTreeSet::new();
     let (mut done, mut at_once) = (0, FETCH_UNKNOWN);
     while done < keys.len() {
         if let Some(sizes) = sizes.get(done..).filter(|sizes| !sizes.is_empty()) {
@@ -332,7 +333,7 @@ pub(crate) async fn fetch_tiles(
 }
 
 /// Tiles of which older versions may count, since rows of newer ones do not.
-fn exposed_tiles(query: &Query, parts: &[ParsedChunk]) -> HashSet<(SliceId, Tile)> {
+fn exposed_tiles(query: &Query, parts: &[ParsedChunk]) -> BTreeSet<(SliceId, Tile)> {
     let exposed = parts.iter().filter(|part| part.chunk.key.id.is_parted() && query.hides_rows_of(&part.head));
     exposed.map(|part| place(&part.chunk.key)).collect()
 }
@@ -342,7 +343,7 @@ async fn read_again(
     store: &dyn Store,
     query: &Query,
     mut parts: Vec<ParsedChunk>,
-    tiles: HashSet<(SliceId, Tile)>,
+    tiles: BTreeSet<(SliceId, Tile)>,
     bodies: bool,
 ) -> Result<Vec<ParsedChunk>> {
     parts.retain(|part| !tiles.contains(&place(&part.chunk.key)));

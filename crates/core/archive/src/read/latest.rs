@@ -1,5 +1,6 @@
 //! The newest row of each locality, without reading its history.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -284,7 +285,7 @@ async fn search_slice(
     if query.decides_late(&heads).await? {
         heads = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;
     }
-    let mut by_cell: HashMap<Cell, Vec<ParsedChunk>> = HashMap::new();
+    let mut by_cell: BTreeMap<Cell, Vec<ParsedChunk>> = BTreeMap::new();
     for part in query.visible_now(query.pass_over(touched(query, heads)?)).await? {
         by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);
     }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use chronotile_store::{Commit, Expect, RecordPut, StoreError};
 use chronotile_types::BatchId;
 
+use crate::catalog;
 use crate::catalog::superseded::{KnownSuperseded, PAGE_BATCHES, SupersededHead, head_key, page_key};
-use crate::catalog::{self, clock};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 
@@ -48,6 +48,7 @@ impl Dataset {
     pub(crate) async fn supersede_all(&self, batches: &HashSet<BatchId>) -> Result<()> {
         let known = self.superseded().await?;
         let mut new: Vec<BatchId> = batches.difference(&known.batches).copied().collect();
+        new.sort_unstable();
         let home = self.frame().dataset;
         let mut page = known.pages.saturating_sub(1);
         while !new.is_empty() {
@@ -88,7 +89,7 @@ impl Dataset {
         let key = head_key(&self.frame().dataset);
         loop {
             let (mut head, bytes) = self.superseded_head().await?;
-            head.token = clock::unique_batch(clock::stamp_us()).to_string();
+            head.token = self.clock().token();
             let mut commit = commit.clone();
             let expect = bytes.map_or(Expect::Absent, Expect::Is);
             commit.before.push(catalog::put(key.clone(), catalog::to_json(&key, &head)?, expect));
@@ -118,7 +119,7 @@ impl Dataset {
         let key = head_key(&self.frame().dataset);
         loop {
             let (mut head, bytes) = self.superseded_head().await?;
-            head.token = clock::unique_batch(clock::stamp_us()).to_string();
+            head.token = self.clock().token();
             change(&mut head);
             let put =
                 catalog::put(key.clone(), catalog::to_json(&key, &head)?, bytes.map_or(Expect::Absent, Expect::Is));

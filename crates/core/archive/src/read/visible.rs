@@ -16,7 +16,7 @@
 //! and whole, and what it meets for the first time after that is left out. Rows that count no more stay where they are for
 //! [`crate::catalog::superseded::SUPERSEDED_KEPT`], for reads that began before.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -123,7 +123,7 @@ impl Visibility {
     }
 
     /// The attempts in these heads of which nothing is known, with their batches, if any.
-    fn to_decide<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> Option<(HashSet<Origin>, HashSet<BatchId>)> {
+    fn to_decide<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> Option<(HashSet<Origin>, BTreeSet<BatchId>)> {
         let heads: Vec<&Head> = heads.collect();
         if self.unknown(heads.iter().copied()).is_empty() {
             return None;
@@ -219,7 +219,7 @@ impl Visibility {
         let mut heads = store.scan(&frame.dataset, Scan { slices, ..scan.clone() }).await?;
         while let Some(chunks) = heads.try_next().await? {
             let heads = chunks.iter().map(|chunk| frame.head(chunk)).collect::<Result<Vec<_>>>()?;
-            let batches: HashSet<BatchId> = self.unknown(heads.iter()).iter().map(|origin| origin.batch).collect();
+            let batches: BTreeSet<BatchId> = self.unknown(heads.iter()).iter().map(|origin| origin.batch).collect();
             let mut records = std::mem::take(&mut self.state_mut().looked_up);
             let unknown = batches.iter().filter(|batch| !records.contains_key(batch)).copied().collect();
             records.extend(self.dataset.records_of(unknown).await?);
@@ -304,7 +304,7 @@ impl Visibility {
         })
     }
 
-    fn choose_current(&self, batches: &HashSet<BatchId>, records: &HashMap<BatchId, BatchRecord>) {
+    fn choose_current(&self, batches: &BTreeSet<BatchId>, records: &HashMap<BatchId, BatchRecord>) {
         let current = |batch: &BatchId| records.get(batch).and_then(|record| record.counting(*batch));
         let counting = batches.iter().filter_map(current);
         {
@@ -389,7 +389,7 @@ impl Dataset {
     }
 
     /// The records of those of the batches that have one.
-    pub(crate) async fn records_of(&self, batches: HashSet<BatchId>) -> Result<HashMap<BatchId, BatchRecord>> {
+    pub(crate) async fn records_of(&self, batches: BTreeSet<BatchId>) -> Result<HashMap<BatchId, BatchRecord>> {
         let home = &self.frame().dataset;
         if batches.len() > LOOKED_UP {
             let mut records: HashMap<_, _> = catalog::finished(self.store(), home).await?.into_iter().collect();

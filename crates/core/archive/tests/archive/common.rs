@@ -24,6 +24,12 @@ use futures::stream::BoxStream;
 /// An hour in the time unit of [`spec`].
 pub const HOUR: i64 = 3_600_000_000;
 
+/// Microseconds since the Unix epoch by the clock of this machine.
+#[expect(clippy::disallowed_methods, reason = "tests of true time")]
+pub fn machine_us() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64
+}
+
 /// Records of integer tags: `t` in microseconds, windows of an hour, slices of two, ids `id`.
 pub fn spec() -> DatasetSpec {
     let schema = Schema::new(vec![
@@ -309,8 +315,7 @@ impl Store for Weakened {
     async fn record(&self, key: &str) -> StoreResult<Option<Bytes>> {
         match self.below.record(key).await? {
             None if key == CLOCK_KEY && self.promises.clock == ClockSource::MachineTime => {
-                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-                Ok(Some(Bytes::from(now.as_micros().to_string())))
+                Ok(Some(Bytes::from(machine_us().to_string())))
             }
             found => Ok(found),
         }

@@ -754,11 +754,10 @@ async fn an_absent_record_may_be_expected_and_left_absent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn consolidation_of_a_target_takes_nothing_of_a_copy_that_was_cut_off() {
     const THREE_DAYS_US: i64 = 3 * 86_400_000_000;
-    let now_us = || std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
     let mut beside_chunks_without_records = 0;
     for call in 0.. {
         let (source, target) = (memory(), memory());
-        let old = archive("test:", &source).with_machine_time(move || now_us() - THREE_DAYS_US);
+        let old = archive("test:", &source).with_machine_time(move || machine_us() - THREE_DAYS_US);
         let dataset = old.create(spec(), true).await.unwrap();
         for note in ["a1", "b1", "c1"] {
             write_edition(&dataset, note).await;

@@ -350,7 +350,7 @@ async fn a_float_limit_inside_the_last_tick_of_a_slice_does_not_retire_it() {
 async fn future_times_do_not_make_present_rows_expire() {
     let (store, _folder) = sqlite();
     let dataset = create(&store, DatasetSpec { retention: "1d".parse().ok(), ..spec() }).await;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
+    let now = machine_us();
     let century = 100 * 365 * 24 * HOUR;
     write(&dataset, &rows(&[(now, 1, 0), (now + century, 2, 0), (now - century, 3, 0)]), named("a")).await.unwrap();
     assert_eq!(dataset.retire(RetireLimit::Retention, false).await.unwrap().len(), 1);

@@ -311,8 +311,7 @@ async fn a_write_that_lost_its_batch_on_the_way_goes_on_with_other_chunks() {
             let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(below.clone()));
             let calls = std::sync::atomic::AtomicI64::new(0);
             let behind = move || {
-                let now =
-                    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
+                let now = machine_us();
                 // Set back by ten seconds once the engine was asked for the time.
                 if calls.fetch_add(1, Ordering::SeqCst) == 0 { now } else { now - 10_000_000 }
             };

@@ -17,6 +17,8 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tokio::time::Instant;
 
+use crate::calls::{Calls, Noted};
+
 /// How long a step takes that stalls, in milliseconds: longer than who closes a slice waits for writers.
 const STALL_MS: std::ops::Range<u64> = 12_000..25_000;
 
@@ -75,6 +77,10 @@ pub struct World {
     calm: AtomicU64,
     drops: Mutex<BTreeMap<(DatasetName, SliceId), u64>>,
     log: Mutex<Vec<Line>>,
+    /// Random bits of ids.
+    ids: Chance,
+    /// All calls, where they are to be compared.
+    pub calls: Option<Calls>,
 }
 
 impl std::fmt::Debug for World {
@@ -84,17 +90,27 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    pub fn new(weather: Weather, seed: u64) -> Arc<Self> {
+    pub fn new(weather: Weather, seed: u64, calls: Option<Calls>) -> Arc<Self> {
         let memory = Arc::new(MemoryStore::new());
-        let (began, chance) = (Instant::now(), Chance::new(seed));
+        let (began, chance, ids) = (Instant::now(), Chance::new(seed), Chance::new(seed ^ 0x1d5));
         let (looks, calm, drops, log) = Default::default();
-        Arc::new(Self { memory, weather, began, looks, chance, calm, drops, log })
+        Arc::new(Self { memory, weather, began, looks, chance, calm, drops, log, ids, calls })
     }
 
     /// Microseconds since the Unix epoch by the engine's clock.
     pub fn now_us(&self) -> i64 {
         let fine_us = self.looks.fetch_add(1, Ordering::Relaxed) % 1_000;
         1_700_000_000_000_000 + self.began.elapsed().as_micros() as i64 + fine_us as i64
+    }
+
+    /// Random bits for an id.
+    pub fn id_bits(&self) -> u64 {
+        self.ids.below(1 << 31) << 32 | self.ids.below(1 << 31)
+    }
+
+    /// How long the history goes on already.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// Enters in the log what `what` says.
@@ -152,7 +168,8 @@ pub struct Link {
 
 impl Link {
     pub fn of(world: &Arc<World>, who: &'static str) -> Arc<dyn Store> {
-        Arc::new(Self { world: world.clone(), who })
+        let link = Arc::new(Self { world: world.clone(), who });
+        if world.calls.is_some() { Noted::on(link, world, who) } else { link }
     }
 
     async fn pause(&self) {

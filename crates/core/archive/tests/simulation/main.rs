@@ -11,15 +11,20 @@
 //! where they may have been retired, or where who moved them has them. In the end everything
 //! ends, nothing is left of writes that were cut off, and verification finds nothing wrong.
 //!
-//! `CHRONOTILE_HISTORIES` is the number of histories, `CHRONOTILE_SEED` the first seed.
+//! A seed gives the same history each time ([`calls`]): time, chance and ids come from it, and all of a history runs on one thread.
+//!
+//! `CHRONOTILE_HISTORIES` is the number of histories, `CHRONOTILE_SEED` the first seed, `CHRONOTILE_REPEATED` the number of histories that
+//! are run twice.
 #![allow(clippy::unwrap_used)]
 
+mod calls;
 #[path = "../archive/common.rs"]
 mod common;
 mod engine;
 mod model;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,6 +38,7 @@ use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule, SliceId,
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
+use calls::Calls;
 use common::{HOUR, between, read, spec};
 use engine::{Chance, Link, Weather, World};
 use model::{Look, Model, Seen, Slices, Written};
@@ -170,7 +176,9 @@ impl History {
     async fn open(&self, who: &'static str) -> Handle {
         let skew_us = self.chance.below(240_000_000) as i64 - 120_000_000;
         let (world, link) = (self.world.clone(), Link::of(&self.world, who));
-        let archive = Archive::on("simulated:", link).with_machine_time(move || world.now_us() + skew_us);
+        let bits = self.world.clone();
+        let archive =
+            Archive::on("simulated:", link).in_simulation(move || world.now_us() + skew_us, move || bits.id_bits());
         match self.grouped {
             false => Handle::One(archive.dataset("records").await.unwrap()),
             true => Handle::Two(archive.group("both").await.unwrap()),
@@ -456,7 +464,9 @@ impl History {
 async fn run(history: &Arc<History>) {
     {
         let world = history.world.clone();
-        let archive = Archive::on("memory:", world.memory.clone());
+        let (bits, clock) = (world.clone(), world.clone());
+        let archive =
+            Archive::on("memory:", world.memory.clone()).in_simulation(move || clock.now_us(), move || bits.id_bits());
         for spec in specs(history.grouped, history.shared, history.versions) {
             archive.create(spec, true).await.unwrap();
         }
@@ -524,8 +534,16 @@ async fn verify(history: &History, last: &Handle) {
     }
 }
 
-/// One history; its reads, or what went wrong with the log of it.
-fn history(seed: u64) -> Result<u64, String> {
+/// What became of one history.
+struct Ran {
+    /// How many reads it had, or what went wrong, with the log of it.
+    reads: Result<u64, String>,
+    /// What was asked of the engine, and answered, where that was to be noted.
+    calls: Vec<String>,
+}
+
+/// One history.
+fn history(seed: u64, note_calls: bool) -> Ran {
     let chance = Chance::new(seed ^ 0x5eed);
     let weather = Weather {
         one_step: chance.below(3) == 0,
@@ -539,7 +557,7 @@ fn history(seed: u64) -> Result<u64, String> {
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async move {
-            let world = World::new(weather, seed);
+            let world = World::new(weather, seed, note_calls.then(Calls::default));
             *kept.lock().unwrap() = Some(world.clone());
             let (grouped, versions) = (chance.below(2) == 0, chance.below(2) == 0);
             let (reads, shared) = (Mutex::default(), seed % 4 >= 2);
@@ -550,41 +568,67 @@ fn history(seed: u64) -> Result<u64, String> {
             *history.reads.lock().unwrap()
         })
     }));
-    ran.map_err(|panic| {
+    let world = log.lock().unwrap().take();
+    let reads = ran.map_err(|panic| {
         let text =
             panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-        let world = log.lock().unwrap().clone();
-        let lines = world.map_or_else(Vec::new, |world| world.lines());
+        let lines = world.as_ref().map_or_else(Vec::new, |world| world.lines());
         format!("seed {seed}, {weather:?}: {}\n{}", text.unwrap_or_default(), lines.join("\n"))
-    })
+    });
+    Ran { reads, calls: world.and_then(|world| world.calls.as_ref().map(Calls::take)).unwrap_or_default() }
 }
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-#[test]
-fn no_history_loses_mixes_or_brings_back_rows() {
-    let (histories, first) = (setting("CHRONOTILE_HISTORIES", 1_500), setting("CHRONOTILE_SEED", 1));
-    let next = std::sync::atomic::AtomicU64::new(first);
-    let (reads, failure) = (std::sync::atomic::AtomicU64::new(0), Mutex::new(None));
+/// Runs work for each seed on all cores, until one fails; the sum of what it gave.
+fn for_each_seed(seeds: std::ops::Range<u64>, work: impl Fn(u64) -> Result<u64, String> + Sync) -> u64 {
+    let next = AtomicU64::new(seeds.start);
+    let (sum, failure) = (AtomicU64::new(0), Mutex::new(None));
+    let run = || {
+        // The thread is all of the pool for what takes long, which then waits for no other thread. It may be in one already.
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end || failure.lock().unwrap().is_some() {
+                return;
+            }
+            match work(seed) {
+                Ok(number) => _ = sum.fetch_add(number, Ordering::Relaxed),
+                Err(text) => *failure.lock().unwrap() = Some(text),
+            }
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, std::num::NonZero::get) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    if seed >= first + histories || failure.lock().unwrap().is_some() {
-                        return;
-                    }
-                    match history(seed) {
-                        Ok(number) => _ = reads.fetch_add(number, std::sync::atomic::Ordering::Relaxed),
-                        Err(text) => *failure.lock().unwrap() = Some(text),
-                    }
-                }
-            });
+            scope.spawn(run);
         }
     });
     let failure = failure.into_inner().unwrap();
     assert!(failure.is_none(), "{}", failure.unwrap());
-    println!("{histories} histories with {} reads", reads.into_inner());
+    sum.into_inner()
+}
+
+#[test]
+fn no_history_loses_mixes_or_brings_back_rows() {
+    let (histories, first) = (setting("CHRONOTILE_HISTORIES", 1_500), setting("CHRONOTILE_SEED", 1));
+    let reads = for_each_seed(first..first + histories, |seed| history(seed, false).reads);
+    println!("{histories} histories with {reads} reads");
+}
+
+/// What a seed has found once, it finds again.
+#[test]
+fn a_seed_repeats_its_history() {
+    let (histories, first) = (setting("CHRONOTILE_REPEATED", 40), setting("CHRONOTILE_SEED", 1));
+    for_each_seed(first..first + histories, |seed| {
+        let (first, again) = (history(seed, true), history(seed, true));
+        match calls::first_difference(&first.calls, &again.calls) {
+            Some(difference) => Err(format!("seed {seed} goes another way: {difference}")),
+            None if first.reads != again.reads => {
+                Err(format!("seed {seed}: {:?}, then {:?}", first.reads, again.reads))
+            }
+            None => Ok(0),
+        }
+    });
 }
