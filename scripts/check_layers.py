@@ -41,6 +41,7 @@ MAY_USE: dict[str, frozenset[str]] = {
     "cassandra": frozenset({"types", "store", "cql", "rows"}),
     "io": frozenset({"types"}),
     "archive": frozenset({"types", "sky", "chunk", "store"}) | ENGINES,
+    "archive-tests": frozenset(),
     "historian": frozenset({"types", "archive"}),
     "service": frozenset({"types", "sky", "store", "archive", "historian", "io"}),
     "python": frozenset({"types", "sky", "chunk", "store", "archive", "historian", "service", "io", "cql", "tables"}),
@@ -52,7 +53,7 @@ TESTS_MAY_USE: dict[str, frozenset[str]] = {
     # The Store's suite is wrapped in chunks of records.
     "cassandra": frozenset({"chunk", "arrow-array", "arrow-schema"}),
     # Damage is done to the file itself.
-    "archive": frozenset({"rusqlite"}),
+    "archive-tests": frozenset({"archive", "types", "sky", "chunk", "store", "memory", "sqlite", "rusqlite"}),
     "historian": frozenset({"memory"}),
 }
 
