@@ -237,6 +237,8 @@ class Jobs:
     ) -> pa.Table:
         """Count and aggregate jobs by the values of columns, the most frequent first.
 
+        Memory grows with the number of groups, and for ``count_distinct`` with the number of distinct values.
+
         Parameters
         ----------
         columns : str or iterable of str
