@@ -326,6 +326,30 @@ def test_percentiles_of_any_groups(values: list[tuple[tuple[Any, Any], int]], q:
         assert row[f"p{q:g}"] == pytest.approx(float(np.percentile(groups[row["g"], row["h"]], q)), abs=1e-9)
 
 
+def test_columns_named_as_the_result_names_its_own_are_refused() -> None:
+    names = ["count", "share", "start", "p50", "x_sum", "x"]
+    schema = pa.schema(
+        [("job_id", pa.int64()), ("submitted", pa.timestamp("us", "UTC")), *((n, pa.int64()) for n in names)]
+    )
+    with ct.open("memory:") as archive:
+        done = jobs.create(archive, schema=schema)
+        done.write(pa.table([[1], [FIRST], *([[1]] * len(names))], schema=schema))
+        questions: list[tuple[str, Any]] = [
+            ("count", lambda by: done.group_by(by, aggregates={"x": "sum"})),
+            ("x_sum", lambda by: done.group_by(by, aggregates={"x": "sum"})),
+            ("share", done.top),
+            ("count", done.top),
+            ("start", lambda by: done.histogram("6h", by=by)),
+            ("count", lambda by: done.histogram("1h", by=by)),
+            ("p50", lambda by: done.percentiles("x", [50], by=by)),
+            ("count", lambda by: done.percentiles("x", by=by)),
+        ]
+        for name, question in questions:
+            with pytest.raises(InvalidInputError, match=f"column '{name}' cannot be grouped by"):
+                question(name)
+            assert question("job_id").num_rows == 1
+
+
 def test_percentiles_that_are_refused(done: jobs.Jobs) -> None:
     assert done.percentiles("run_s").column_names == ["count", "p50", "p90", "p99"]
     assert done.percentiles("run_s", user="nobody").to_pylist() == [{"count": 0, "p50": None, "p90": None, "p99": None}]
