@@ -245,7 +245,7 @@ def test_bad_requests_are_refused_with_the_reason(service: Service) -> None:
         ("GET", "/v1/jobs/grid", {"days": "3", "start": "2026-01-01"}, 400, "invalid-request", "give either days"),
         ("GET", "/v1/jobs/grid/group", {}, 400, "invalid-request", "by is missing"),
         ("GET", "/v1/jobs/grid/group", {"by": "user", "aggregate": "run_s"}, 400, "invalid-request", "sum(run_s)"),
-        ("GET", "/v1/jobs/grid/group", {"by": "user", "aggregate": "mean(status)"}, 400, "invalid-request", "grid"),
+        ("GET", "/v1/jobs/grid/group", {"by": "user", "aggregate": "mean(status)"}, 400, "invalid-request", "string"),
     ]:  # fmt: skip
         answer = service.ask(method, path, asked, b"" if method == "POST" else None)
         assert (answer.status, answer.error["kind"]) == (status, kind), (path, asked, answer.body)
