@@ -129,7 +129,7 @@ def test_a_spread_far_from_zero_keeps_its_digits() -> None:
     ("column", "function", "kind"), [("user", "sum", "string"), ("at", "mean", "timestamp"), ("good", "stddev", "bool")]
 )
 def test_a_function_that_a_type_does_not_have_is_named(column: str, function: str, kind: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"{function} of '{column}' does not exist: its type is {kind}"):
+    with pytest.raises(InvalidInputError, match=f"cannot compute {function} of '{column}': its type is {kind}"):
         aggregate([], SCHEMA, ["site"], [("whole", "max"), (column, function)])
 
 

@@ -195,14 +195,14 @@ class _Groups:
 
 
 def _of_none(schema: pa.Schema, by: list[str], functions: list[tuple[str, str]]) -> pa.Table:
-    """The groups of no rows, as Arrow makes them."""
+    """Aggregate no rows with Arrow: the names and types of the result."""
     empty = schema.empty_table()
     for column, function in functions:
         try:
             empty.group_by(by).aggregate([(column, function)])
         except pa.ArrowNotImplementedError:
             raise InvalidInputError(
-                f"{function} of {column!r} does not exist: its type is {schema.field(column).type}",
+                f"cannot compute {function} of {column!r}: its type is {schema.field(column).type}",
                 kind="invalid-request",
             ) from None
     found = empty.group_by(by).aggregate([([], "count_all"), *functions])
