@@ -12,7 +12,7 @@ import sys
 import textwrap
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,13 @@ def session(shared_cluster: lab.Cluster, url: str) -> Iterator[ct.CqlSession]:
             values: list[Any] = []
             for row in range(first_row, first_row + 50):
                 values += [row // 10, row % 10, f"{row}{BIG}", row / 2 if row % 7 else None]
-            session.execute(f"BEGIN UNLOGGED BATCH {insert * 50} APPLY BATCH", values)
+            store(session, f"BEGIN UNLOGGED BATCH {insert * 50} APPLY BATCH", values)
         yield session
+
+
+def store(session: ct.CqlSession, statement: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> None:
+    """Store rows for a test, again where a busy machine answers too late."""
+    session.execute(statement, parameters, idempotent=True)
 
 
 # Each type with what is written, and what is read where that differs.
@@ -114,8 +119,8 @@ def test_every_type_comes_back_as_it_was_written(session: ct.CqlSession, types_t
     marks = ", ".join("?" * (len(VALUES) + 1))
     names = ", ".join(f"v{place}" for place in range(len(VALUES)))
     for place, values in written.items():
-        session.execute(f"INSERT INTO types (k, {names}) VALUES ({marks})", [place, *values])
-    session.execute("INSERT INTO types (k) VALUES (-1)")
+        store(session, f"INSERT INTO types (k, {names}) VALUES ({marks})", [place, *values])
+    store(session, "INSERT INTO types (k) VALUES (-1)")
     found = {row["k"]: row for row in session.query("SELECT * FROM types").to_arrow().to_pylist()}
     for place, values in written.items():
         for column, (kind, value) in enumerate(zip(VALUES, values, strict=True)):
@@ -129,8 +134,8 @@ def test_counters_durations_and_empty_numbers_are_read(session: ct.CqlSession) -
     session.execute("UPDATE counts SET n = n + ? WHERE k = 1", [5])
     assert session.query("SELECT n FROM counts").to_arrow().to_pylist() == [{"n": 5}]
     session.execute("CREATE TABLE odd (k int PRIMARY KEY, d duration, n int)")
-    session.execute("INSERT INTO odd (k, d, n) VALUES (1, -1mo2d3ns, blobAsInt(0x))")
-    session.execute("INSERT INTO odd (k, d) VALUES (2, ?)", [dt.timedelta(hours=1)])
+    store(session, "INSERT INTO odd (k, d, n) VALUES (1, -1mo2d3ns, blobAsInt(0x))")
+    store(session, "INSERT INTO odd (k, d) VALUES (2, ?)", [dt.timedelta(hours=1)])
     rows = session.query("SELECT d, n FROM odd WHERE k = 1").to_arrow()
     assert rows["d"].type == pa.month_day_nano_interval()
     assert rows.to_pylist() == [{"d": pa.MonthDayNano([-1, -2, -3]), "n": None}]
@@ -141,7 +146,7 @@ def test_counters_durations_and_empty_numbers_are_read(session: ct.CqlSession) -
 def test_decimals_varints_and_uuids_become_numbers_and_text_where_asked(
     session: ct.CqlSession, types_table: str
 ) -> None:
-    session.execute("INSERT INTO types (k, v6, v7, v13) VALUES (77, 12, 1.25, 00000000-0000-0000-0000-000000000001)")
+    store(session, "INSERT INTO types (k, v6, v7, v13) VALUES (77, 12, 1.25, 00000000-0000-0000-0000-000000000001)")
     statement = "SELECT v6, v7, v13 FROM types WHERE k = 77"
     rows = session.query(statement, decimal=(10, 3), varint="int64", uuid="text").to_arrow()
     assert rows.schema.types == [pa.int64(), pa.decimal128(10, 3), pa.string()]
@@ -187,7 +192,7 @@ def test_random_rows_come_back_as_they_were_written(
     text: Any,
 ) -> None:
     values = {"n": number, "a": amount, "d": double, "m": moment, "e": nested, "t": text}
-    session.execute(f"INSERT INTO {random_table} (k, n, a, d, m, e, t) VALUES (1, :n, :a, :d, :m, :e, :t)", values)
+    store(session, f"INSERT INTO {random_table} (k, n, a, d, m, e, t) VALUES (1, :n, :a, :d, :m, :e, :t)", values)
     (row,) = session.query("SELECT n, a, d, m, e, t FROM random WHERE k = ?", [1]).to_arrow().to_pylist()
     assert row["n"] == (None if number is None else str(number))
     assert row["a"] == (None if amount is None else str(amount))
@@ -279,8 +284,10 @@ def test_pages_come_while_they_are_drawn(session: ct.CqlSession) -> None:
 
 def test_an_altered_table_is_not_misread(session: ct.CqlSession) -> None:
     session.execute("CREATE TABLE altered (p int, c int, b text, PRIMARY KEY (p, c))")
-    for row in range(400):
-        session.execute("INSERT INTO altered (p, c, b) VALUES (1, ?, ?)", [row, BIG])
+    insert = "INSERT INTO altered (p, c, b) VALUES (1, ?, ?);"
+    for first_row in range(0, 400, 100):
+        values = [value for row in range(first_row, first_row + 100) for value in (row, BIG)]
+        store(session, f"BEGIN UNLOGGED BATCH {insert * 100} APPLY BATCH", values)
     batches = session.query("SELECT * FROM altered", page_bytes=2_000).batches()
     next(batches)
     session.execute("ALTER TABLE altered ADD a int")
