@@ -199,10 +199,21 @@ def changes(
     yield "retired", (len(ds.retire(before=3000000.0)), ds.count())
 
 
-@pytest.mark.parametrize(("layout", "partition_cells"), [("chunks", 1), ("chunks", 16), ("rows", 1)])
+@pytest.mark.parametrize(
+    ("nodes", "layout", "partition_cells"),
+    [("shared_cluster", "chunks", 1), ("single_node", "chunks", 16), ("single_node", "rows", 1)],
+)
 def test_a_cluster_shows_users_what_a_file_shows(
-    shared_cluster: lab.Cluster, url: str, layout: str, partition_cells: int, sqlite: ct.Archive, detections: pa.Table
+    nodes: str,
+    layout: str,
+    partition_cells: int,
+    sqlite: ct.Archive,
+    detections: pa.Table,
+    request: pytest.FixtureRequest,
+    lab_home: Path,
 ) -> None:
+    cluster: lab.Cluster = request.getfixturevalue(nodes)
+    url = f"{cluster.url(keyspace_of(request))}?catalog_buckets=16"
     with ct.open(url) as archive:
         assert archive.engine == "cassandra"
         seen = changes(archive, detections, layout, partition_cells)
@@ -210,7 +221,7 @@ def test_a_cluster_shows_users_what_a_file_shows(
             assert ours == theirs
             if ours[0] == "written":
                 found = archive["detections"].info()
-                partitions = partitions_of(shared_cluster, url)
+                partitions = partitions_of(cluster, url)
         assert archive["detections"].partition_cells == partition_cells
     tiles = sum(part.tiles for part in found.slices)
     assert (partitions < tiles / 2) == (partition_cells > 1), "cells that lie together share a partition"

@@ -78,10 +78,10 @@ def stored(path: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 @pytest.fixture
-def url(shared_cluster: lab.Cluster, request: pytest.FixtureRequest) -> str:
-    """A keyspace of its own on the shared cluster."""
+def url(single_node: lab.Cluster, request: pytest.FixtureRequest) -> str:
+    """A keyspace of its own on a node."""
     name = "".join(c for c in request.node.name.lower() if c.isalnum() or c == "_")[:40]
-    return f"{shared_cluster.url(name)}?catalog_buckets=16"
+    return f"{single_node.url(name)}?catalog_buckets=16"
 
 
 def test_a_file_is_copied_to_the_byte_and_copied_again_without_work(tmp_path: Path) -> None:

@@ -44,21 +44,21 @@ def keyspace(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def url(shared_cluster: lab.Cluster, keyspace: str) -> str:
-    """A keyspace of its own on the shared cluster."""
-    return f"{shared_cluster.url(keyspace)}?catalog_buckets=16"
+def url(single_node: lab.Cluster, keyspace: str) -> str:
+    """A keyspace of its own on a node."""
+    return f"{single_node.url(keyspace)}?catalog_buckets=16"
 
 
 @pytest.fixture
-def cql(shared_cluster: lab.Cluster, keyspace: str) -> Iterator[Callable[..., pa.Table]]:
-    """Asks the cluster as any other tool would."""
+def cql(single_node: lab.Cluster, keyspace: str) -> Iterator[Callable[..., pa.Table]]:
+    """Asks the node as any other tool would."""
     with contextlib.ExitStack() as stack:
         sessions: list[ct.CqlSession] = []
 
         def query(text: str, *values: Any) -> pa.Table:
             if not sessions:
                 # The archive makes the keyspace.
-                sessions.append(stack.enter_context(ct.cql(f"{shared_cluster.url(keyspace)}?consistency=ALL")))
+                sessions.append(stack.enter_context(ct.cql(f"{single_node.url(keyspace)}?consistency=ALL")))
             if text.startswith("SELECT"):
                 return sessions[0].query(text, list(values)).to_arrow()
             sessions[0].execute(text, list(values))
