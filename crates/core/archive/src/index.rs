@@ -18,6 +18,7 @@ mod segment;
 mod tiles;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use arrow_schema::DataType;
 use chronotile_store::{Commit, Expect};
@@ -27,10 +28,14 @@ use crate::catalog;
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
+use lease::{Lease, held};
 use record::Built;
 
 pub(crate) use kept::Kept;
 pub use report::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
+
+/// How long others keep off a window whose index is removed.
+const SWEEP_LEASE: Duration = Duration::from_secs(60);
 
 impl Dataset {
     /// Defines an index. Nothing is built yet; until it is, reads do what they would without it.
@@ -60,7 +65,7 @@ impl Dataset {
             Ok(())
         })
         .await?;
-        self.remove_built(&index.id, &|_| true).await
+        self.remove_built(&index.id, &|_| true, false).await
     }
 
     /// What there is of every index, in the order in which they were made.
@@ -100,8 +105,8 @@ impl Dataset {
         })
     }
 
-    /// Removes what was built of an index for the windows that `gone` names.
-    async fn remove_built(&self, id: &str, gone: &(dyn Fn(Window) -> bool + Sync)) -> Result<u64> {
+    /// Removes what was built of an index for the windows that `gone` names. Where `others` may build these, one that they are at stays.
+    async fn remove_built(&self, id: &str, gone: &(dyn Fn(Window) -> bool + Sync), others: bool) -> Result<u64> {
         let dataset = &self.frame().dataset;
         let name = &self.spec().name;
         let built: BTreeSet<Window> = record::list(self.store(), name, id).await?.into_keys().collect();
@@ -109,14 +114,21 @@ impl Dataset {
         let begun = record::leased(self.store(), name, id).await?;
         let mut removed = 0;
         for window in built.iter().chain(begun.difference(&built)).copied().filter(|window| gone(*window)) {
-            // The record first: without it nobody looks for the rest.
-            let before = vec![catalog::delete(record::built_key(name, id, window))];
-            self.store().commit(dataset, Commit { before, ..Commit::default() }).await?;
+            let lease = if others {
+                let holder = self.clock().token();
+                let place = (name, id, window);
+                let taken = Lease::take(self.store(), dataset, place, (&holder, SWEEP_LEASE, self.clock())).await?;
+                let Some(lease) = taken else { continue };
+                lease.release()
+            } else {
+                catalog::delete(record::lease_key(name, id, window))
+            };
             let stored = catalog::list(self.store(), &record::posting_prefix(name, id, window)).await?;
-            let mut after: Vec<_> = stored.into_iter().map(|record| catalog::delete(record.key)).collect();
-            after.push(catalog::delete(record::lease_key(name, id, window)));
-            self.store().commit(dataset, Commit { after, ..Commit::default() }).await?;
-            removed += u64::from(built.contains(&window));
+            // As one decision: a builder that took the window over meanwhile keeps what it has put.
+            let mut before = vec![lease, catalog::delete(record::built_key(name, id, window))];
+            before.extend(stored.into_iter().map(|record| catalog::delete(record.key)));
+            let is_removed = held(self.store().commit(dataset, Commit { before, ..Commit::default() }).await)?;
+            removed += u64::from(is_removed && built.contains(&window));
         }
         Ok(removed)
     }
@@ -130,7 +142,7 @@ impl Dataset {
         for id in ids {
             let defined = frame.spec.indexes.iter().any(|index| index.id == id);
             let gone = |window| !defined || slices.binary_search(&frame.spec.slice_of(window)).is_err();
-            self.remove_built(&id, &gone).await?;
+            self.remove_built(&id, &gone, defined).await?;
         }
         Ok(())
     }

@@ -43,6 +43,7 @@ use crate::read::joint::share_scans;
 use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Query, slices_of};
+use crate::read::visible::Beginning;
 use crate::request::ReadRequest;
 
 /// Groups decoded at once, where the machine has so many cores.
@@ -127,15 +128,36 @@ impl Dataset {
     pub async fn count(&self, request: ReadRequest) -> Result<u64> {
         let this = &self.reader();
         let request = ReadRequest { columns: Some(vec![]), ..request };
-        let query = this.replan(&request).await?;
+        let (planned, begun) = futures::join!(this.replan_unseeing(&request), this.begin_read());
+        let (query, begun) = (planned?, begun?);
         if query.newest_only || query.tests_rows() {
-            if let Some(rows) = this.count_by_index(query, &request).await? {
+            if let Some(rows) = this.count_by_index(query.seeing(begun.alone()), &request).await? {
                 return Ok(rows);
             }
             let rows = this.read(request).await?;
             return rows.try_fold(0, |sum, batch| async move { Ok(sum + batch.num_rows() as u64) }).await;
         }
-        this.count_heads(Arc::new(query)).await
+        this.as_of_one_moment(&request, (query, begun), |query| this.count_heads(query)).await
+    }
+
+    /// A read that returns nothing before its end, which begins again where a batch ended so late that it may have missed rows of it.
+    pub(crate) async fn as_of_one_moment<T, F: Future<Output = Result<T>>>(
+        &self,
+        request: &ReadRequest,
+        (mut query, begun): (Query, Beginning),
+        read: impl Fn(Arc<Query>) -> F,
+    ) -> Result<T> {
+        let visible = begun.jointly();
+        loop {
+            let (frame, scan) = (query.frame.clone(), query.scan(vec![], false));
+            match read(Arc::new(query.seeing(visible.clone()))).await {
+                Err(ArchiveError::ReadRace { .. }) if visible.is_late() => {}
+                done => return done,
+            }
+            visible.look_ahead_jointly(self.store(), &[(&frame, scan)]).await?;
+            // A batch that ended meanwhile may have made slices.
+            query = self.plan_unseeing(request).await?;
+        }
     }
 
     /// Counts by heads; only tiles whose chunks overlap, or lie across the time range, are decoded.
@@ -161,6 +183,7 @@ impl Dataset {
             }
             if !unclear.is_empty() {
                 let parts = fetch_parts(store.as_ref(), &query, &unclear).await?;
+                let parts = query.visible_or_begin_again(parts).await?;
                 let mut pieces = pin!(stream_of(Pieces::new(query.clone(), parts, None)));
                 while let Some(piece) = pieces.try_next().await? {
                     rows += piece.num_rows() as u64;
@@ -187,7 +210,7 @@ impl Dataset {
     }
 
     /// As [`Self::replan`], without a say in which attempts count.
-    async fn replan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
+    pub(crate) async fn replan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
         // The definition seldom changes: slices are looked up by the known one meanwhile.
         let before = self.frame();
         let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
@@ -227,14 +250,15 @@ impl Group {
         let plan = || try_join_all(parts.iter().map(|(dataset, request)| dataset.plan_unseeing(request)));
         // Definitions seldom change: slices are looked up by the known ones meanwhile.
         let refresh = first.refresh_together(self.datasets(), false);
-        let (visible, planned, refreshed) = futures::join!(first.joint_visibility(), plan(), refresh);
+        let (visible, planned, refreshed) = futures::join!(first.begin_read(), plan(), refresh);
         refreshed?;
+        let visible = visible?.jointly();
         let current = |plans: &[Query]| {
             plans.iter().zip(&parts).all(|(plan, (dataset, _))| Arc::ptr_eq(&plan.frame.spec, &dataset.spec()))
         };
-        let (visible, mut plans) = match planned {
-            Ok(plans) if current(&plans) => (visible?, plans),
-            _ => (visible?, plan().await?),
+        let mut plans = match planned {
+            Ok(plans) if current(&plans) => plans,
+            _ => plan().await?,
         };
         loop {
             share_scans(&first.store_arc(), &mut plans).await?;

@@ -151,7 +151,7 @@ impl<'a> Builder<'a> {
         let mut work = Vec::new();
         for (window, seen) in windows {
             report.windows += 1;
-            let print = window_print(&seen);
+            let print = window_print(seen.iter().map(|tile| (tile.tile.cell.0, counting_print(tile))).collect());
             if !self.options.rebuild && built.get(&window).is_some_and(|built| built.print == print) {
                 continue;
             }
@@ -232,13 +232,14 @@ impl<'a> Builder<'a> {
         if !self.read_changed(&changed, &mut gathered, &mut lease, &mut report).await? {
             return Ok(Outcome::Elsewhere);
         }
+        let print = gathered.print(&work.tiles);
         let (packed, rows) = self.pack(gathered, shape).await?;
         report.tiles_left_out += packed.left_out;
         report.windows_built = 1;
         report.bytes = packed.segments.iter().map(|segment| segment.len() as u64).sum();
         let built = Built {
             built_us: self.dataset.clock().about_now_us(),
-            print: work.print,
+            print,
             tiles: packed.tiles,
             left_out: report.tiles_left_out,
             rows,
@@ -299,6 +300,7 @@ impl<'a> Builder<'a> {
             report.tiles_left_out += damaged + mapped.left_out;
             report.rows += mapped.postings.iter().flat_map(|part| &part.counts).sum::<u64>();
             gathered.tiles.extend(mapped.tiles);
+            gathered.hidden.extend(mapped.hidden);
             gathered.parts.extend(mapped.postings);
             if !lease.keep(store, &self.query.frame.dataset).await? {
                 return Ok(false);
@@ -312,7 +314,7 @@ impl<'a> Builder<'a> {
         let store = self.dataset.store();
         match fetch_tiles(store, &self.query, keys, &[]).await {
             Err(ArchiveError::Damaged { .. }) => {}
-            fetched => return Ok((fetched?, 0)),
+            fetched => return Ok((self.query.visible_now(fetched?).await?, 0)),
         }
         let (mut parts, mut damaged) = (Vec::new(), 0);
         for tile in keys.chunk_by(|a, b| a.tile == b.tile) {
@@ -321,7 +323,7 @@ impl<'a> Builder<'a> {
                 fetched => parts.extend(fetched?),
             }
         }
-        Ok((parts, damaged))
+        Ok((self.query.visible_now(parts).await?, damaged))
     }
 
     /// Reduces what was gathered to segments; also the rows counted.
@@ -358,13 +360,14 @@ impl<'a> Builder<'a> {
                 return Ok(false);
             }
         }
-        let before = vec![lease.release(), put_built(record::built_key(name, &self.index.id, window), &built)?];
+        let mut before = vec![lease.release(), put_built(record::built_key(name, &self.index.id, window), &built)?];
         let stale = stored.iter().filter(|record| {
             let segment = record.key.strip_prefix(&prefix);
             segment.is_none_or(|segment| built.segments.iter().all(|name| name != segment))
         });
-        let after = stale.map(|record| catalog::delete(record.key.clone())).collect();
-        held(store.commit(dataset, Commit { before, after, ..Commit::default() }).await)
+        // As one decision: one who takes the window over may put what is stale now, and needs it then.
+        before.extend(stale.map(|record| catalog::delete(record.key.clone())));
+        held(store.commit(dataset, Commit { before, ..Commit::default() }).await)
     }
 
     fn failed(&self, error: arrow_schema::ArrowError) -> ArchiveError {
@@ -377,12 +380,29 @@ impl<'a> Builder<'a> {
 struct Gathered {
     parts: Vec<Postings>,
     tiles: Vec<(i64, u64)>,
+    /// Cells of tiles that were left out because some of their rows did not count.
+    hidden: Vec<i64>,
+}
+
+impl Gathered {
+    /// The print of the window as it was indexed: some tiles may hold other chunks than they did when they were looked at. A later build
+    /// returns to the window where it finds another print, also for tiles that were left out and may not be then.
+    fn print(&self, looked: &[ObservedTile]) -> u64 {
+        let indexed: HashMap<i64, u64> = self.tiles.iter().copied().collect();
+        let print = |seen: &ObservedTile| {
+            let cell = seen.tile.cell.0;
+            let left_out = if self.hidden.contains(&cell) { !seen.print } else { counting_print(seen) };
+            (cell, indexed.get(&cell).copied().unwrap_or(left_out))
+        };
+        window_print(looked.iter().map(print).collect())
+    }
 }
 
 struct Mapped {
     postings: Option<Postings>,
     tiles: Vec<(i64, u64)>,
-    /// Tiles that are damaged or have too many values.
+    hidden: Vec<i64>,
+    /// Tiles that are damaged, have too many values or rows that do not count.
     left_out: u64,
 }
 
@@ -401,12 +421,15 @@ fn map(query: &Arc<Query>, parts: Vec<ParsedChunk>) -> Result<Mapped> {
         values => values,
     };
     let count = tiles.len();
+    // A chunk may have rows of a batch that has ended, or been removed, since the build began: to other readers it holds others.
+    let hides = |tile: &Vec<ParsedChunk>| tile.iter().any(|part| query.hides_rows_of(&part.head));
+    let hidden = tiles.extract_if(.., |tile| hides(tile)).map(|tile| tile[0].chunk.key.tile.cell.0).collect();
     let read: Vec<Values> = tiles.into_par_iter().map(read).filter_map(Result::transpose).collect::<Result<_>>()?;
     let left_out = (count - read.len()) as u64;
     let tiles = read.iter().map(|values| (values.cell, values.print)).collect();
     let width = query.output.len();
     let postings = reduce(read, width).map_err(|e| query.frame.compute("building an index", e))?;
-    Ok(Mapped { postings, tiles, left_out })
+    Ok(Mapped { postings, tiles, hidden, left_out })
 }
 
 /// Decoded bytes of the values of one tile past which it is left out.
@@ -481,9 +504,13 @@ fn reduce(read: Vec<Values>, width: usize) -> std::result::Result<Option<Posting
     }))
 }
 
-/// Hash of the tiles of a window and their prints.
-fn window_print(tiles: &[&ObservedTile]) -> u64 {
-    let mut tiles: Vec<(i64, u64)> = tiles.iter().map(|seen| (seen.tile.cell.0, seen.print)).collect();
+/// The print of a tile; another one while some of its rows do not count.
+fn counting_print(seen: &ObservedTile) -> u64 {
+    if seen.visible { seen.print } else { !seen.print }
+}
+
+/// Hash of the tiles of a window, each with its cell and print.
+fn window_print(mut tiles: Vec<(i64, u64)>) -> u64 {
     tiles.sort_unstable();
     let mut bytes = Vec::with_capacity(tiles.len() * 16);
     for (cell, print) in tiles {

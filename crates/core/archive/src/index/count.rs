@@ -48,7 +48,7 @@ impl Dataset {
     /// Rows that the request asks for, from an index as far as it knows them; `None` where no index serves.
     pub(crate) async fn count_by_index(&self, mut query: Query, request: &ReadRequest) -> Result<Option<u64>> {
         let Ok(choice) = choose(&query.frame, request, Purpose::Counts(&[]))? else { return Ok(None) };
-        let Ok(plan) = Plan::new(self, &query, choice).await? else { return Ok(None) };
+        let Ok(plan) = Plan::new(self, &mut query, choice).await? else { return Ok(None) };
         let mut rows: u64 = 0;
         plan.each_count(|_, _, _, count| rows += count);
         if plan.keys.is_empty() {
@@ -97,7 +97,7 @@ impl Dataset {
             Ok(choice) => {
                 let places: Vec<usize> =
                     positions.iter().filter_map(|column| choice.columns.iter().position(|c| c == column)).collect();
-                match Plan::new(this, &query, choice).await? {
+                match Plan::new(this, &mut query, choice).await? {
                     Err(report) => report,
                     Ok(plan) => {
                         let counted = tally.add_plan(&plan, &places, by_window);
@@ -135,7 +135,7 @@ impl Dataset {
                 let positions = by.iter().map(|name| query.frame.column(name)).collect::<Result<Vec<_>>>()?;
                 match choose(&query.frame, request, Purpose::Counts(&positions))? {
                     Err(reason) => IndexUse { reason: Some(reason.to_owned()), ..IndexUse::default() },
-                    Ok(choice) => match Plan::new(this, &query, choice).await? {
+                    Ok(choice) => match Plan::new(this, &mut query, choice).await? {
                         Err(report) => report,
                         Ok(plan) => {
                             query.keys = Some(plan.keys.into());

@@ -169,7 +169,7 @@ impl Plan {
     /// `None` where nothing is built that the query covers, or the index would not help.
     pub(crate) async fn new(
         dataset: &Dataset,
-        query: &Query,
+        query: &mut Query,
         choice: Choice,
     ) -> Result<std::result::Result<Self, IndexUse>> {
         let mut report = IndexUse { counts: choice.counts, ..IndexUse::default() };

@@ -79,14 +79,17 @@ pub(crate) struct Looked {
 }
 
 impl Looked {
-    /// Looks at all that the query covers.
-    pub(crate) async fn new(dataset: &Dataset, query: &Query) -> Result<Self> {
+    /// Looks at all that the query covers, in slices too that came up meanwhile.
+    pub(crate) async fn new(dataset: &Dataset, query: &mut Query) -> Result<Self> {
         let (looked, late) = Self::look(dataset, query, &query.slices).await?;
-        let (true, Some(visible)) = (late, &query.visible) else { return Ok(looked) };
+        let Some(visible) = &query.visible else { return Ok(looked) };
+        visible.looked_at_all(&query.frame, late)?;
+        if !late {
+            return Ok(looked);
+        }
         // What had ended by now is found whole.
-        visible.complete();
-        let slices = slices_in(dataset.store(), &query.frame, query.windows).await?;
-        Ok(Self::look(dataset, query, &slices).await?.0)
+        query.slices = slices_in(dataset.store(), &query.frame, query.windows).await?;
+        Ok(Self::look(dataset, query, &query.slices).await?.0)
     }
 
     /// Also whether some batches ended so late that rows of theirs may have been missed.

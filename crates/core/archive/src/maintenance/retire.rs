@@ -43,7 +43,7 @@ enum Fate {
 struct Pending {
     /// Names all of them: once one of them counts, a read of the slice gives other rows though it holds the same chunks.
     attempts: String,
-    /// Whether one of them may count later.
+    /// Whether one of them may count later, or does by now.
     may_count: bool,
 }
 
@@ -220,10 +220,13 @@ impl Dataset {
         }
         let records = self.records_of(hidden.iter().map(|origin| origin.batch).collect()).await?;
         let alive_us = self.clock().about_now_us() - catalog::EXPIRES_US;
-        let is_later = |Origin { batch, written_us, .. }: &Origin| {
-            *written_us > alive_us && records.get(batch).is_none_or(|record| *written_us > record.written_us)
-        };
-        let may_count = hidden.iter().any(is_later);
+        let may_count = hidden.iter().any(|origin| {
+            let is_alive = origin.written_us > alive_us;
+            records.get(&origin.batch).map_or(is_alive, |record| {
+                // It may have come to count since the heads were looked at.
+                record.counting(origin.batch) == Some(*origin) || is_alive && origin.written_us > record.written_us
+            })
+        });
         let name = |origin: &Origin| format!("{}{}{}", origin.batch, origin.written_us, origin.token);
         let attempts = hidden.iter().map(name).collect();
         Ok(Pending { attempts, may_count })

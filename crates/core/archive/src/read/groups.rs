@@ -111,16 +111,17 @@ async fn groups_of(
     if let Some(keys) = query.keys.clone() {
         return Ok(of_keys(store, query, &keys));
     }
-    let bodies = !query.prunes_by_head();
-    let found = in_groups(store.clone(), query.clone(), What { bodies, older }).await?;
-    if bodies {
-        return Ok(found);
-    }
-    let fetched = found.and_then(move |heads| {
-        let (store, query) = (store.clone(), query.clone());
-        async move { fetch_parts(store.as_ref(), &query, &heads).await }
-    });
-    Ok(fetched.boxed())
+    let bodies = if query.prunes_by_head() { Bodies::Later } else { Bodies::AtOnce };
+    in_groups(store, query, bodies, older).await
+}
+
+/// When bodies of chunks are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bodies {
+    AtOnce,
+    /// After the heads of a group, of which most may be left out.
+    Later,
+    Never,
 }
 
 /// The groups of the heads that a query looks at.
@@ -128,10 +129,10 @@ pub(crate) async fn groups_of_heads(
     store: Arc<dyn Store>,
     query: &Arc<Query>,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
-    in_groups(store, query.clone(), HEADS).await
+    in_groups(store, query.clone(), Bodies::Never, HEADS.older).await
 }
 
-/// The chunks of these keys, which are whole tiles, in groups.
+/// The chunks of these keys, which are whole tiles, in groups. The read has looked at the heads of all that it covers.
 fn of_keys(
     store: Arc<dyn Store>,
     query: Arc<Query>,
@@ -141,7 +142,10 @@ fn of_keys(
     let (runs, keys) = (tile_runs(keys), keys.clone());
     let fetch = move |run: Range<usize>| {
         let (store, query, keys) = (store.clone(), query.clone(), keys.clone());
-        async move { fetch_tiles(store.as_ref(), &query, &keys[run], &[]).await }
+        async move {
+            let parts = fetch_tiles(store.as_ref(), &query, &keys[run], &[]).await?;
+            query.visible_or_begin_again(parts).await
+        }
     };
     stream::iter(runs).map(fetch).buffered(AT_ONCE).boxed()
 }
@@ -171,8 +175,10 @@ fn place(key: &ChunkKey) -> (SliceId, Tile) {
 async fn in_groups(
     store: Arc<dyn Store>,
     query: Arc<Query>,
-    what: What,
+    bodies: Bodies,
+    older: bool,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
+    let what = What { bodies: bodies == Bodies::AtOnce, older };
     let shared = query.shared_scan.as_ref().filter(|_| what.bodies).and_then(|scan| scan.take(what.older));
     let begin = Grouping {
         chunks: match shared {
@@ -198,8 +204,17 @@ async fn in_groups(
                     }
                 }
                 if !late {
-                    grouping.taken = group.last().map(|part| place(&part.chunk.key)).or(grouping.taken);
-                    return Ok(Some((query.visible(query.pass_over(group)), grouping)));
+                    let end = group.last().map(|part| place(&part.chunk.key));
+                    group = query.visible(query.pass_over(group));
+                    if bodies == Bodies::Later {
+                        group = fetch_parts(store.as_ref(), &query, &group).await?;
+                        late = query.is_late(&group).await?;
+                        group = query.visible(group);
+                    }
+                    if !late {
+                        grouping.taken = end.or(grouping.taken);
+                        return Ok(Some((group, grouping)));
+                    }
                 }
                 let slices = match &query.visible {
                     Some(visible) => {
@@ -302,7 +317,7 @@ pub(crate) async fn fetch_parts(store: &dyn Store, query: &Query, heads: &[Parse
 
 /// The chunks of these keys, which a scan of heads has found, parsed and in order, without those the query does not touch. Where
 /// one of them is gone, its rows lie in other chunks of its tile by now: all that the tile holds comes instead, as one state of
-/// it. `sizes` are those of the bodies, or empty where they are not known.
+/// it, with batches perhaps that were not there before. `sizes` are those of the bodies, or empty where they are not known.
 pub(crate) async fn fetch_tiles(
     store: &dyn Store,
     query: &Query,
@@ -328,8 +343,7 @@ pub(crate) async fn fetch_tiles(
         at_once = (FETCH_BYTES / mean.max(1)).clamp(1, FETCH_CHUNKS);
         fetched.push_all(chunks)?;
     }
-    let parts = read_again(store, query, fetched.parts, changed, true).await?;
-    query.visible_now(query.pass_over(parts)).await
+    Ok(query.pass_over(read_again(store, query, fetched.parts, changed, true).await?))
 }
 
 /// Tiles of which older versions may count, since rows of newer ones do not.

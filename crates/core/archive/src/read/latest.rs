@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use hashbrown::HashMap;
 
 use crate::dataset::Dataset;
-use crate::error::Result;
+use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
 use crate::memory::Held;
@@ -21,6 +21,7 @@ use crate::read::newest::table_bytes;
 use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Identity, Query};
+use crate::read::slices::slices_in;
 use crate::read::{ReadStream, stream_of};
 use crate::request::{Place, ReadRequest};
 use crate::time_axis::{When, place_rows, whens};
@@ -53,16 +54,19 @@ impl Dataset {
         let by_key = matches!(request.place, Place::Keys(_)) && by == frame.cell_columns()?;
         let newest_first = by_key && request.ids.is_none() && versions_share_time(&frame);
         // Every column that decides is decoded beside those asked for.
-        let inner = this.query(&ReadRequest { columns: Some(decoded(&frame, &query, &by)), ..request }).await?;
-        let mut newest = Newest::new(inner.clone(), by);
-        if newest_first {
-            backwards(this.store_arc(), &inner, &mut newest).await?;
+        let inner = ReadRequest { columns: Some(decoded(&frame, &query, &by)), ..request };
+        let newest = if newest_first {
+            let (planned, begun) = futures::join!(this.replan_unseeing(&inner), this.begin_read());
+            backwards(this.store_arc(), planned?.seeing(begun?.jointly()), by).await?
         } else {
+            let inner = this.query(&inner).await?;
+            let mut newest = Newest::new(inner.clone(), by);
             let mut rows = crate::read::stream(this.store_arc(), inner).await?;
             while let Some(batch) = rows.try_next().await? {
                 newest.push(batch)?;
             }
-        }
+            newest
+        };
         let (batches, held) = newest.finish(&query)?;
         let schema = query.schema.clone();
         let rows = batches.into_iter().map(move |rows| {
@@ -245,21 +249,44 @@ fn gathered(
     Ok(pieces)
 }
 
-/// Reads slices from the newest backwards until every key asked for has its row.
-async fn backwards(store: Arc<dyn Store>, query: &Arc<Query>, newest: &mut Newest) -> Result<()> {
-    let mut pending: Vec<Cell> = query.keys_in_cell.keys().copied().collect();
-    pending.sort_unstable();
-    for slice in query.slices.iter().rev() {
-        let mut open = Vec::new();
-        for cells in pending.chunks(CELLS_AT_ONCE) {
-            open.extend(search_slice(&store, query, *slice, cells, newest).await?);
+/// Reads slices from the newest backwards until every key asked for has its row. Where a batch ended so late that rows of it may have been
+/// missed, it begins again, and knows what had ended by then in the slices that it has searched.
+async fn backwards(store: Arc<dyn Store>, query: Query, by: Vec<usize>) -> Result<Newest> {
+    let query = Arc::new(query);
+    let mut slices = query.slices.clone();
+    let mut looked_from = None;
+    let mut cells: Vec<Cell> = query.keys_in_cell.keys().copied().collect();
+    cells.sort_unstable();
+    'again: loop {
+        let mut newest = Newest::new(query.clone(), by.clone());
+        let mut pending = cells.clone();
+        for slice in slices.iter().copied().rev() {
+            if let Some(visible) = &query.visible {
+                visible.set_complete(looked_from.is_some_and(|from| from <= slice));
+            }
+            let mut open = Vec::new();
+            for cells in pending.chunks(CELLS_AT_ONCE) {
+                match (search_slice(&store, &query, slice, cells, &mut newest).await, &query.visible) {
+                    (Err(ArchiveError::ReadRace { .. }), Some(visible)) if visible.is_late() => {
+                        let first = query.frame.spec.window_near(query.frame.spec.slice_ticks(slice).0);
+                        let windows = (first.max(query.windows.0), query.windows.1).into();
+                        let scan = Scan { windows, ..query.scan(vec![], false) };
+                        visible.look_ahead_jointly(store.as_ref(), &[(&query.frame, scan)]).await?;
+                        looked_from = Some(slice);
+                        // A batch that ended meanwhile may have made slices.
+                        slices = slices_in(store.as_ref(), &query.frame, query.windows).await?;
+                        continue 'again;
+                    }
+                    (searched, _) => open.extend(searched?),
+                }
+            }
+            pending = open;
+            if pending.is_empty() {
+                break;
+            }
         }
-        pending = open;
-        if pending.is_empty() {
-            break;
-        }
+        return Ok(newest);
     }
-    Ok(())
 }
 
 /// The keys of one cell that have been found, with the tick of each.
@@ -281,12 +308,9 @@ async fn search_slice(
         bodies: false,
         older: true,
     };
-    let mut heads: Vec<Chunk> = store.scan(&query.frame.dataset, scan.clone()).await?.try_concat().await?;
-    if query.decides_late(&heads).await? {
-        heads = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;
-    }
+    let heads: Vec<Chunk> = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;
     let mut by_cell: BTreeMap<Cell, Vec<ParsedChunk>> = BTreeMap::new();
-    for part in query.visible_now(query.pass_over(touched(query, heads)?)).await? {
+    for part in query.visible_or_begin_again(query.pass_over(touched(query, heads)?)).await? {
         by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);
     }
     // Newest last, so that they are popped first.
@@ -302,7 +326,8 @@ async fn search_slice(
         if fetch.is_empty() {
             break;
         }
-        let mut parts = fetch_parts(store.as_ref(), query, &fetch).await?;
+        let parts = fetch_parts(store.as_ref(), query, &fetch).await?;
+        let mut parts = query.visible_or_begin_again(parts).await?;
         while let Some(cell) = parts.first().map(|part| part.chunk.key.tile.cell) {
             let end = parts.iter().position(|part| part.chunk.key.tile.cell != cell).unwrap_or(parts.len());
             let rest = parts.split_off(end);

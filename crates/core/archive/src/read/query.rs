@@ -178,7 +178,18 @@ impl Query {
         parts
     }
 
-    /// As [`Self::visible`], of parts of tiles that the read comes by by themselves.
+    /// As [`Self::visible`], of parts that were fetched after their heads were seen, of which some may have been replaced meanwhile by others.
+    ///
+    /// # Errors
+    /// [`Visibility::begin_again`] where a batch in these ended so late that the read may have missed rows of it.
+    pub(crate) async fn visible_or_begin_again(&self, parts: Vec<ParsedChunk>) -> Result<Vec<ParsedChunk>> {
+        match &self.visible {
+            Some(visible) if self.is_late(&parts).await? => visible.begin_again(&self.frame),
+            _ => Ok(self.visible(parts)),
+        }
+    }
+
+    /// As [`Self::visible`], of tiles that need not show batches as of one moment.
     pub(crate) async fn visible_now(&self, parts: Vec<ParsedChunk>) -> Result<Vec<ParsedChunk>> {
         if let Some(visible) = &self.visible {
             let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;

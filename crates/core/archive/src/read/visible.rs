@@ -52,7 +52,7 @@ pub(crate) struct Visibility {
     late_us: i64,
     state: RwLock<State>,
     hides: AtomicBool,
-    /// Whether reads of several datasets share it: then all of them look ahead together.
+    /// Whether who reads returns nothing before all is read, perhaps of several datasets: then all of it begins again where it is late.
     joint: bool,
     late: AtomicBool,
 }
@@ -151,9 +151,38 @@ impl Visibility {
         }
     }
 
-    /// From here on, batches that the read meets for the first time are left out.
-    pub(crate) fn complete(&self) {
-        self.state_mut().complete = true;
+    /// A read has looked at the heads of all that it covers. What it meets for the first time from here on ended after that, and is left
+    /// out; where a batch in the heads ended so `late` that the read may have missed some of it, it is to look at them again.
+    ///
+    /// # Errors
+    /// As [`Self::begin_again`], where it is late and shares this with others.
+    pub(crate) fn looked_at_all(&self, frame: &Frame, late: bool) -> Result<()> {
+        match (self.joint, late) {
+            (false, _) => {
+                self.complete();
+                Ok(())
+            }
+            (true, false) => Ok(()),
+            (true, true) => self.begin_again(frame),
+        }
+    }
+
+    /// Ends a read that is late. It begins again where it has returned nothing.
+    ///
+    /// # Errors
+    /// [`ArchiveError::ReadRace`], always.
+    pub(crate) fn begin_again<T>(&self, frame: &Frame) -> Result<T> {
+        self.late.store(true, Ordering::Release);
+        Err(ArchiveError::ReadRace { dataset: frame.spec.name.clone() })
+    }
+
+    /// Whether batches that the read meets for the first time from here on are left out: where it has looked at all heads before.
+    pub(crate) fn set_complete(&self, complete: bool) {
+        self.state_mut().complete = complete;
+    }
+
+    fn complete(&self) {
+        self.set_complete(true);
     }
 
     /// Looks at the heads of all that `scan` covers, whatever slices there are by now, and decides about every batch that has ended
@@ -170,8 +199,7 @@ impl Visibility {
         taken: Option<(SliceId, Tile)>,
     ) -> Result<Vec<SliceId>> {
         if self.joint {
-            self.late.store(true, Ordering::Release);
-            return Err(ArchiveError::ReadRace { dataset: frame.spec.name.clone() });
+            return self.begin_again(frame);
         }
         let before = self.take_in_superseded().await?;
         self.look_at_heads(store, frame, scan, taken, &before).await?;
@@ -180,12 +208,18 @@ impl Visibility {
         slices_in(store, frame, scan.windows.outer()).await
     }
 
-    /// As [`Self::look_ahead`], for several reads that share this and have returned nothing. None of them is at work meanwhile.
+    /// As [`Self::look_ahead`], for reads that share this, one or several, and have returned nothing. None of them is at work meanwhile.
     ///
     /// # Errors
     /// A damaged record; the engine.
     pub(crate) async fn look_ahead_jointly(&self, store: &dyn Store, reads: &[(&Frame, Scan)]) -> Result<()> {
         let before = self.take_in_superseded().await?;
+        {
+            // What an earlier look has found may have ended since.
+            let mut state = self.state_mut();
+            state.chosen.clear();
+            state.later.clear();
+        }
         let looks = reads.iter().map(|(frame, scan)| self.look_at_heads(store, frame, scan, None, &before));
         futures::future::try_join_all(looks).await?;
         self.late.store(false, Ordering::Release);
@@ -193,7 +227,7 @@ impl Visibility {
         Ok(())
     }
 
-    /// Whether one of the reads that share this ended because of a batch that ended so late that the read may have missed rows of it.
+    /// Whether a read ended to begin again, because a batch ended so late that the read may have missed rows of it.
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Acquire)
     }
@@ -360,32 +394,44 @@ impl State {
     }
 }
 
+/// What a read knows of attempts as it begins.
+pub(crate) struct Beginning {
+    dataset: Dataset,
+    began: Instant,
+    late_us: i64,
+    superseded: KnownSuperseded,
+}
+
+impl Beginning {
+    /// For one read.
+    pub(crate) fn alone(self) -> Arc<Visibility> {
+        self.visibility(false)
+    }
+
+    /// For reads that return nothing before all of them have ended. Those of several datasets of a group show the same batches.
+    pub(crate) fn jointly(self) -> Arc<Visibility> {
+        self.visibility(true)
+    }
+
+    fn visibility(self, joint: bool) -> Arc<Visibility> {
+        let Self { dataset, began, late_us, superseded: KnownSuperseded { batches: superseded, unsettled, .. } } = self;
+        let (chosen, later, fresh, looked_up) = Default::default();
+        let state = RwLock::new(State { superseded, unsettled, chosen, later, fresh, looked_up, complete: false });
+        let (hides, late) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Visibility { dataset, began, late_us, state, hides, joint, late })
+    }
+}
+
 impl Dataset {
     /// What a read that begins now knows of attempts.
+    pub(crate) async fn begin_read(&self) -> Result<Beginning> {
+        let (dataset, began, late_us) = (self.clone(), Instant::now(), self.clock().about_now_us() - LATE_US);
+        Ok(Beginning { dataset, began, late_us, superseded: self.superseded().await? })
+    }
+
+    /// As [`Self::begin_read`], for one read.
     pub(crate) async fn visibility(&self) -> Result<Arc<Visibility>> {
-        self.visibility_of(false).await
-    }
-
-    /// What reads of several datasets of the group that begin now know of attempts, so that all show the same batches.
-    pub(crate) async fn joint_visibility(&self) -> Result<Arc<Visibility>> {
-        self.visibility_of(true).await
-    }
-
-    async fn visibility_of(&self, joint: bool) -> Result<Arc<Visibility>> {
-        let (began, late_us) = (Instant::now(), self.clock().about_now_us() - LATE_US);
-        let KnownSuperseded { batches: superseded, unsettled, .. } = self.superseded().await?;
-        let (chosen, later, fresh) = (HashMap::new(), HashSet::new(), HashSet::new());
-        let state = RwLock::new(State {
-            superseded,
-            unsettled,
-            chosen,
-            later,
-            fresh,
-            looked_up: HashMap::new(),
-            complete: false,
-        });
-        let (hides, late) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Arc::new(Visibility { dataset: self.clone(), began, late_us, state, hides, joint, late }))
+        Ok(self.begin_read().await?.alone())
     }
 
     /// The records of those of the batches that have one.

@@ -8,7 +8,7 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use arrow_select::concat::concat_batches;
 use async_trait::async_trait;
 use bytes::Bytes;
-use chronotile_archive::{Archive, Dataset, ReadRequest, Result, WriteOptions, WriteReport};
+use chronotile_archive::{Archive, Dataset, ReadRequest, ReadStream, Result, WriteOptions, WriteReport};
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore, Synchronous};
 use chronotile_store::{
@@ -130,7 +130,15 @@ pub fn input(batches: impl IntoIterator<Item = RecordBatch>) -> Vec<std::result:
 }
 
 pub async fn read(dataset: &Dataset, request: ReadRequest) -> Result<RecordBatch> {
-    let stream = dataset.read(request).await?;
+    whole(dataset.read(request).await?).await
+}
+
+/// The newest row of each cell that is asked for.
+pub async fn latest(dataset: &Dataset, request: ReadRequest) -> Result<RecordBatch> {
+    whole(dataset.latest(request, None).await?).await
+}
+
+async fn whole(stream: ReadStream) -> Result<RecordBatch> {
     let schema = stream.schema();
     let batches: Vec<RecordBatch> = stream.try_collect().await?;
     for batch in &batches {

@@ -1,8 +1,10 @@
 //! What was asked of the batches of one history, and what readers may see by it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int64Type, TimestampMicrosecondType, UInt64Type};
 use arrow_array::{Array, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use tokio::time::Instant;
 
@@ -52,10 +54,8 @@ fn hour_of(at: usize) -> i64 {
 
 /// The note of a row by its text.
 fn note_of(text: &str) -> &str {
-    match text.len().checked_sub(LONG) {
-        Some(end) if text.as_bytes()[end..].iter().all(|byte| *byte == b'x') => &text[..end],
-        _ => text,
-    }
+    static TAIL: LazyLock<String> = LazyLock::new(|| "x".repeat(LONG));
+    text.strip_suffix(TAIL.as_str()).unwrap_or(text)
 }
 
 /// What the ids of a batch begin with.
@@ -106,17 +106,36 @@ impl Seen {
         let x = x.as_any().downcast_ref::<Float64Array>().unwrap();
         let notes = notes.as_any().downcast_ref::<StringArray>().unwrap();
         for (row, id) in ids.into_iter().enumerate() {
-            let text = notes.value(row);
-            let note = note_of(text);
-            assert_eq!(note.contains("long"), note.len() < text.len(), "a note was cut off: {note}");
-            let name = note.split('-').next().unwrap_or_default();
-            let at = (id - if versions { 0 } else { number_of(name) * 1_000 }) as usize;
-            assert!(at < 6, "row {id} is not of the batch of its note {note}");
-            let written = (hour_of(at) * HOUR, at as i64 % 3, Written::of(note).version);
-            assert_eq!((t.value(row), tags[row], x.value(row)), written, "row {id} of {note} is not as it was written");
-            let twice = self.0.entry(name.to_owned()).or_default().insert((dataset, at), note.into());
-            assert!(twice.is_none(), "row {id} of dataset {dataset} comes twice: {twice:?} and {note}");
+            let note = note_of(notes.value(row));
+            assert_eq!(x.value(row), Written::of(note).version, "row {id} of {note} is not as it was written");
+            let t = t.value(row);
+            assert_eq!(t % HOUR, 0, "row {id} of {note} is not as it was written");
+            self.enter_row(dataset, (id, t, tags[row], notes.value(row)), HOUR, versions);
         }
+    }
+
+    /// Enters rows of a dataset, as [`Self::enter`], from counts of them by window, id, tag and note. Windows are so long.
+    pub fn enter_counts(&mut self, dataset: usize, counts: &RecordBatch, window: i64, versions: bool) {
+        let integers = |at: usize| counts.column(at).as_primitive::<Int64Type>().values().to_vec();
+        let windows = counts.column(0).as_primitive::<TimestampMicrosecondType>().values();
+        let (ids, tags, notes) = (integers(1), integers(2), counts.column(3).as_string::<i32>());
+        for (row, count) in counts.column(4).as_primitive::<UInt64Type>().values().iter().enumerate() {
+            assert_eq!(*count, 1, "row {} of {} is counted {count} times", ids[row], note_of(notes.value(row)));
+            self.enter_row(dataset, (ids[row], windows[row], tags[row], notes.value(row)), window, versions);
+        }
+    }
+
+    /// Enters a row of which the time is known to be in the window that begins at `t`.
+    fn enter_row(&mut self, dataset: usize, (id, t, tag, text): (i64, i64, i64, &str), window: i64, versions: bool) {
+        let note = note_of(text);
+        assert_eq!(note.contains("long"), note.len() < text.len(), "a note was cut off: {note}");
+        let name = note.split('-').next().unwrap_or_default();
+        let at = (id - if versions { 0 } else { number_of(name) * 1_000 }) as usize;
+        assert!(at < 6, "row {id} is not of the batch of its note {note}");
+        let written = (hour_of(at) * HOUR / window * window, at as i64 % 3);
+        assert_eq!((t, tag), written, "row {id} of {note} is not as it was written");
+        let twice = self.0.entry(name.to_owned()).or_default().insert((dataset, at), note.into());
+        assert!(twice.is_none(), "row {id} of dataset {dataset} comes twice: {twice:?} and {note}");
     }
 
     /// Rows of all batches by id, where only the newest of each are read.
@@ -336,18 +355,77 @@ impl Model {
         assert!(left.is_empty(), "{} sees rows of no batch: {left:?}", look.who);
     }
 
+    /// Ids of all rows of the batches that there are. Of other batches some call begins later.
+    pub fn ids(&self, versions: bool) -> Vec<i64> {
+        let of = |first: i64| first..first + 6;
+        if versions {
+            of(0).collect()
+        } else {
+            self.names().iter().flat_map(|name| of(number_of(name) * 1_000)).collect()
+        }
+    }
+
+    /// Each set of states that a reader may have seen batches in; `None` where they are many.
+    fn sets<'a>(&self, states: &'a [Vec<State>]) -> Option<Vec<Vec<&'a State>>> {
+        let mut sets: Vec<Vec<&State>> = vec![vec![]];
+        for states in states {
+            let with = |set: &Vec<_>, state| set.iter().copied().chain([state]).collect::<Vec<_>>();
+            sets = sets.iter().flat_map(|set| states.iter().map(move |state| with(set, state))).collect();
+            if sets.len() > SETS {
+                return None;
+            }
+        }
+        Some(sets)
+    }
+
+    /// Holds the number of rows that a reader was told against what it may have been told, where no slice is dropped.
+    pub fn judge_number(&self, look: &Look, seen: u64) {
+        let mut numbers: BTreeSet<usize> = [0].into();
+        for name in self.names() {
+            let rows = |state: &State| look.places(0..state.written.as_ref().map_or(0, |written| written.size)).count();
+            let own: BTreeSet<usize> = self.states(&name, look).iter().map(rows).collect();
+            numbers = numbers.iter().flat_map(|sum| own.iter().map(move |rows| sum + rows)).collect();
+        }
+        assert!(numbers.contains(&(seen as usize)), "{} counts {seen} rows, of {numbers:?}, by {look:?}", look.who);
+    }
+
+    /// Holds the newest row of each tag against what a reader may have seen, where no slice is dropped and rows have no versions. All
+    /// rows of a tag are of one time: the newest is the last.
+    pub fn judge_latest(&self, look: &Look, seen: &Seen) {
+        let names = self.names();
+        let states: Vec<Vec<State>> = names.iter().map(|name| self.states(name, look)).collect();
+        let Some(sets) = self.sets(&states) else { return };
+        let found: BTreeMap<usize, (i64, Arc<str>)> = seen
+            .0
+            .iter()
+            .flat_map(|(name, rows)| rows.iter().map(move |(place, note)| (place.1, number_of(name), note.clone())))
+            .map(|(at, number, note)| (at % 3, (number * 1_000 + at as i64, note)))
+            .collect();
+        let last = |set: &Vec<&State>| {
+            let mut last: BTreeMap<usize, (i64, Arc<str>)> = BTreeMap::new();
+            for (name, written) in
+                names.iter().zip(set).filter_map(|(name, state)| Some((name, state.written.as_ref()?)))
+            {
+                for (_, at) in look.places(0..written.size) {
+                    let row = (number_of(name) * 1_000 + at as i64, written.note.clone());
+                    let newest = last.entry(at % 3).or_insert_with(|| row.clone());
+                    *newest = row.max(newest.clone());
+                }
+            }
+            last
+        };
+        assert!(
+            sets.iter().any(|set| last(set) == found),
+            "{} sees {found:?} as the newest of each tag, and may see one of each of {states:?}, by {look:?}",
+            look.who,
+        );
+    }
+
     /// Holds the newest versions that a reader saw against those of what it may have seen of each batch.
     pub fn judge_newest(&self, look: &Look, seen: &Seen) {
         let (beside, newest) = (self.beside_a_drop(look), seen.newest());
         let states: Vec<Vec<State>> = self.names().iter().map(|name| self.states(name, look)).collect();
-        let mut sets: Vec<Vec<&State>> = vec![vec![]];
-        for states in &states {
-            let with = |set: &Vec<_>, state| set.iter().copied().chain([state]).collect::<Vec<_>>();
-            sets = sets.iter().flat_map(|set| states.iter().map(move |state| with(set, state))).collect();
-            if sets.len() > SETS {
-                return;
-            }
-        }
+        let Some(sets) = self.sets(&states) else { return };
         assert!(
             sets.iter().any(|set| self.fits(set, look, beside, &newest)),
             "{} sees {newest:?} as the newest, and may see one of each of {states:?}, by {look:?}",
