@@ -36,7 +36,7 @@ pub struct IndexBuildReport {
     pub tiles_read: u64,
     /// Tiles in built windows whose part of the index stayed as it was.
     pub tiles_kept: u64,
-    /// Tiles left out, damaged or of too many values: they are read directly.
+    /// Tiles left out: damaged, of too many values, or with rows that did not count: they are read directly.
     pub tiles_left_out: u64,
     /// Rows read.
     pub rows: u64,
@@ -57,7 +57,7 @@ pub struct IndexStatus {
     pub ticks: Option<(i64, i64)>,
     /// Tiles indexed.
     pub tiles: u64,
-    /// Tiles left out, damaged or of too many values.
+    /// Tiles left out: damaged, of too many values, or with rows that did not count.
     pub tiles_left_out: u64,
     /// Rows counted.
     pub rows: u64,

@@ -19,8 +19,9 @@ impl Dataset {
         let frame = this.frame();
         let mut tiles = Vec::new();
         let mut slices = Vec::new();
-        let changes = this.change_token().await?;
+        let token = this.change_token().await?;
         for slice in this.slices().await? {
+            let changes = format!("{token}{}", this.retired_text(slice).await?);
             let found = this.store().statistics(&frame.dataset, slice).await?;
             slices.push(this.slice_info(&frame, slice, &found, &changes));
             tiles.extend(own_tiles(&frame, slice, &found).cloned());

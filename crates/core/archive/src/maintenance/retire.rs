@@ -87,9 +87,10 @@ impl Dataset {
         let mut retired = Vec::new();
         let token = self.change_token().await?;
         for slice in slices {
+            let dropped = self.retired_text(slice).await?;
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
             // Looked up after the tiles: what these hold counts by now, or is pending.
-            let changes = format!("{token}{}", self.pending(frame, slice).await?.attempts);
+            let changes = format!("{token}{dropped}{}", self.pending(frame, slice).await?.attempts);
             retired.push(self.slice_infos(frames, slice, &tiles, &changes));
         }
         Ok(by_dataset(frames, retired))
@@ -176,18 +177,20 @@ impl Dataset {
     async fn drop_slice(&self, frames: &[Frame], closed: &Closed, slice: SliceId, print: Option<u128>) -> Result<Fate> {
         let frame = &frames[0];
         for _ in 0..LOOKS {
+            // Looked at first: a drop by another one after this is noticed.
+            let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
+                return Ok(Fate::Opened);
+            };
+            let dropped = self.retired_text(slice).await?;
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
             // Whoever takes chunks away says so before: where these are gone, this is another.
             let (token, unchanged) = self.unchanged().await?;
             let pending = if print.is_some() { self.pending(frame, slice).await? } else { Pending::default() };
-            let changes = format!("{token}{}", pending.attempts);
+            let changes = format!("{token}{dropped}{}", pending.attempts);
             let infos = self.slice_infos(frames, slice, &tiles, &changes);
             if pending.may_count || print.is_some_and(|print| print != infos[0].fingerprint) {
                 return Ok(Fate::Changed);
             }
-            let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
-                return Ok(Fate::Opened);
-            };
             let before = vec![record, self.note_retired(frame, slice).await?, unchanged];
             let when = DropSlice { holding: Some(tiles), before };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
@@ -262,6 +265,13 @@ impl Dataset {
             Some((slice, _)) => Err(ArchiveError::SliceRetired { dataset: home.name.clone(), slice: *slice }),
             None => Ok(()),
         }
+    }
+
+    /// When a slice was last dropped, as text; none where it never was. Otherwise a slice that was empty, filled and dropped would be taken
+    /// for one that was empty all the while, though somebody has read what it held.
+    pub(crate) async fn retired_text(&self, slice: SliceId) -> Result<String> {
+        let retired = self.retired_since(BTreeSet::from([slice]), i64::MIN).await?;
+        Ok(retired.get(&slice).map_or_else(String::new, i64::to_string))
     }
 
     /// Records that a slice is dropped, should later rows make it begin anew.
@@ -392,8 +402,8 @@ fn limit_of(frames: &[Frame], limit: RetireLimit) -> Result<Instant> {
     })
 }
 
-/// Tells what slices hold apart: it differs as soon as one has another chunk. With the token of changes it differs also where a
-/// batch came and was removed in between, whose rows somebody may have read.
+/// Tells what slices hold apart: it differs as soon as one has another chunk. With what `changes` tells it differs also where a batch came
+/// and was removed in between, or the slice was dropped, and somebody may have read those rows.
 pub(crate) fn fingerprint(tiles: &[TileStatistics], changes: &str) -> u128 {
     let mut bytes = Vec::with_capacity(tiles.len() * 36 + changes.len());
     bytes.extend_from_slice(changes.as_bytes());
