@@ -322,7 +322,7 @@ class IndexInfo:
     tiles: int
     """Tiles indexed."""
     tiles_left_out: int
-    """Tiles that are not indexed, because they are damaged or have too many values; they are read directly."""
+    """Tiles that are read directly: damaged ones, with too many values, or with rows that did not count when they were indexed."""
     rows: int
     """Rows counted."""
     values: int
@@ -348,7 +348,7 @@ class IndexBuildReport:
     tiles_kept: int
     """Tiles of built windows whose index entries did not change."""
     tiles_left_out: int
-    """Tiles that are not indexed, because they are damaged or have too many values."""
+    """Tiles that are not indexed, because they are damaged, have too many values or rows that did not count."""
     rows: int
     """Rows read."""
     bytes: int
