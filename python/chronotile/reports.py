@@ -322,7 +322,7 @@ class IndexInfo:
     tiles: int
     """Tiles indexed."""
     tiles_left_out: int
-    """Tiles that are read directly: damaged ones, with too many values, or with rows that did not count when they were indexed."""
+    """Tiles that are read directly: damaged, of too many values, or with rows that did not count when it was built."""
     rows: int
     """Rows counted."""
     values: int

@@ -350,6 +350,12 @@ def test_columns_named_as_the_result_names_its_own_are_refused() -> None:
             assert question("job_id").num_rows == 1
 
 
+@pytest.mark.parametrize("columns", [{"columns": "uzer"}, {"columns": "user", "aggregates": {"uzer": "max"}}])
+def test_unknown_columns_of_groups_are_refused_with_the_nearest(done: jobs.Jobs, columns: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match='no column "uzer"; did you mean user'):
+        done.group_by(**columns)
+
+
 def test_percentiles_that_are_refused(done: jobs.Jobs) -> None:
     assert done.percentiles("run_s").column_names == ["count", "p50", "p90", "p99"]
     assert done.percentiles("run_s", user="nobody").to_pylist() == [{"count": 0, "p50": None, "p90": None, "p99": None}]

@@ -181,7 +181,7 @@ def parse_head(data: bytes, cell: int, window: int, chunk: str) -> Head:
 
 def width_of(kind: pa.DataType) -> int:
     """Width in bytes of a fixed type."""
-    return kind.bit_width // 8
+    return int(kind.bit_width) // 8
 
 
 def number_of(kind: pa.DataType) -> str | None:
@@ -195,7 +195,7 @@ def number_of(kind: pa.DataType) -> str | None:
 
 def is_var(kind: pa.DataType) -> bool:
     """Whether values of this type differ in length."""
-    return pa.types.is_string(kind) or pa.types.is_binary(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def bits(data: bytes, count: int) -> list[bool]:

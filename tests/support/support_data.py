@@ -38,10 +38,9 @@ def run_cli(*arguments: object, code: int = 0) -> str:
 
 def separation_deg(ra: np.ndarray, dec: np.ndarray, ra_center: float, dec_center: float) -> np.ndarray:
     """Angular distance by the haversine formula, all in degrees."""
-    ra, dec, ra_center, dec_center = (np.radians(angle) for angle in (ra, dec, ra_center, dec_center))
-    squares = np.sin((dec - dec_center) / 2) ** 2
-    squares += np.cos(dec) * np.cos(dec_center) * np.sin((ra - ra_center) / 2) ** 2
-    return np.degrees(2 * np.arcsin(np.minimum(1.0, np.sqrt(squares))))
+    a, d, a_center, d_center = (np.radians(angle) for angle in (ra, dec, ra_center, dec_center))
+    squares = np.sin((d - d_center) / 2) ** 2 + np.cos(d) * np.cos(d_center) * np.sin((a - a_center) / 2) ** 2
+    return np.asarray(np.degrees(2 * np.arcsin(np.minimum(1.0, np.sqrt(squares)))))
 
 
 def _bits(column: pa.Array) -> pa.Array:

@@ -146,5 +146,5 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 def meets(value: Any, comparison: str, wanted: Any) -> bool:
     """Whether a value meets a condition, as plain Python has it; None meets none but that it is missing."""
     if comparison == "exists":
-        return (value is not None) == wanted
-    return value is not None and _COMPARISONS[comparison](value, wanted)
+        return (value is not None) == bool(wanted)
+    return value is not None and bool(_COMPARISONS[comparison](value, wanted))

@@ -46,10 +46,16 @@ def generated(count: int, *, days: int = 10, first: int = 1, seed: int = 7) -> p
     lengths = rng.integers(2, 200, size=count)
     run = np.repeat(np.arange(count), lengths)[:count]
     runs = int(run[-1]) + 1
-    pick = lambda choices: rng.integers(0, choices, size=runs)[run]  # noqa: E731
+
+    def pick(choices: int) -> np.ndarray:
+        return rng.integers(0, choices, size=runs)[run]
+
     submitted = FIRST + np.sort(rng.integers(0, days * DAY, size=runs))[run] + np.arange(count)
     status = np.array(["done", "failed", "cancelled"])[(rng.random(count) * 1.3).astype(int)]
-    text = lambda prefix, numbers: pa.array(np.char.add(prefix, numbers.astype("U6")))  # noqa: E731
+
+    def text(prefix: str, numbers: np.ndarray) -> pa.Array:
+        return pa.array(np.char.add(prefix, numbers.astype("U6")))
+
     return pa.table(
         {
             "job_id": np.arange(first, first + count),

@@ -124,7 +124,7 @@ def die_when_done(step: str) -> None:
             die()
         write(kept, event, **fields)
 
-    journal.Journal.write = writing  # type: ignore[method-assign]
+    journal.Journal.write = writing  # type: ignore[assignment, method-assign]
 
 
 def main() -> None:
