@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arrow_array::{Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array};
 use bytes::Bytes;
@@ -421,6 +422,35 @@ async fn a_builder_that_is_cut_off_leaves_its_windows_to_others() {
     check(&dataset).await;
     let request = ReadRequest { predicates: vec![notes(&["failed"])], ..ReadRequest::default() };
     assert_eq!(dataset.explain(&request, Some(&[])).await.unwrap().chunks_read, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_builder_that_lost_its_windows_stores_nothing() {
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&memory, spec()).await;
+    create_indexes(&dataset).await;
+    write(&dataset, &some_rows(6, 500, 5_000), named("a")).await.unwrap();
+    let slow = |call: Call<'_>| {
+        let puts = call.commit.into_iter().flat_map(|commit| &commit.before);
+        let ends = puts.into_iter().any(|put| put.key.starts_with("index/"));
+        if ends { Decision::Delay(Duration::from_millis(2_500)) } else { Decision::Pass }
+    };
+    let slow: Arc<dyn Store> = Arc::new(Faulty::new(memory.clone(), slow));
+    let slow = open(&slow, "records").await;
+    // Windows of one slice, which a builder is at together: it puts them after its leases have run out.
+    let (name, time) = (Some("by_note_tag".to_owned()), between(0, 2 * HOUR));
+    let options = IndexBuildOptions { name, time, lease_s: 1, ..IndexBuildOptions::default() };
+    let (late, report) = futures::join!(slow.build_indexes(&options, None), async {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        write(&dataset, &some_rows(7, 500, 5_000), named("b")).await.unwrap();
+        dataset.build_indexes(&options, None).await.unwrap()
+    });
+    let late = late.unwrap();
+    assert_eq!((late.windows_built, late.windows_elsewhere, report.windows_built), (0, 2, 2), "{late:?} {report:?}");
+    let request = ReadRequest { time: between(0, 2 * HOUR), ..ReadRequest::default() };
+    let used = dataset.explain(&request, Some(&["note".to_owned()])).await.unwrap();
+    assert_eq!((used.tiles_indexed, used.tiles_read), (used.tiles, 0), "{used:?}");
+    check(&dataset).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,8 @@
 //! In every other history the batches are those of a group of two datasets, and are written to both. In every other one their rows are
 //! versions of the same records, of which the older are parted from the newest. In some, old slices are retired; in others they are
 //! moved elsewhere: read, kept, and dropped if they hold what was read still. In every other one there is an index, which two processes
-//! build, and readers count rows by it or leave out tiles.
+//! build, and readers count rows by it or leave out tiles. In a third a process copies the archive to another one, whose readers see whole
+//! batches all the while, and in the end what the source has.
 //!
 //! What readers see is held against what they may see ([`model`]). A batch is whole or not there, in both datasets of a group where these
 //! are read together, but for slices that were dropped. The state that a reader sees of it is one
@@ -34,10 +35,11 @@ use arrow_array::types::UInt64Type;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
 use arrow_select::concat::concat_batches;
 use chronotile_archive::{
-    Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, Group, IndexBuildOptions, Place, Predicate,
-    ReadRequest, RetireLimit, SliceInfo, WriteOptions,
+    Archive, ArchiveError, Comparison, ConsolidateOptions, CopyOptions, Dataset, Group, IndexBuildOptions, Place,
+    Predicate, ReadRequest, RetireLimit, SliceInfo, WriteOptions,
 };
-use chronotile_store::Outcome;
+use chronotile_memory::MemoryStore;
+use chronotile_store::{Outcome, Store};
 use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule, SliceId, SliceOwner};
 use futures::future::BoxFuture;
 use tokio::time::Instant;
@@ -195,6 +197,9 @@ struct History {
     shared: bool,
     versions: bool,
     indexed: bool,
+    /// What the archive is copied to, where it is.
+    copy: Option<Arc<MemoryStore>>,
+    began: Instant,
     old: Old,
     /// Slices that end before are old.
     hour: i64,
@@ -205,12 +210,22 @@ struct History {
 }
 
 impl History {
-    async fn open(&self, who: &'static str) -> Handle {
+    /// The archive as a process reaches it, which goes by a clock of its own.
+    fn archive(&self, url: &str, store: Arc<dyn Store>) -> Archive {
         let skew_us = self.chance.below(240_000_000) as i64 - 120_000_000;
-        let (world, link) = (self.world.clone(), Link::of(&self.world, who));
-        let bits = self.world.clone();
-        let archive =
-            Archive::on("simulated:", link).in_simulation(move || world.now_us() + skew_us, move || bits.id_bits());
+        let (clock, bits) = (self.world.clone(), self.world.clone());
+        Archive::on(url, store).in_simulation(move || clock.now_us() + skew_us, move || bits.id_bits())
+    }
+
+    fn source(&self, who: &'static str) -> Archive {
+        self.archive("simulated:", Link::of(&self.world, who))
+    }
+
+    async fn open(&self, who: &'static str) -> Handle {
+        self.handle(&self.source(who)).await
+    }
+
+    async fn handle(&self, archive: &Archive) -> Handle {
         match self.grouped {
             false => Handle::One(archive.dataset("records").await.unwrap()),
             true => Handle::Two(archive.group("both").await.unwrap()),
@@ -442,6 +457,56 @@ impl History {
         self.look_by(By::Tags, handle, "z").await;
     }
 
+    /// Copies the archive from time to time, and looks at the copy. It shows whole batches, each as it was at some time.
+    async fn copier(&self, rounds: u64) {
+        let Some(target) = &self.copy else { return };
+        for _ in 0..rounds {
+            self.idle(300).await;
+            let (source, target) = (self.source("c"), self.archive("copy:", target.clone()));
+            let options = CopyOptions { passes_max: 1 + self.chance.below(3) as u32, ..CopyOptions::default() };
+            let patience = self.patience(3, 600);
+            self.world.note("c", || "copies".into());
+            match tokio::time::timeout(patience, source.copy_to(&target, options, None)).await {
+                Ok(Err(error)) => assert!(error.outcome() != Outcome::Refused, "c cannot copy: {error}"),
+                Ok(Ok(report)) => assert!(report.datasets.iter().all(|dataset| dataset.ok()), "{report:?}"),
+                Err(_) => assert!(patience < HANGS, "a copy never ends"),
+            }
+            self.world.note("c", || "ends".into());
+            if !target.dataset_names().await.unwrap().is_empty() {
+                self.look_at_copy(&target, self.began).await;
+            }
+        }
+    }
+
+    /// Holds what readers of the copy see against what was there since some time.
+    async fn look_at_copy(&self, target: &Archive, began: Instant) {
+        let handle = self.handle(target).await;
+        for dataset in 0..handle.datasets().len() {
+            let request = ReadRequest { history: self.versions, ..ReadRequest::default() };
+            let rows = read(&handle.datasets()[dataset], request).await.unwrap();
+            let mut seen = Seen::default();
+            seen.enter(dataset, &rows, self.versions);
+            let look = Look {
+                who: "copy",
+                datasets: vec![dataset],
+                hours: 0..i64::MAX,
+                began,
+                ended: Instant::now(),
+                but: None,
+            };
+            self.model.judge(&look, &seen);
+        }
+    }
+
+    /// Copies the archive once nothing fails: then the copy has what it has.
+    async fn copy_last(&self) {
+        let Some(target) = &self.copy else { return };
+        let (began, target) = (Instant::now(), self.archive("copy:", target.clone()));
+        let report = self.source("z").copy_to(&target, CopyOptions::default(), None).await.unwrap();
+        assert!(report.datasets.iter().all(|dataset| dataset.ok() && dataset.caught_up), "{report:?}");
+        self.look_at_copy(&target, began).await;
+    }
+
     /// How long a process that drops slices lives where it dies.
     fn drop_patience(&self) -> Duration {
         self.patience(3, if self.world.is_one_step() { 400 } else { 15_000 })
@@ -610,7 +675,7 @@ async fn run(history: &Arc<History>) {
     // Each process is a task of its own, so that one that waits costs the others nothing.
     let (one, other, seconds) = (own(alone), own(alone), history.chance.below(2) * 2);
     let (second_reader, of) = (own(alone), || history.clone());
-    let (a, b, r, s, t, k, d, e, i, j) = (of(), of(), of(), of(), of(), of(), of(), of(), of(), of());
+    let (a, b, r, s, t, k, d, e, i, j, c) = (of(), of(), of(), of(), of(), of(), of(), of(), of(), of(), of());
     let builds = if history.indexed { 4 } else { 0 };
     let processes = [
         tokio::spawn(async move { a.writer("a", 6, None).await }),
@@ -623,6 +688,7 @@ async fn run(history: &Arc<History>) {
         tokio::spawn(async move { e.dropper("e", seconds).await }),
         tokio::spawn(async move { i.indexer("i", builds).await }),
         tokio::spawn(async move { j.indexer("j", builds).await }),
+        tokio::spawn(async move { c.copier(4).await }),
     ];
     for process in processes {
         if let Err(error) = process.await {
@@ -646,10 +712,12 @@ async fn run(history: &Arc<History>) {
     if history.indexed {
         history.index_last(&last).await;
     }
+    history.copy_last().await;
     history.drop_last(&last).await;
     history.look(&last, "z").await;
     if history.old != Old::Stay {
         verify(history, &last).await;
+        history.copy_last().await;
     }
     history.model.judge_counts(last.datasets().len());
 }
@@ -699,10 +767,23 @@ fn history(seed: u64, note_calls: bool) -> Ran {
             *kept.lock().unwrap() = Some(world.clone());
             let (grouped, versions, indexed) = (chance.below(2) == 0, chance.below(2) == 0, chance.below(2) == 0);
             let (reads, shared) = (Mutex::default(), seed % 4 >= 2);
+            let copy = (chance.below(3) == 0).then(Arc::default);
             let old = [Old::Stay, Old::Go, Old::Move, Old::Move][chance.below(4) as usize];
             let (hour, model) = (2 + 2 * chance.below(2) as i64, Model::new(Slices { shared: grouped && shared }));
-            let history =
-                Arc::new(History { grouped, shared, versions, indexed, old, hour, world, model, chance, reads });
+            let history = Arc::new(History {
+                grouped,
+                shared,
+                versions,
+                indexed,
+                copy,
+                began: Instant::now(),
+                old,
+                hour,
+                world,
+                model,
+                chance,
+                reads,
+            });
             run(&history).await;
             *history.reads.lock().unwrap()
         })
