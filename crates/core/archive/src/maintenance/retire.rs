@@ -207,7 +207,7 @@ impl Dataset {
 
     /// The attempts of which a slice holds rows that do not count, where the end of an attempt changes nothing that a drop compares.
     async fn pending(&self, frame: &Frame, slice: SliceId) -> Result<Pending> {
-        if !self.puts_unclaimed() {
+        if !self.fence().needs_closing() {
             return Ok(Pending::default());
         }
         let windows = Windows::ALL;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field};
@@ -19,10 +19,10 @@ use chronotile_store::{
     RecordPut, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{Instant, SliceId};
-use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 use crate::common::*;
+use crate::interposed::{Action, Interposed};
 
 fn memory() -> Arc<dyn Store> {
     Arc::new(MemoryStore::new())
@@ -280,81 +280,6 @@ async fn a_copy_out_of_a_file_cut_off_at_any_call_loses_and_doubles_nothing() {
     cut_off_everywhere(source, false, 9).await;
 }
 
-type Action = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
-
-/// A store that does something else before the call of one number.
-struct Interposed {
-    inner: Arc<dyn Store>,
-    at: u64,
-    calls: AtomicU64,
-    action: Action,
-}
-
-impl std::fmt::Debug for Interposed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Interposed").finish_non_exhaustive()
-    }
-}
-
-impl Interposed {
-    async fn next(&self) {
-        if self.calls.fetch_add(1, Ordering::SeqCst) == self.at {
-            (self.action)().await;
-        }
-    }
-}
-
-#[async_trait]
-impl Store for Interposed {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    fn with_options(&self, options: &CallOptions) -> StoreResult<Arc<dyn Store>> {
-        self.inner.with_options(options)
-    }
-    fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
-        // A view would not be counted: these tests run on an engine that needs none.
-        assert!(self.inner.with_visibility(visibility).is_none());
-        None
-    }
-    async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> StoreResult<()> {
-        self.next().await;
-        self.inner.commit(dataset, commit).await
-    }
-    async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> StoreResult<BoxStream<'static, StoreResult<Vec<Chunk>>>> {
-        self.next().await;
-        self.inner.scan(dataset, scan).await
-    }
-    async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> StoreResult<Vec<Chunk>> {
-        self.next().await;
-        self.inner.fetch(dataset, keys).await
-    }
-    async fn record(&self, key: &str) -> StoreResult<Option<Bytes>> {
-        self.next().await;
-        self.inner.record(key).await
-    }
-    async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> StoreResult<Vec<Record>> {
-        self.next().await;
-        self.inner.records(prefix, after, limit).await
-    }
-    async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<()> {
-        self.next().await;
-        self.inner.create_slice(dataset, slice).await
-    }
-    async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> StoreResult<()> {
-        self.next().await;
-        self.inner.drop_slice(dataset, slice, when).await
-    }
-    async fn slices(&self, dataset: &DatasetRef) -> StoreResult<Vec<SliceId>> {
-        self.next().await;
-        self.inner.slices(dataset).await
-    }
-    async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> StoreResult<Vec<TileStatistics>> {
-        self.next().await;
-        self.inner.statistics(dataset, slice).await
-    }
-}
-
 /// What may happen on the source between two calls of a copy.
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -420,7 +345,7 @@ async fn interposed(event: Event, update: bool, on_target: bool, at: u64) -> boo
         })
     });
     let inner = if on_target { target.clone() } else { source.clone() };
-    let busy: Arc<dyn Store> = Arc::new(Interposed { inner, at, calls: AtomicU64::new(0), action });
+    let busy = Interposed::at(inner, at, action);
     let (from, to) = if on_target { (source.clone(), busy) } else { (busy, target.clone()) };
     let context = format!("{event:?} update={update} on_target={on_target} at={at}");
     let report = copy_all(&from, &to).await.unwrap_or_else(|error| panic!("{context}: {error}")).datasets.remove(0);
@@ -709,7 +634,7 @@ async fn a_second_copy_into_the_dataset_ends_the_first() {
         let (from, to) = (from.clone(), to.clone());
         Box::pin(async move { drop(copy_one(&from, &to).await) })
     });
-    let busy: Arc<dyn Store> = Arc::new(Interposed { inner: source.clone(), at: 9, calls: AtomicU64::new(0), action });
+    let busy = Interposed::at(source.clone(), 9, action);
     let error = copy_all(&busy, &target).await.unwrap_err();
     assert!(matches!(error, ArchiveError::CopyRace { .. }), "{error}");
     assert_equal(&source, &target, "by the second").await;

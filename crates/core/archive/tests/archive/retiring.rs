@@ -261,8 +261,14 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
         };
         for options in [named("a"), replacing("a"), named("b")] {
             let error = cut(options.clone()).await.unwrap_err();
-            assert!(matches!(error, ArchiveError::SliceRetired { .. }), "{error}");
-            assert_eq!(error.outcome(), Outcome::LostRace);
+            match error.outcome() {
+                // The slice went while the chunks of one commit were being put.
+                Outcome::Unknown => assert!(!store.capabilities().atomic_commits, "{error}"),
+                outcome => {
+                    assert!(matches!(error, ArchiveError::SliceRetired { .. }), "{error}");
+                    assert_eq!(outcome, Outcome::LostRace);
+                }
+            }
             assert!(dataset.write(input((0..2).map(part)), tight(options.clone())).await.unwrap().stored);
             assert_eq!(count(&dataset).await, 80_000);
             let info = dataset.batch(options.batch.as_deref().unwrap()).await.unwrap().unwrap();
