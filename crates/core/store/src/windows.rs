@@ -27,6 +27,14 @@ impl Windows {
         Self { first: ranges[0], others }
     }
 
+    /// These windows alone, in any order; neighbours come into one range.
+    pub fn each(windows: impl IntoIterator<Item = Window>) -> Self {
+        let mut windows: Vec<_> = windows.into_iter().collect();
+        windows.sort_unstable();
+        windows.dedup();
+        Self::of(windows.chunk_by(|a, b| a.0.checked_add(1) == Some(b.0)).map(|run| (run[0], run[run.len() - 1])))
+    }
+
     /// One window.
     pub fn one(window: Window) -> Self {
         Self { first: (window, window), others: Vec::new() }
@@ -98,6 +106,14 @@ mod tests {
         let (first, last) = Windows::NONE.outer();
         assert!(first > last && !Windows::NONE.contains(first) && Windows::NONE.is_empty());
         assert_eq!(Windows::ALL.count(), 1 << 32);
+    }
+
+    #[test]
+    fn single_windows_come_into_ranges() {
+        let each = |numbers: &[i32]| Windows::each(numbers.iter().map(|number| Window(*number)));
+        assert_eq!(each(&[5, 4, 9, 5, 10, 2]), windows(&[(2, 2), (4, 5), (9, 10)]));
+        assert_eq!(each(&[i32::MAX, i32::MIN]), windows(&[(i32::MIN, i32::MIN), (i32::MAX, i32::MAX)]));
+        assert_eq!(each(&[]), Windows::NONE);
     }
 
     #[test]

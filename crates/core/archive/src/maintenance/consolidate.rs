@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chronotile_chunk::Origin;
-use chronotile_store::{Chunk, ChunkKey, TileStatistics};
+use chronotile_store::{Chunk, ChunkKey, StoreError, TileStatistics};
 use chronotile_types::{SliceId, Tile};
 
 use crate::LOG;
@@ -92,12 +92,7 @@ impl Dataset {
         for (slice, kind, tiles) in work {
             for tiles in per_commit(&tiles) {
                 let (to, found) = ((slice, kind), (&mut report, &mut strays));
-                match tiles {
-                    [large] if large.bytes > BYTES_PER_COMMIT => {
-                        self.consolidate_large(&frame, to, large.tile, &options, found).await?;
-                    }
-                    tiles => self.consolidate_tiles(&frame, to, tiles, &options, found).await?,
-                }
+                self.consolidate_run(&frame, to, tiles, &options, found).await?;
                 done += tiles.len() as u64;
                 if let Some(progress) = progress {
                     progress(done, total);
@@ -139,6 +134,34 @@ impl Dataset {
             }
         }
         Ok(work)
+    }
+
+    /// Consolidates the tiles of a run. Where the engine cannot read one of them, the others are done all the same.
+    async fn consolidate_run(
+        &self,
+        frame: &Frame,
+        to: (SliceId, Kind),
+        tiles: &[Load],
+        options: &ConsolidateOptions,
+        (report, strays): (&mut ConsolidateReport, &mut Strays),
+    ) -> Result<()> {
+        let found = (&mut *report, &mut *strays);
+        let done = match tiles {
+            [large] if large.bytes > BYTES_PER_COMMIT => {
+                self.consolidate_large(frame, to, large.tile, options, found).await
+            }
+            tiles => self.consolidate_tiles(frame, to, tiles, options, found).await,
+        };
+        match (done, tiles) {
+            (Err(error), [tile]) => report.failed.push(TileFailure::of(tile.tile, error)?),
+            (Err(error), tiles) if is_of_a_tile(&error) => {
+                for tile in tiles.chunks(1) {
+                    Box::pin(self.consolidate_run(frame, to, tile, options, (&mut *report, &mut *strays))).await?;
+                }
+            }
+            (done, _) => done?,
+        }
+        Ok(())
     }
 
     async fn consolidate_tiles(
@@ -276,14 +299,19 @@ impl Dataset {
 impl TileFailure {
     /// Why a tile cannot be rewritten; the error itself where it is not of the tile alone.
     fn of(tile: Tile, error: ArchiveError) -> Result<Self> {
-        let of_the_tile = match &error {
-            ArchiveError::Damaged { .. }
-            | ArchiveError::Encode { .. }
-            | ArchiveError::Compute { .. }
-            | ArchiveError::Request { .. } => true,
-            error => is_of_the_rows(error),
-        };
-        if of_the_tile { Ok(Self { tile, reason: error.to_string() }) } else { Err(error) }
+        if is_of_a_tile(&error) { Ok(Self { tile, reason: error.to_string() }) } else { Err(error) }
+    }
+}
+
+/// Whether what failed says nothing of other tiles.
+fn is_of_a_tile(error: &ArchiveError) -> bool {
+    match error {
+        ArchiveError::Damaged { .. }
+        | ArchiveError::Encode { .. }
+        | ArchiveError::Compute { .. }
+        | ArchiveError::Request { .. }
+        | ArchiveError::Store(StoreError::Corrupt { .. }) => true,
+        error => is_of_the_rows(error),
     }
 }
 

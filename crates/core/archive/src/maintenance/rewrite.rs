@@ -1,12 +1,11 @@
 //! Chunks of a tile as fewer, or without the rows of one batch: what takes their place, and its commit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow_select::take::{take, take_record_batch};
 use chronotile_chunk::{Body, Columns, Origin};
-use chronotile_store::{Cells, Chunk, ChunkKey, Commit, Scan, StoreError};
+use chronotile_store::{Cells, Chunk, ChunkKey, Commit, Scan, StoreError, Windows};
 use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
 use futures::{StreamExt, TryStreamExt};
 use xxhash_rust::xxh3::xxh3_128;
@@ -90,7 +89,7 @@ impl Rewrite {
 }
 
 impl Dataset {
-    /// The chunks of some tiles of a slice, of one kind.
+    /// The chunks of some tiles of a slice, of one kind. No others are held, whatever else the slice has.
     pub(super) async fn chunks_of(
         &self,
         frame: &Frame,
@@ -98,18 +97,32 @@ impl Dataset {
         tiles: &BTreeSet<Tile>,
         (bodies, kind): (bool, Kind),
     ) -> Result<Vec<Chunk>> {
-        let mut cells: Vec<_> = tiles.iter().map(|tile| tile.cell).collect();
-        cells.sort_unstable();
+        let mut cells: Vec<_> = tiles.iter().map(|tile| (tile.cell, tile.cell)).collect();
         cells.dedup();
-        let windows = tiles.iter().map(|tile| tile.window);
-        let (Some(first), Some(last)) = (windows.clone().min(), windows.max()) else { return Ok(vec![]) };
-        let ranges: Arc<[_]> = cells.into_iter().map(|cell| (cell, cell)).collect();
-        let (cells, older) = (Cells::Ranges(ranges), kind == Kind::Older);
-        let scan = Scan { slices: vec![slice], cells, windows: (first, last).into(), bodies, older };
-        let scanned = self.store().scan(&frame.dataset, scan).await?.map_err(ArchiveError::from);
-        let mut chunks: Vec<Chunk> = scanned.try_concat().await?;
-        chunks.retain(|chunk| tiles.contains(&chunk.key.tile) && Kind::of(chunk.key.id) == kind);
-        Ok(chunks)
+        let older = kind == Kind::Older;
+        // Older versions come with all that their tiles have: their bodies are fetched alone.
+        let scan = Scan {
+            slices: vec![slice],
+            cells: Cells::Ranges(cells.into()),
+            windows: Windows::each(tiles.iter().map(|tile| tile.window)),
+            bodies: bodies && !older,
+            older,
+        };
+        let mut groups = self.store().scan(&frame.dataset, scan).await?;
+        let mut chunks: Vec<Chunk> = Vec::new();
+        while let Some(mut group) = groups.try_next().await? {
+            group.retain(|chunk| tiles.contains(&chunk.key.tile) && Kind::of(chunk.key.id) == kind);
+            chunks.append(&mut group);
+        }
+        if !(bodies && older) {
+            return Ok(chunks);
+        }
+        let mut whole = Vec::with_capacity(chunks.len());
+        for heads in chunks.chunks(FETCH_CHUNKS) {
+            let keys = heads.iter().map(|chunk| chunk.key).collect();
+            whole.append(&mut self.store().fetch(&frame.dataset, keys).await?);
+        }
+        Ok(whole)
     }
 
     /// Commits rewrites, all at once or, where the engine cannot, those of each partition; where it does not take one of them, or

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, Place, ReadRequest};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Chunk, Commit, Store};
+use chronotile_store::{Chunk, Commit, Decision, Faulty, Store, StoreError};
 use chronotile_types::{Cell, ChunkId, DamageKind};
 
 use crate::common::*;
@@ -232,4 +232,43 @@ async fn consolidation_names_a_damaged_tile_and_rewrites_the_others() {
     }
     assert_sound(&dataset).await;
     assert_eq!(read_all(&dataset).await.num_rows(), 24);
+}
+
+/// A chunk that the engine knows of and cannot read.
+#[tokio::test]
+async fn a_tile_that_the_engine_cannot_read_is_named_and_the_others_are_consolidated() {
+    let (store, folder) = sqlite();
+    let dataset = filled(&store).await;
+    let file = rusqlite::Connection::open(folder.path().join("archive.db")).unwrap();
+    assert_eq!(file.execute("DELETE FROM chunks_records_0 WHERE chunk = 1", []).unwrap(), 1);
+    let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+    assert_eq!((report.tiles, report.failed.len()), (2, 1), "{report:?}");
+    assert!(report.failed[0].reason.contains("restore it from a copy"), "{}", report.failed[0].reason);
+    let error = dataset.verify(None).await.unwrap_err();
+    assert_eq!(error.to_string(), report.failed[0].reason);
+}
+
+#[tokio::test]
+async fn a_tile_that_the_engine_refuses_is_named_and_the_others_are_consolidated() {
+    for in_steps in [false, true] {
+        let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let dataset = filled(&memory).await;
+        let refused = chunks(memory.as_ref(), &placed()).await.swap_remove(0).key.tile;
+        let picky: Arc<dyn Store> = Arc::new(Faulty::new(memory.clone(), move |call| {
+            let puts = call.commit.is_some_and(|commit| commit.put.iter().any(|chunk| chunk.key.tile == refused));
+            let what = || "a chunk".to_owned();
+            match puts {
+                true => {
+                    Decision::FailBefore(StoreError::TooLarge { what: what(), bytes: 2, bytes_max: 1, engine: "test" })
+                }
+                false => Decision::Pass,
+            }
+        }));
+        let picky = if in_steps { Arc::new(Weakened::stepwise(picky)) } else { picky };
+        let report = open(&picky, "records").await.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        assert_eq!((report.tiles, report.failed.len()), (2, 1), "{report:?}");
+        assert_eq!(report.failed[0].tile, refused);
+        assert!(report.failed[0].reason.contains("write smaller records"), "{}", report.failed[0].reason);
+        assert_sound(&dataset).await;
+    }
 }

@@ -11,7 +11,7 @@ use chronotile_archive::{
     Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate, ReadRequest,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::Store;
+use chronotile_store::{Metered, Operation, Store};
 use chronotile_types::{CellRule, DatasetSpec, MergeRule};
 use futures::TryStreamExt;
 
@@ -312,5 +312,69 @@ async fn the_newest_of_every_id_is_charged_before_it_is_held() {
             }
         }
         assert_eq!(memory.bytes(), 0, "all of it is given back");
+    }
+}
+
+/// Text that hardly shrinks.
+fn noise(seed: i64, bytes: usize) -> String {
+    let mut state = seed as u64 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b' ' + ((state >> 57) % 95) as u8)
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+/// Consolidation holds what it rewrites, not what lies beside it: tiles between those that it rewrites, and the newest versions in
+/// a tile of which it rewrites the older ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn consolidation_reads_no_chunks_that_stay() {
+    let (sqlite, _folder) = sqlite();
+    for below in [Arc::new(MemoryStore::new()) as Arc<dyn Store>, sqlite] {
+        let metered = Arc::new(Metered::new(below));
+        let store: Arc<dyn Store> = metered.clone();
+        let latest = MergeRule::Latest { version: Some("version".into()) };
+        let dataset = create(&store, DatasetSpec { windows_per_slice: 24, ..documents(latest) }).await;
+        let read = || {
+            let of = |operation| metered.snapshot().iter().find(|each| each.operation == operation).unwrap().bytes;
+            of(Operation::Scan) + of(Operation::Fetch)
+        };
+        let rows = |window: i64, ids: std::ops::Range<i64>, version: i64| {
+            let row = |id: i64| (window * HOUR + id, id, version, noise(id + version * 77_777, 600));
+            batch_of(&ids.map(row).collect::<Vec<_>>())
+        };
+        // Large tiles that one write leaves as they are to be, between small ones that two writes make.
+        for window in 1..5 {
+            write(&dataset, &rows(window, window * 10_000..window * 10_000 + 3_000, 1), named(&window.to_string()))
+                .await
+                .unwrap();
+        }
+        for (window, id) in [(0, 0), (0, 20), (5, 40), (5, 60)] {
+            write(&dataset, &rows(window, id..id + 20, 1), named(&format!("{window}-{id}"))).await.unwrap();
+        }
+        let before = read();
+        let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        assert_eq!((report.tiles, &report.failed[..]), (2, &[][..]));
+        let took = read() - before;
+        assert!(took < 400_000, "{took} bytes were read for 80 rows of 600");
+
+        // Few older versions in a large tile.
+        let parting = || ConsolidateOptions { older_min: Some(1), ..ConsolidateOptions::default() };
+        // A tile is rewritten once its chunks are small in the mean.
+        for version in 2..4 {
+            for part in 0..16 {
+                let first = 10_000 + part * 3;
+                let batch = format!("version {version}, part {part}");
+                write(&dataset, &rows(1, first..first + 3, version), named(&batch)).await.unwrap();
+            }
+            dataset.consolidate(parting(), None).await.unwrap();
+        }
+        let older = dataset.info().await.unwrap();
+        let before = read();
+        let report = dataset.consolidate(parting(), None).await.unwrap();
+        assert_eq!((report.tiles, report.chunks_before, report.chunks_after), (1, 2, 1), "{older:?}");
+        let took = read() - before;
+        assert!(took < 400_000, "{took} bytes were read for 96 rows of 600");
+        assert_sound(&dataset).await;
     }
 }
