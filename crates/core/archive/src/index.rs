@@ -32,6 +32,7 @@ use lease::{Lease, held};
 use record::Built;
 
 pub(crate) use kept::Kept;
+pub(crate) use record::segment_name;
 pub use report::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
 
 /// How long others keep off a window whose index is removed.

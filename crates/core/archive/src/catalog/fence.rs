@@ -31,7 +31,7 @@ const FRESH: Duration = Duration::from_secs(10);
 pub(crate) const WAIT: Duration = Duration::from_secs(12);
 
 /// The record's key.
-const KEY: &str = "retiring";
+pub(crate) const KEY: &str = "retiring";
 
 /// Slices of datasets, each with the token of who closed or drops it.
 type Slices = BTreeMap<String, BTreeMap<i32, String>>;

@@ -39,7 +39,7 @@ fn member(name: &str, group: &str) -> DatasetSpec {
     }
 }
 
-async fn survey(store: &Arc<dyn Store>) -> Group {
+pub async fn survey(store: &Arc<dyn Store>) -> Group {
     let archive = archive(store);
     for name in NAMES {
         archive.create(member(name, "survey"), true).await.unwrap();
@@ -48,7 +48,7 @@ async fn survey(store: &Arc<dyn Store>) -> Group {
 }
 
 /// Rows for each dataset; those of different datasets have the same ids, times and tags.
-fn tables(note: &str, hours: i64) -> Vec<(&'static str, RecordBatch)> {
+pub fn tables(note: &str, hours: i64) -> Vec<(&'static str, RecordBatch)> {
     vec![
         ("objects", spread_rows(0, 25, hours, note)),
         ("sources", spread_rows(0, 40, hours, note)),
@@ -56,7 +56,7 @@ fn tables(note: &str, hours: i64) -> Vec<(&'static str, RecordBatch)> {
     ]
 }
 
-async fn write_all(
+pub async fn write_all(
     group: &Group,
     tables: Vec<(&'static str, RecordBatch)>,
     options: WriteOptions,

@@ -1,16 +1,22 @@
 //! What verification finds beyond damaged chunks: lost rows, chunks of no batch, damaged catalog records.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_array::StringArray;
 use bytes::Bytes;
-use chronotile_archive::{Archive, ArchiveError, ConsolidateOptions, Dataset, IndexBuildOptions, VerifyReport};
+use chronotile_archive::{
+    Archive, ArchiveError, ConsolidateOptions, CopyOptions, Dataset, IndexBuildOptions, RetireLimit, VerifyReport,
+};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Chunk, Commit, Decision, DropSlice, Expect, Faulty, Record, RecordPut, Store, StoreError};
-use chronotile_types::BatchId;
+use chronotile_store::{
+    CLOCK_KEY, Chunk, Commit, Decision, DropSlice, Expect, Faulty, Record, RecordPut, Store, StoreError,
+};
+use chronotile_types::{BatchId, Instant};
 
 use crate::common::*;
+use crate::groups;
 
 async fn consolidated(store: &Arc<dyn Store>) -> Dataset {
     let dataset = create(store, spec()).await;
@@ -175,32 +181,71 @@ async fn put_record(store: &Arc<dyn Store>, key: &str, value: Option<Bytes>) {
     store.commit(&placed(), Commit { before: vec![put], ..Commit::default() }).await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_flipped_byte_of_a_catalog_record_is_found() {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let dataset = consolidated(&store).await;
-    dataset.set_retention(Some("3650d".parse().unwrap())).await.unwrap();
-    dataset.create_index("tags", &["tag".to_owned()]).await.unwrap();
-    dataset.build_indexes(&IndexBuildOptions::default(), None).await.unwrap();
-    dataset.remove_batch("4").await.unwrap();
-    let mut all = vec![];
-    for prefix in ["dataset/records", "batch/records/", "part/records/", "index/records/"] {
-        let found = records(&store, prefix).await;
-        assert!(!found.is_empty(), "there is no record {prefix}");
-        all.extend(found.into_iter().take(2));
+/// Flips bits of every record that the store has: verification names the record. Returns the kinds of records.
+async fn assert_every_flip_is_found(store: &Arc<dyn Store>, dataset: &Dataset) -> BTreeSet<String> {
+    let mut of_kind: BTreeMap<String, Vec<Record>> = BTreeMap::new();
+    let own = format!("dataset/{}", dataset.spec().name);
+    let of_others = |key: &str| key == CLOCK_KEY || key.starts_with("dataset/") && key != own;
+    for record in records(store, "").await.into_iter().filter(|record| !of_others(&record.key)) {
+        let (kind, rest) = record.key.split_once('/').unwrap_or((&record.key, ""));
+        // The pages of a list are not kept as its head is.
+        let depth = rest.split('/').count();
+        of_kind.entry(format!("{kind} {depth}")).or_default().push(record);
     }
-    for record in all {
-        for place in 0..record.value.len() {
+    for record in of_kind.values().flat_map(|records| records.iter().take(2)) {
+        for place in (0..record.value.len()).step_by(1 + record.value.len() / 40) {
             let mut bad = record.value.to_vec();
             bad[place] ^= 1 << (place % 8);
-            put_record(&store, &record.key, Some(bad.into())).await;
+            put_record(store, &record.key, Some(bad.into())).await;
             let report = dataset.verify(None).await.unwrap();
             let named = report.records.iter().any(|damaged| damaged.key == record.key);
             assert!(named && !report.ok(), "{} byte {place}: {:?}", record.key, report.records);
         }
-        put_record(&store, &record.key, Some(record.value)).await;
+        put_record(store, &record.key, Some(record.value.clone())).await;
     }
-    assert_sound(&dataset).await;
+    assert_sound(dataset).await;
+    of_kind.into_keys().collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flipped_bit_of_any_catalog_record_is_found() {
+    let mut kinds = BTreeSet::new();
+    for stepwise in [false, true] {
+        let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let store = if stepwise { Arc::new(Weakened::stepwise(memory)) } else { memory };
+        create(&store, spec()).await;
+        archive(&store).drop_dataset("records").await.unwrap();
+        let dataset = consolidated(&store).await;
+        dataset.set_retention(Some("3650d".parse().unwrap())).await.unwrap();
+        dataset.create_index("tags", &["tag".to_owned()]).await.unwrap();
+        dataset.build_indexes(&IndexBuildOptions::default(), None).await.unwrap();
+        write(&dataset, &spread_rows(1_000, 60, 2, "4"), replacing("4")).await.unwrap();
+        dataset.remove_batch("3").await.unwrap();
+        write(&dataset, &spread_rows(2_000, 60, 6, "late"), named("late")).await.unwrap();
+        dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
+        // A write that was cut off.
+        let cut: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), |call| {
+            let ends = |commit: &Commit| commit.put.is_empty() && !commit.before.is_empty() || !commit.after.is_empty();
+            match call.commit.is_some_and(ends) {
+                true => Decision::FailBefore(StoreError::Unavailable { engine: "test", reason: "cut off".into() }),
+                false => Decision::Pass,
+            }
+        }));
+        let parts = (0..2).map(|i| spread_rows(i * 40_000, 40_000, 6, "cut"));
+        open(&cut, "records").await.write(input(parts), tight(named("cut"))).await.unwrap_err();
+        kinds.append(&mut assert_every_flip_is_found(&store, &dataset).await);
+
+        let target: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        archive(&store).copy_to(&archive(&target), CopyOptions::default(), None).await.unwrap();
+        kinds.append(&mut assert_every_flip_is_found(&target, &open(&target, "records").await).await);
+    }
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let group = groups::survey(&store).await;
+    groups::write_all(&group, groups::tables("a", 2), named("a")).await.unwrap();
+    kinds.append(&mut assert_every_flip_is_found(&store, &group.datasets()[0]).await);
+    let expected = "batch 2, copy 1, dataset 1, group 1, index 2, intent 2, part 3, posting 3, retired 2, retiring 1, superseded 1, \
+                    superseded 2";
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>().join(", "), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
