@@ -162,6 +162,17 @@ RANGE = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}
 DAY = [("start", "2026-01-01"), ("end", "2026-01-02")]
 
 
+def test_the_values_asked_for_are_tags_times_times(tmp_path: Path) -> None:
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--max-points", "1000") as service:
+        points = [{"tag": f"t{number}", "time": "2026-01-01", "value": 1} for number in range(20)]
+        assert service.ask("POST", "/v1/points", {"define": "true"}, {"points": points}).status == 200
+        times = [("time", f"{1_767_225_600_000_000_000 + number}") for number in range(51)]
+        fit = asked(service, "/v1/at", [("match", "t*"), *times[:50]])
+        assert (fit.status, len(fit.json["rows"])) == (200, 1_000)
+        answer = asked(service, "/v1/at", [("match", "t*"), *times])
+        assert (answer.status, answer.error["kind"]) == (413, "too-large")
+
+
 def test_limits_hold_for_tags_times_targets(service: Service) -> None:
     every = [("match", "t*")]
     times = [("time", f"{1_767_225_600_000_000_000 + number}") for number in range(1_600)]

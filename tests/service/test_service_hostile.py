@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -191,6 +192,38 @@ def test_idle_connections_make_room_for_those_that_ask(tmp_path: Path) -> None:
         assert _figure(service, "connections") <= 16
         assert _figure(service, "connections_closed_total") >= 24
         assert len(idle + half) == 40
+
+
+def _few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Lets the tests open more files than the service may."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[1], 4096), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.usefixtures("many_files")
+def test_the_default_holds_where_few_files_may_be_open(tmp_path: Path) -> None:
+    with (
+        Service(tmp_path / "plant.db", tmp_path / "log", "--client-time", "60s", limits=_few_files) as service,
+        contextlib.ExitStack() as open_connections,
+    ):
+        # The system takes some more than the service does, until it comes to them.
+        for _ in range(1_100):
+            open_connections.enter_context(_send(service, ""))
+        for _ in range(20):
+            assert service.ask("GET", "/health").status == 200
+        assert _figure(service, "connections") < 1_024
+        assert _figure(service, "connections_closed_total") >= 100
+        refused = [line for line in service.log() if "could not be accepted" in str(line)]
+        assert not refused
+    with pytest.raises(AssertionError, match="ulimit -n"):
+        Service(tmp_path / "plant.db", tmp_path / "log", "--max-connections", "2000", limits=_few_files)
 
 
 def test_busy_connections_are_kept_and_a_new_one_is_told_to_come_back(tmp_path: Path) -> None:
@@ -528,6 +561,21 @@ def test_streams_that_are_silent_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
     now[0] += 20
     guard.admit({"steady": (6, 10)}, bound, "it")
     assert len(guard) == 1
+
+
+def test_long_names_of_streams_take_no_more_memory_than_short_ones() -> None:
+    guard = limits.FloodGuard()
+    bound = Limits(documents_per_s=1.0, period_s=10.0)
+    tracemalloc.start()
+    for number in range(200):
+        guard.admit({f"{number:>06}" * 20_000: (6, 1)}, bound, "it")
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(guard) == 200
+    assert held < MIB
+    with pytest.raises(ct.BusyError, match="exceeds its limit"):
+        guard.admit({f"{7:>06}" * 20_000: (6, 1)}, bound, "it")
+    guard.admit({f"{7:>06}" * 20_000 + "x": (6, 1)}, bound, "it")
 
 
 def test_more_streams_than_can_be_counted_are_put_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ class Service:
         line = self.process.stdout.readline()
         found = re.fullmatch(r"listening on (https?://\S+)\n", line)
         if found is None:
-            self.process.wait(30)
+            self.process.communicate(timeout=30)
             raise AssertionError(f"the service did not start: {line!r}\n{log.read_text()}")
         self.url = found[1]
 

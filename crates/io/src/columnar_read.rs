@@ -163,7 +163,7 @@ pub(crate) struct ParquetReader {
 impl ParquetReader {
     pub(crate) fn open(input: Input, options: &ReadOptions) -> Result<Self> {
         let (name, progress) = (input.name.clone(), input.progress.clone());
-        let file = CountedFile { file: input.into_file()?, progress };
+        let file = CountedFile { file: input.into_file(options.spool_bytes_max)?, progress };
         let failed = |e| IoError::parquet(&name, e);
         let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(failed)?;
         let stored = builder.schema().clone();

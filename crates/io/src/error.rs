@@ -123,6 +123,19 @@ pub enum IoError {
         /// The limit.
         bytes_max: usize,
     },
+    /// A stream that has to be copied before it can be read is larger than such a copy may be.
+    #[error(
+        "{name} exceeds the limit for temporary copies ({bytes_max} bytes, in {folder:?}): unpack it or save it to a file and read that, \
+         or set TMPDIR to a folder with more space"
+    )]
+    SpoolTooLarge {
+        /// The input.
+        name: String,
+        /// The limit.
+        bytes_max: u64,
+        /// Where copies lie.
+        folder: PathBuf,
+    },
     /// A record has more fields than a dataset may have columns.
     #[error(
         "{name}, line {line}: the record has more than {columns_max} fields, which is the limit; is the delimiter or the \

@@ -312,7 +312,7 @@ impl IpcReader {
     fn open_file(input: Input, options: &ReadOptions) -> Result<Self> {
         let (name, progress) = (input.name.clone(), input.progress.clone());
         let failed = |e| IoError::decoding(&name, Format::Arrow, e);
-        let mut file = input.into_file()?;
+        let mut file = input.into_file(options.spool_bytes_max)?;
         let footer = Footer::read(&mut file).map_err(failed)?;
         let rows = footer.rows(&mut file).map_err(failed)?;
         let asked = Asked::new(options);

@@ -31,6 +31,9 @@ pub struct ReadOptions {
     /// Records to leave out at the start, for resuming. Types are still inferred from the start of the input, so that a
     /// resumed read has the same types. Parquet and Arrow files are not decoded before the first needed group of rows.
     pub skip_rows: u64,
+    /// Largest temporary copy, in TMPDIR, of a Parquet or Arrow input that cannot be sought in: one that is compressed, or a pipe.
+    /// Default 8 GiB; never more than half of the free space there.
+    pub spool_bytes_max: u64,
     /// Settings of CSV and TSV.
     pub csv: CsvOptions,
 }
@@ -46,6 +49,7 @@ impl Default for ReadOptions {
             batch_rows: 65_536,
             sample_rows: 10_000,
             skip_rows: 0,
+            spool_bytes_max: 8 << 30,
             csv: CsvOptions::default(),
         }
     }

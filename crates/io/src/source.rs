@@ -199,7 +199,10 @@ impl Input {
     }
 
     /// A file that can be sought in: the input itself, or a copy of the stream in an unnamed temporary file.
-    pub(crate) fn into_file(self) -> Result<File> {
+    ///
+    /// # Errors
+    /// [`IoError::SpoolTooLarge`] where the copy would have more than `bytes_max` bytes or take more than half of the free space.
+    pub(crate) fn into_file(self, bytes_max: u64) -> Result<File> {
         let mut stream = match self.bytes {
             Bytes::File(mut file) => {
                 file.rewind().map_err(|e| IoError::reading(&self.name, None, e))?;
@@ -210,7 +213,10 @@ impl Input {
         let spool = "a temporary copy of the input";
         let spool_failed = |source| IoError::Write { name: spool.to_owned(), source };
         let mut file = tempfile::tempfile().map_err(spool_failed)?;
+        let space = rustix::fs::fstatvfs(&file).map_err(|e| spool_failed(e.into()))?;
+        let bytes_max = bytes_max.min(space.f_bavail.saturating_mul(space.f_frsize) / 2);
         let mut buffer = vec![0; 1 << 18];
+        let mut copied = 0;
         loop {
             let read = match stream.read(&mut buffer) {
                 Ok(0) => break,
@@ -218,6 +224,10 @@ impl Input {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(IoError::reading(&self.name, self.wrapping.label(), e)),
             };
+            copied += read as u64;
+            if copied > bytes_max {
+                return Err(IoError::SpoolTooLarge { name: self.name, bytes_max, folder: std::env::temp_dir() });
+            }
             io::Write::write_all(&mut file, &buffer[..read]).map_err(spool_failed)?;
         }
         file.rewind().map_err(spool_failed)?;

@@ -8,13 +8,38 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
-use chronotile_io::{CsvOptions, IoError, OutFormat, ReadOptions, WriteOptions, open};
+use chronotile_io::{CsvOptions, IoError, OutFormat, ReadOptions, Source, WriteOptions, open};
 use common::{csv, error, ndjson, numbers, read_all, stream, write_all};
 
 fn table(rows: i64) -> RecordBatch {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
     let values: ArrayRef = Arc::new(Float64Array::from_iter_values((0..rows).map(|i| i as f64 * 0.1)));
     RecordBatch::try_from_iter_with_nullable([("id", ids, true), ("value", values, true)]).unwrap()
+}
+
+/// Bytes without an end.
+struct Endless;
+
+impl std::io::Read for Endless {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        buffer.fill(0);
+        Ok(buffer.len())
+    }
+}
+
+#[test]
+fn the_temporary_copy_of_a_stream_is_bounded() {
+    for format in [OutFormat::Parquet, OutFormat::Arrow] {
+        let whole = write_all(format, &[table(1_000)], &WriteOptions::default()).unwrap();
+        let options = |spool_bytes_max| ReadOptions { spool_bytes_max, ..ReadOptions::default() };
+        assert_eq!(read_all(stream(&whole), &options(whole.len() as u64)).unwrap().num_rows(), 1_000);
+        let error = read_all(stream(&whole), &options(whole.len() as u64 - 1)).unwrap_err();
+        assert!(matches!(error, IoError::SpoolTooLarge { .. }), "{error}");
+        let endless = std::io::Read::chain(std::io::Cursor::new(whole), Endless);
+        let endless = Source::Stream { name: "endless".into(), reader: Box::new(endless) };
+        let error = read_all(endless, &options(64 << 20)).unwrap_err();
+        assert!(matches!(error, IoError::SpoolTooLarge { bytes_max: 0x400_0000, .. }), "{error}");
+    }
 }
 
 #[test]

@@ -233,6 +233,7 @@ pub fn io_error(error: IoError) -> PyErr {
         I::BrokenPipe => file(K::BrokenPipe),
         I::Read { .. } | I::Write { .. } => file(K::FileIo),
         I::Damaged { .. } => file(K::FileDamaged),
+        I::SpoolTooLarge { .. } => file(K::FileTooLarge),
         I::BadSetting { .. } | I::UnknownType { .. } => Fault::new(K::InvalidSetting, message),
         _ => file(K::FileContent),
     }

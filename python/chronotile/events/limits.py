@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import deque
@@ -13,7 +14,9 @@ from chronotile.events.settings import Limits
 __all__ = ["FloodGuard"]
 
 STREAMS_MAX = 100_000
-"""Most streams counted at a time. Each takes about half a kilobyte for one period."""
+"""Most streams counted at a time. Each takes about half a kilobyte for one period, however long its name is."""
+_NAME_MAX = 64
+"""Longer names are kept as a hash."""
 
 
 class FloodGuard:
@@ -23,8 +26,8 @@ class FloodGuard:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Ordered by time of the last document, oldest first.
-        self._sent: dict[str, deque[tuple[float, int, int]]] = {}
+        # By `_key`, ordered by time of the last document, oldest first.
+        self._sent: dict[str | bytes, deque[tuple[float, int, int]]] = {}
 
     def __len__(self) -> int:
         """Number of streams being counted."""
@@ -49,19 +52,20 @@ class FloodGuard:
             for stream, (documents, size) in sent.items():
                 self._check(stream, documents, size, limits, now, what)
             for stream, (documents, size) in sent.items():
-                entries = self._sent.pop(stream, None) or deque()
+                key = _key(stream)
+                entries = self._sent.pop(key, None) or deque()
                 entries.append((now, documents, size))
-                self._sent[stream] = entries
+                self._sent[key] = entries
 
     def _forget(self, before: float) -> None:
         while self._sent:
-            stream, entries = next(iter(self._sent.items()))
+            key, entries = next(iter(self._sent.items()))
             if entries and entries[-1][0] > before:
                 return
-            del self._sent[stream]
+            del self._sent[key]
 
     def _check_streams(self, sent: Mapping[str, tuple[int, int]], limits: Limits, what: str) -> None:
-        new = sum(stream not in self._sent for stream in sent)
+        new = sum(_key(stream) not in self._sent for stream in sent)
         if not new or len(self._sent) + new <= STREAMS_MAX:
             return
         alone = len(sent) > STREAMS_MAX
@@ -74,7 +78,7 @@ class FloodGuard:
         )  # fmt: skip
 
     def _check(self, stream: str, documents: int, size: int, limits: Limits, now: float, what: str) -> None:
-        before = self._sent.get(stream, deque())
+        before = self._sent.get(_key(stream), deque())
         while before and before[0][0] <= now - limits.period_s:
             before.popleft()
         for place, rate, wanted, unit in (
@@ -98,6 +102,12 @@ class FloodGuard:
                 kind="quota-exceeded", stream=stream, documents=documents, bytes=size, limit=allowed,
                 retry_after_s=retry,
             )  # fmt: skip
+
+
+def _key(stream: str) -> str | bytes:
+    if len(stream) <= _NAME_MAX:
+        return stream
+    return hashlib.blake2b(stream.encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def _free_in(before: deque[tuple[float, int, int]], place: int, excess: float, limits: Limits, now: float) -> float:
