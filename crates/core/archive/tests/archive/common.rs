@@ -204,6 +204,8 @@ pub async fn assert_sound(dataset: &Dataset) {
 pub struct Weakened {
     below: Arc<dyn Store>,
     promises: Capabilities,
+    /// How far the clock of its machine is ahead of that of the tests; `None` where it is the clock below.
+    ahead_us: Option<i64>,
 }
 
 impl Weakened {
@@ -211,7 +213,7 @@ impl Weakened {
     pub fn new(below: Arc<dyn Store>, take_away: impl FnOnce(&mut Capabilities)) -> Self {
         let mut promises = below.capabilities();
         take_away(&mut promises);
-        Self { below, promises }
+        Self { below, promises, ahead_us: None }
     }
 
     /// With the promises of a cluster: none.
@@ -219,8 +221,14 @@ impl Weakened {
         Self::new(below, |promises| PROMISES.iter().for_each(|(_, take_away)| take_away(promises)))
     }
 
+    /// A store with the clock of a machine that is ahead of that of the tests.
+    pub fn with_clock_ahead(below: Arc<dyn Store>, ahead_us: i64) -> Arc<dyn Store> {
+        let by_machine = Self::new(below, |promises| promises.clock = ClockSource::MachineTime);
+        Arc::new(Self { ahead_us: Some(ahead_us), ..by_machine })
+    }
+
     fn wrapping(&self, below: Arc<dyn Store>) -> Arc<dyn Store> {
-        Arc::new(Self { below, promises: self.promises })
+        Arc::new(Self { below, ..*self })
     }
 
     /// The clock of the store below stands for that of a machine, which no stamp moves.
@@ -321,11 +329,14 @@ impl Store for Weakened {
     }
 
     async fn record(&self, key: &str) -> StoreResult<Option<Bytes>> {
-        match self.below.record(key).await? {
-            None if key == CLOCK_KEY && self.promises.clock == ClockSource::MachineTime => {
-                Ok(Some(Bytes::from(machine_us().to_string())))
+        let by_machine = key == CLOCK_KEY && self.promises.clock == ClockSource::MachineTime;
+        match (by_machine, self.ahead_us) {
+            (true, Some(ahead_us)) => Ok(Some(Bytes::from((machine_us() + ahead_us).to_string()))),
+            (true, None) => {
+                let now = || Bytes::from(machine_us().to_string());
+                Ok(Some(self.below.record(key).await?.unwrap_or_else(now)))
             }
-            found => Ok(found),
+            _ => self.below.record(key).await,
         }
     }
 

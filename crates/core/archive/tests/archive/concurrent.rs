@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, WriteOptions, WriteReport};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, Faulty, Store};
+use chronotile_types::{DatasetSpec, MergeRule};
 
 use crate::common::*;
 
@@ -148,4 +149,20 @@ async fn writes_reads_removals_and_consolidations_at_once_lose_nothing() {
         }
         assert_sound(&dataset).await;
     }
+}
+
+/// Where an engine gives the time of a machine, stamps do not go back behind what the writer has read.
+#[tokio::test]
+async fn a_write_is_newer_than_what_its_writer_has_read_of_a_machine_whose_clock_is_ahead() {
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let ahead = Weakened::with_clock_ahead(memory.clone(), 120_000_000);
+    let dataset = create(&ahead, DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() }).await;
+    write(&dataset, &noted(&[(0, 1, 0), (0, 2, 0)], "ahead"), named("a")).await.unwrap();
+
+    let other = open(&Weakened::with_clock_ahead(memory, 0), "records").await;
+    assert_eq!(read_all(&other).await.num_rows(), 2);
+    write(&other, &noted(&[(0, 1, 0)], "later"), named("b")).await.unwrap();
+    let expected = [(1, "later".to_owned()), (2, "ahead".to_owned())];
+    assert_eq!(id_notes(&read_all(&other).await), expected);
+    assert_eq!(id_notes(&read_all(&dataset).await), expected);
 }
