@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +154,60 @@ def test_what_holds_no_packets_is_refused_with_what_to_do(
     with pytest.raises(ct.DataFileError, match=sentence) as caught:
         imported(tmp_path / "alerts.avro")
     assert str(caught.value).count("alerts.avro") == 1
+
+
+def of_codec(codec: str) -> bytes:
+    """A container that says in its header to be compressed with `codec`; no reader of that codec takes its block."""
+
+    def number(value: int) -> bytes:
+        value, text = value << 1, b""
+        while value > 0x7F:
+            value, text = value >> 7, text + bytes([value & 0x7F | 0x80])
+        return text + bytes([value])
+
+    def counted(text: bytes) -> bytes:
+        return number(len(text)) + text
+
+    header = {b"avro.schema": json.dumps(PACKET).encode(), b"avro.codec": codec.encode()}
+    pairs = b"".join(counted(name) + counted(value) for name, value in header.items())
+    marker = bytes(range(16))
+    return b"Obj\x01" + number(len(header)) + pairs + number(0) + marker + number(1) + counted(b"packed") + marker
+
+
+@pytest.mark.parametrize(
+    ("codec", "modules", "package", "packed"),
+    [
+        ("snappy", ["cramjam"], "cramjam", "night.tar"),
+        ("zstandard", ["compression.zstd", "backports.zstd"], "backports.zstd", "alerts.avro"),
+        ("lz4", ["lz4"], "lz4", "alerts.avro"),
+    ],
+)
+def test_packets_of_a_codec_whose_package_is_missing_name_the_package(
+    codec: str, modules: list[str], package: str, packed: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("fastavro")
+    content = of_codec(codec)
+    (tmp_path / packed).write_bytes(archive({"1.avro": content}, "w") if packed.endswith(".tar") else content)
+    # In a process of its own, since fastavro looks for the packages once.
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({modules!r})); "
+        f"from chronotile.apdb.alerts import read_alerts; list(read_alerts([{packed!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    where = "1.avro of night.tar" if packed.endswith(".tar") else packed
+    assert done.stderr.splitlines()[-1] == (
+        f"chronotile.errors.MissingPackageError: {where} is compressed with {codec}, which needs {package}: "
+        f"pip install 'fastavro[{codec}]'"
+    )
+
+
+def test_packets_of_an_unknown_codec_are_of_another_format_and_not_damaged(tmp_path: Path) -> None:
+    pytest.importorskip("fastavro")
+    (tmp_path / "alerts.avro").write_bytes(of_codec("brotli"))
+    with pytest.raises(
+        ct.DataFileError, match=r"alerts.avro is compressed with brotli, which cannot be read: write it"
+    ):
+        imported(tmp_path / "alerts.avro")
 
 
 # ---------------------------------------------------------------- layouts of columns

@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chronotile import optional
-from chronotile.errors import DataFileError
+from chronotile.errors import DataFileError, MissingPackageError
 
 _PACKETS = 5_000
 _HEAD_BYTES = 512
 _GZIP, _PARQUET, _AVRO, _AVRO_SINGLE = b"\x1f\x8b", b"PAR1", b"Obj\x01", b"\xc3\x01"
 _TAR_MAGIC = slice(257, 262)
+# Packages that fastavro needs for a codec and does not install; each is an extra of it, named as the codec is.
+_CODEC_PACKAGES = {"snappy": "cramjam", "zstandard": "backports.zstd", "lz4": "lz4"}
 # In a folder, files with these suffixes are skipped.
 _HIDDEN = (".", "_")
 
@@ -53,6 +55,8 @@ def read(path: Path) -> Iterator[tuple[Any, list[str]]]:
     ------
     DataFileError
         The file is damaged, or of another format.
+    MissingPackageError
+        Reading the file needs a package that is not installed.
     """
     try:
         with path.open("rb") as file:
@@ -153,7 +157,21 @@ def _container(file: Any, head: bytes, where: str) -> Iterator[dict[str, Any]]:
     if not head.startswith(_AVRO):
         raise _other(where, _what_else(head))
     fastavro = optional.module("fastavro", "reading Avro", "alerts")
-    yield from fastavro.reader(file)
+    packets = fastavro.reader(file)
+    try:
+        yield from packets
+    except ValueError as error:
+        # fastavro raises the error that damaged bytes raise, and tells the cases apart by its words alone.
+        codec, reason = packets.codec, str(error)
+        if codec in _CODEC_PACKAGES and "need to install" in reason:
+            raise MissingPackageError(
+                f"{where} is compressed with {codec}, which needs {_CODEC_PACKAGES[codec]}: "
+                f"pip install 'fastavro[{codec}]'",
+                kind="missing-package",
+            ) from None
+        if reason.startswith("Unrecognized codec"):
+            raise _other(where, f"is compressed with {codec}, which cannot be read: write it with deflate") from None
+        raise
 
 
 def _what_else(head: bytes) -> str:
