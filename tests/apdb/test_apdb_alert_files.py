@@ -17,12 +17,14 @@ import pytest
 pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
+from click.testing import CliRunner
 from conftest import Run
 from support_data import SAMPLES
 
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb.alerts import Import, import_alerts
+from chronotile.cli.main import cli
 
 ALERTS = SAMPLES / "alerts"
 LSST, ZTF = ALERTS / "lsst_alerts_10_0.parquet", ALERTS / "ztf_alerts_2024.parquet"
@@ -320,6 +322,43 @@ def test_optional_columns_of_the_ztf_become_nulls(tmp_path: Path) -> None:
     alone[0]["candidate"] |= {"magpsf": None, "fid": None}
     _, sources = imported(parquet(tmp_path, alone))
     assert sum(row["psfFlux"] is None for row in sources) == sum(row["band"] is None for row in sources) == 1
+
+
+def test_the_command_names_what_it_left_out_each_with_its_reason(tmp_path: Path) -> None:
+    def line(rows: list[Row]) -> str:
+        database = tmp_path / f"{len(list(tmp_path.iterdir()))}.db"
+        for words in (["create", database, "--schema", "small"], ["import", database, parquet(tmp_path, rows)]):
+            done = CliRunner().invoke(cli, ["apdb", *map(str, words)], catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+        (found,) = [text for text in done.stderr.splitlines() if "not imported" in text]
+        return found.removeprefix("note: not imported: ")
+
+    ztf = rows_of(ZTF)
+    limits = sum(before["candid"] is None for row in ztf for before in row["prv_candidates"] or [])
+    ztf[0]["candidate"]["ra"] = ztf[1]["objectId"] = None
+    limits -= sum(before["candid"] is None for before in ztf[1]["prv_candidates"] or [])
+    columns, *rest = line(ztf).split("; ")
+    assert {"1 alerts without objectId", "1 detections without ra"} <= {*rest}
+    assert f"{limits} upper limits of prv_candidates" in rest
+    assert columns.startswith("DiaSource.")
+    assert columns.endswith(" (no column in the schema)")
+    assert not any("schema" in part for part in rest)
+
+    lsst = [{"diaSource": with_float_ids(row["diaSource"])} for row in rows_of(LSST)]
+    columns, *rest = line([row["diaSource"] or {} for row in lsst]).split("; ")
+    assert "DiaSource.apFlux, DiaSource.apFluxErr, " in columns
+    assert "5 detections whose rounded id belongs to another detection" in rest
+    assert any(part.endswith(" values of DiaSource.diaObjectId, rounded in the file") for part in rest)
+
+    alone = [{**row, "diaSource": with_float_ids(row["diaSource"]), "prvDiaSources": None} for row in rows_of(LSST)]
+    assert any(part.endswith(" objects whose ids are rounded in the file") for part in line(alone).split("; "))
+
+    # A column of a broker may have a blank in its name.
+    flat = [{**row["diaSource"], "ra": row["diaSource"]["ra"] if n else None, "best class": "SN"}
+            for n, row in enumerate(rows_of(LSST))]  # fmt: skip
+    columns, *rest = line(flat).split("; ")
+    assert "DiaSource.best class," in columns
+    assert rest == ["1 sources without ra"]
 
 
 def test_files_of_which_nothing_is_imported_are_an_error(tmp_path: Path, chronotile: Run) -> None:

@@ -41,8 +41,10 @@ class Tables:
         Rows, or None.
     notes : list of str
         Changes made to the rows that a user should know about.
+    no_column : set of str
+        Parts of the alerts that no table has a column for.
     dropped : Counter of str
-        Number of values in each alert part that has no column in any table.
+        Number of rows and values left out, by kind and reason.
     rounded : numpy.ndarray, optional
         Source ids (int64) that the file stores rounded to float64 and whose exact value it does not contain.
     """
@@ -51,6 +53,7 @@ class Tables:
     sources: Any = None
     forced_sources: Any = None
     notes: list[str] = field(default_factory=list)
+    no_column: set[str] = field(default_factory=set)
     dropped: Counter[str] = field(default_factory=Counter)
     rounded: Any = None
     forced_unit_known: bool = True
@@ -75,7 +78,7 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
             except pa.ArrowException as error:
                 raise InvalidInputError(f"{path}: {error}", kind="invalid-rows") from error
             if tables is not None:
-                tables.dropped.update(images)
+                tables.no_column.update(images)
                 yield tables
     if any(getattr(flat, attribute) is not None for attribute, _ in PARTS):
         _finish(flat, [] if flat.sources is None else [flat.sources])
@@ -177,9 +180,7 @@ def _ztf_packets(rows: Any, path: Path) -> Tables:
         limits = history.num_rows - pc.sum(detected).as_py()
         parts.append(history.filter(detected))
     tables = _ztf(_joined(parts, "candid", dropped), path)
-    for name in rows.schema.names:
-        if name not in ("candidate", "prv_candidates", "objectId", "candid"):
-            dropped[name] += 1
+    tables.no_column.update({*rows.schema.names} - {"candidate", "prv_candidates", "objectId", "candid"})
     if limits:
         dropped["upper limits of prv_candidates"] += limits
     tables.dropped.update(dropped)
@@ -264,13 +265,12 @@ def _lsst_packets(rows: Any, path: Path) -> Tables:
         tables.objects = _lsst_objects(_flattened(rows["diaObject"]), here, tables)
     if (more := _exploded(rows, "prvDiaForcedSources")) is not None:
         tables.forced_sources = more[0]
-    for name in rows.schema.names:
-        if name not in ("diaSource", "prvDiaSources", "prvDiaForcedSources", "diaObject", "diaSourceId", "alertId"):
-            tables.dropped[name] += 1
+    tables.no_column.update({*rows.schema.names} - _LSST_PARTS)
     _finish(tables, parts)
     return tables
 
 
+_LSST_PARTS = {"diaSource", "prvDiaSources", "prvDiaForcedSources", "diaObject", "diaSourceId", "alertId"}
 _SOURCE_NEEDED = (names.SOURCE_ID, names.VISIT, names.DETECTOR, names.RA, names.DEC, names.TIME)
 _FORCED_NEEDED = (names.OBJECT_ID, names.VISIT, names.DETECTOR, names.RA, names.DEC, names.TIME)
 _OBJECT_NEEDED = (names.OBJECT_ID, names.RA, names.DEC)
@@ -432,7 +432,7 @@ def _ztf(rows: Any, path: Path) -> Tables:
     objects = sources.select([names.OBJECT_ID, names.RA, names.DEC, names.TIME])
     objects = objects.rename_columns([names.OBJECT_ID, names.RA, names.DEC, names.VALID_FROM])
     rounded = rows["candid"].filter(rows["_rounded"]).to_numpy()
-    return Tables(objects, sources, None, notes, dropped, rounded=rounded if len(rounded) else None)
+    return Tables(objects, sources, None, notes, dropped=dropped, rounded=rounded if len(rounded) else None)
 
 
 def _signs(positive: Any) -> tuple[Any, bool]:

@@ -40,7 +40,9 @@ class Import:
     detector_visits : int
         Detector-visits that the records belong to.
     left_out : tuple of str
-        Parts and columns of the alerts that the schema does not contain.
+        All that was not imported: the names in `no_column`, then rows and values, with their number and the reason.
+    no_column : tuple of str
+        Parts and columns of the alerts that the schema has no column for.
     notes : tuple of str
         Changes made to the rows that a user should know about.
     stored : bool
@@ -52,6 +54,7 @@ class Import:
     forced_sources: int
     detector_visits: int
     left_out: tuple[str, ...]
+    no_column: tuple[str, ...]
     notes: tuple[str, ...]
     stored: bool
 
@@ -72,6 +75,7 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
     """
     seen = {name: _Distinct() for _, name in PARTS}
     visits: set[tuple[int, int]] = set()
+    no_column: set[str] = set()
     dropped: Counter[str] = Counter()
     rounded = 0
     stored = False
@@ -84,7 +88,7 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
             if rows is None:
                 continue
             known = [column for column in rows.schema.names if column in database.schema[name]]
-            dropped.update(f"{name}.{column}" for column in rows.schema.names if column not in known)
+            no_column.update(f"{name}.{column}" for column in rows.schema.names if column not in known)
             rows = _of_schema(rows.select(known), database, name, dropped)
             if name == names.SOURCE:
                 rows, inexact = _with_exact_ids(database, rows, tables.rounded, dropped)
@@ -94,6 +98,7 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
         here, new = _store(database, fitted)
         visits |= here
         stored = stored or new
+        no_column |= tables.no_column
         dropped.update(tables.dropped)
         notes += [note for note in tables.notes if note not in notes]
     if rounded:
@@ -102,11 +107,12 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
             "rounded id until an alert with the exact id is imported"
         )
     counts = [seen[name].count for _, name in PARTS]
-    left_out = tuple(f"{count:,} {part}" if " " in part else part for part, count in sorted(dropped.items()))
+    unstored = tuple(sorted(no_column))
+    left_out = (*unstored, *(f"{count:,} {part}" for part, count in sorted(dropped.items())))
     if not any(counts):
         why = f"; left out: {', '.join(left_out)}" if left_out else ""
         raise InvalidInputError(f"no alert imported: no complete alert in the files{why}", kind="invalid-rows")
-    return Import(counts[0], counts[1], counts[2], len(visits), left_out, tuple(notes), stored)
+    return Import(counts[0], counts[1], counts[2], len(visits), left_out, unstored, tuple(notes), stored)
 
 
 def _settle_unit(database: Apdb, tables: Tables) -> None:

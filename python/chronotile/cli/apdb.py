@@ -271,6 +271,12 @@ def _records_text(report: own.StoreReport | Import) -> str:
     return ", ".join(count_text(count, noun) for count, noun in counts)
 
 
+def _left_out_text(done: Import) -> str:
+    """What an import left out, in one line, each part with its reason."""
+    columns = [f"{', '.join(done.no_column)} (no column in the schema)"] if done.no_column else []
+    return "; ".join([*columns, *done.left_out[len(done.no_column) :]])
+
+
 @apdb.command("import")
 @target(dataset=False, rest="FILE...")
 @timeout_option
@@ -299,7 +305,7 @@ def import_(target: Target, timeout_s: int, as_json: bool) -> None:
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if done.left_out:
-        click.echo(f"note: not imported, because the schema does not contain it: {', '.join(done.left_out)}", err=True)
+        click.echo(f"note: not imported: {_left_out_text(done)}", err=True)
 
 
 @apdb.command()
