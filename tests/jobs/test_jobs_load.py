@@ -162,6 +162,39 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path, done: jobs.Jobs) -> No
         jobs.load(done, tmp_path / "cut.csv.gz")
 
 
+def test_unknown_columns_are_named_with_the_nearest_and_all_there_are(tmp_path: Path, done: jobs.Jobs) -> None:
+    known = ", ".join(done.dataset.column_types)
+
+    def refused(header: str, name: str = "jobs.csv") -> str:
+        if name.endswith(".csv"):
+            (tmp_path / name).write_text(f"{header}\n" + ",".join("1" for _ in header.split(",")) + "\n")
+        else:
+            pq.write_table(pa.table({column: [1] for column in header.split(",")}), tmp_path / name)
+        with pytest.raises(ct.InvalidInputError) as caught:
+            jobs.load(done, tmp_path / name)
+        assert str(caught.value).startswith(f"{tmp_path / name}: ")
+        return str(caught.value).removeprefix(f"{tmp_path / name}: ")
+
+    advice = "Rename columns of the file, or add columns to the dataset (add-columns)"
+    for name in ("jobs.csv", "jobs.parquet"):
+        assert refused("job_id,submitted,usr", name) == (
+            f"unknown column 'usr'; did you mean user? It has {known}. {advice}"
+        )
+    assert refused("job_id,submitted,zzzz") == f"unknown column 'zzzz'; it has {known}. {advice}"
+    assert refused("job_id,submitted,usr,zzzz,SUBMITTED") == (
+        f"unknown columns 'usr', 'zzzz', 'SUBMITTED'; did you mean user, submitted? It has {known}. {advice}"
+    )
+    many = refused(",".join(["job_id", "submitted", *(f"x{number}" for number in range(100_000))]))
+    assert "'x19', ... (100000 in all)" in many
+    assert refused("job_id,user") == "required column 'submitted' is missing: the file has job_id, user"
+    lines = ['{"job_id": 1, "submitted": "2026-01-01", "usr": "ann"}', '{"job_id": 2, "submitted": "2026-01-01"}']
+    (tmp_path / "jobs.ndjson").write_text("\n".join(lines))
+    report = jobs.load(done, tmp_path / "jobs.ndjson")
+    assert (report.rows, report.first_reject) == (
+        1, (str(tmp_path / "jobs.ndjson"), 1, f"unknown column 'usr'; did you mean user? It has {known}"),
+    )  # fmt: skip
+
+
 LOAD = """
 import sys
 import chronotile as ct

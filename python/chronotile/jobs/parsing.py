@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from chronotile import _native
 from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.hints import name_hint, name_list
 from chronotile.jobs import swf
 from chronotile.jobs.blocks import Block, records
 
@@ -24,6 +27,9 @@ _ZONE = re.compile(r"(Z|[+-][0-9][0-9]:?[0-9][0-9]|[0-9][0-9]:[0-9][0-9].*[+-][0
 
 _TIME_CHARS_MAX = 64
 """Most characters of a time."""
+
+_HINTED_MAX = 20
+"""Most unknown columns whose nearest known ones are named: as many as a message lists."""
 
 RECORD_SHOWN = 2_000
 """Most characters kept of a rejected record."""
@@ -94,7 +100,10 @@ def parse(block: Block, options: ReadOptions) -> tuple[pa.Table, list[Reject]]:
                 raise _BadBlockError(f"it reads as {table.num_rows} records")
         except (_BadBlockError, pa.ArrowException, ValueError) as error:
             if last - first == 1:
-                rejects.append(Reject(int(lines[first]), _reason(error, names), shown(first)))
+                reason = _reason(error, names)
+                if reason == _UNEXPECTED:
+                    reason = _unexpected(block.text[starts[first] : ends[first]], names)  # type: ignore[index]
+                rejects.append(Reject(int(lines[first]), reason, shown(first)))
                 return
             middle = (first + last) // 2
             work(first, middle)
@@ -132,6 +141,20 @@ def _reason(error: Exception, names: list[str]) -> str:
     text = re.sub(r"(Row #\d+: | in row \d+$)", "", text)
     text = text.replace("CSV conversion error to ", "cannot be read as ")
     return text.removesuffix(".")
+
+
+_UNEXPECTED = "unexpected field"
+"""Arrow's whole message about a JSON field that is no column."""
+
+
+def _unexpected(record: bytes, known: list[str]) -> str:
+    """Name the fields of an NDJSON record that are no columns."""
+    try:
+        fields = json.loads(record)
+    except (ValueError, RecursionError):
+        return _UNEXPECTED
+    unknown = [name for name in fields if name not in known]
+    return _unknown_text(unknown, known) if unknown else _UNEXPECTED
 
 
 def _fileable(
@@ -272,9 +295,21 @@ def _check_columns(names: list[str], options: ReadOptions, path: str) -> None:
     unknown = [name for name in names if name not in options.schema.names]
     if unknown:
         raise InvalidInputError(
-            f"{path}: unknown column {unknown[0]!r}: add it with add_columns, or rename the columns of the file",
+            f"{path}: {_unknown_text(unknown, options.schema.names)}. Rename columns of the file, or add columns to "
+            "the dataset (add-columns)",
             kind="invalid-rows",
         )
     missing = [name for name in options.required if name not in names]
     if missing:
-        raise InvalidInputError(f"{path}: required column {missing[0]!r} is missing", kind="invalid-rows")
+        raise InvalidInputError(
+            f"{path}: required column {missing[0]!r} is missing: the file has {name_list(names)}", kind="invalid-rows"
+        )
+
+
+def _unknown_text(unknown: list[str], known: list[str]) -> str:
+    """Name the unknown columns, the nearest known ones, and all that are known."""
+    if len(unknown) == 1:
+        return f"unknown column {unknown[0]!r}{name_hint(unknown[0], known)}"
+    found = dict.fromkeys(near for name in unknown[:_HINTED_MAX] for near in _native.nearest_names(name, known)[:1])
+    hint = f"did you mean {', '.join(found)}? " if found else ""
+    return f"unknown columns {name_list(map(repr, unknown))}; {hint}It has {name_list(known)}"
