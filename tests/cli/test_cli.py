@@ -32,7 +32,7 @@ from chronotile.cli.main import cli
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-DEFINE = ["--sky", "ra,dec", "--time", "jd", "--id", "candid"]
+DEFINE = ["--sky", "ra,dec", "--level", "10", "--time", "jd", "--id", "candid"]
 
 
 def ok(done: subprocess.CompletedProcess[str]) -> str:
@@ -293,7 +293,7 @@ def test_an_index_that_exists_is_a_conflict_as_a_dataset_is(chronotile: Run, sto
 
 def test_how_far_records_move_is_part_of_a_definition(chronotile: Run, path: Path) -> None:
     schema = "id:int64,t:timestamp[us],ra:float64,dec:float64"
-    sky = ["--schema", schema, "--sky", "ra,dec", "--time", "t", "--id", "id"]
+    sky = ["--schema", schema, "--sky", "ra,dec", "--level", "10", "--time", "t", "--id", "id"]
     ok(chronotile("create", path, "objects", *sky, "--merge", "latest", "--moves", "5arcsec"))
     (listed,) = json.loads(ok(chronotile("datasets", path, "--json")))
     assert listed["moves_deg"] == 5 / 3600

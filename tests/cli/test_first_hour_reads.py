@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pty
@@ -225,7 +226,7 @@ def test_the_pixel_level_follows_from_the_data(chronotile: Run, path: Path, tmp_
     define = ["--sky", "ra,dec", "--time", "jd", "--id", "candid"]
     done = chronotile("create", path, "wide", "--like", tmp_path / "wide.parquet", *define)
     assert done.returncode == 0, done.stderr
-    assert "rows per tile" in done.stdout
+    assert "rows per tile" in done.stderr
     for command, name in [("ingest", "wide"), ("ingest", "deep")]:
         done = chronotile(command, path, name, tmp_path / f"{name}.parquet", "--create", *define)
         assert done.returncode == 0, done.stderr
@@ -245,6 +246,33 @@ def test_the_pixel_level_follows_from_the_data(chronotile: Run, path: Path, tmp_
     assert "advice" not in chronotile("info", path, "wide").stdout
     assert "--level" in chronotile("info", path, "given").stdout
     assert "advice" not in chronotile("info", path, "wide").stdout
+
+
+def test_a_level_that_no_data_decide_is_said_with_how_to_choose_it(chronotile: Run, path: Path, tmp_path: Path) -> None:
+    pa.parquet.write_table(field(100, 20), tmp_path / "few.parquet")
+    define = ["--sky", "ra,dec", "--time", "jd", "--id", "candid"]
+    schema = ["--schema", "candid:int64,jd:float64,ra:float64,dec:float64"]
+    for name, columns in (("bare", schema), ("few", ["--like", tmp_path / "few.parquet"])):
+        done = chronotile("create", path, name, *columns, *define)
+        assert done.stdout == f"created {name}: 4 columns, level 10, window 30d, merge append\n"
+        assert done.stderr.startswith(
+            f"note: {name}: level 10, the default, not chosen from data; it suits 2.5 billion"
+        )
+        assert "create it with --rows N, --level N, or --like a file of at least 10,000 rows" in done.stderr
+    done = chronotile("ingest", path, "filled", tmp_path / "few.parquet", "--create", *define, "--json")
+    assert "note: filled: level 10, the default" in done.stderr
+    assert json.loads(done.stdout)
+    # 400 rows and more in each of the 6 * 4**level pixels; of the finer levels no tile would be whole.
+    for rows, level in ((1, 0), (400 * 6 * 4**3 - 1, 2), (400 * 6 * 4**3, 3), (10**12, 10)):
+        done = chronotile("create", path, f"of_{rows}", *schema, *define, "--rows", rows)
+        assert f"created of_{rows}: 4 columns, level {level}, " in done.stdout
+        assert f"note: of_{rows}: level {level}, with " in done.stderr
+    done = chronotile("create", path, "given", *schema, *define, "--level", "9")
+    assert (done.stdout.count("level 9,"), done.stderr) == (1, "")
+    # The same definition again: the dataset that is there decides.
+    done = chronotile("create", path, "given", *schema, *define, "--exist-ok")
+    assert (done.stdout.count("level 9,"), done.stderr) == (1, "")
+    assert "level 9" in chronotile("info", path, "given").stdout
 
 
 def test_the_level_for_rows_over_the_whole_sky_is_small_on_disk(chronotile: Run, tmp_path: Path) -> None:

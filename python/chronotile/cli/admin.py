@@ -77,8 +77,8 @@ def _cell_text(dataset: Dataset) -> str:
     parts = dataclasses.asdict(dataset.cell)
     name = cells.rule_name(dataset.cell)
     values = [
-        "+".join(value) if isinstance(value, tuple | list) else str(value)
-        for value in parts.values()
+        "+".join(value) if isinstance(value, tuple | list) else f"level {value}" if part == "level" else str(value)
+        for part, value in parts.items()
         if value is not None
     ]
     return f"{name}({', '.join(values)})" if values else name

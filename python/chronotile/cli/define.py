@@ -23,6 +23,7 @@ class Definition:
     sky: str | None
     scheme: str
     level: int | None
+    rows: int | None
     key: str | None
     id_bucket: str | None
     hash: str | None
@@ -50,7 +51,9 @@ class Definition:
         self, archive: Archive, name: str, schema: _native.Schema, *, exist_ok: bool,
         sample: Callable[[], _native.RecordFile] | None = None,
     ) -> Dataset:  # fmt: skip
-        """Create the dataset. Without a pixel level, choose one from the rows that `sample` opens."""
+        """Create the dataset. Without a pixel level, choose one from the expected rows, or from those that `sample`
+        opens.
+        """
         if self.time is None:
             raise click.UsageError(
                 "Missing option '--time': give the time column, such as --time jd or --time t:mjd:tai."
@@ -107,12 +110,15 @@ class Definition:
             return
         types = {column: kind for column, kind, _ in schema.columns()}
         axis = times.resolve_axis(*_time_parts(self.time), types)
-        found = (
-            levels.choose(sample(), columns[0], columns[1], self.scheme, axis, self.window, types) if sample else None
-        )
-        self.level = levels.LEVEL_DEFAULT if found is None else found.level
-        if found is not None and found.reason:
-            click.echo(f"{name}: {found.reason}")
+        if self.rows is not None:
+            found: levels.Choice | None = levels.for_rows(self.rows, self.scheme, self.window)
+        else:
+            place = (columns[0], columns[1], self.scheme)
+            found = levels.choose(sample(), *place, axis, self.window, types) if sample else None
+        found = found or levels.by_default(self.scheme, self.window)
+        self.level = found.level
+        if found.reason:
+            click.echo(f"note: {name}: {found.reason}", err=True)
 
     def cell_rule(self) -> cells.CellRule:
         """Cell rule; exactly one of its options must be given."""
@@ -181,7 +187,11 @@ def definition_options(command: Command) -> Command:
             "--scheme", type=click.Choice(["mq3c", "q3c", "htm", "healpix"]), default="mq3c", show_default=True,
             help="Pixelization for --sky.",
         ),
-        click.option("--level", type=int, help="Pixel level for --sky. Default: chosen from the first file, up to 10."),
+        click.option("--level", type=int, help="Pixel level for --sky. Default: up to 10, by --rows or a file."),
+        click.option(
+            "--rows", type=click.IntRange(1), metavar="N",
+            help="With --sky: rows that you expect per window over the whole sky; chooses the pixel level.",
+        ),
         click.option("--key", metavar="COLUMN", help="Cells are values of an integer column."),
         click.option("--id-bucket", metavar="COLUMN:SIZE", help="Cells are ranges of SIZE consecutive ids."),
         click.option("--hash", metavar="COLUMN[:BUCKETS]", help="Cells are hashes of columns of any type: a,b."),
@@ -231,7 +241,8 @@ def schema_of_text(text: str) -> _native.Schema:
 
 def describe(dataset: Dataset) -> str:
     """Describe a dataset in one line."""
-    return f"{dataset.name}: {len(dataset.column_types)} columns, window {dataset.window}, merge {dataset.merge}"
+    level = f"level {dataset.cell.level}, " if isinstance(dataset.cell, cells.SkyCell) else ""
+    return f"{dataset.name}: {len(dataset.column_types)} columns, {level}window {dataset.window}, merge {dataset.merge}"
 
 
 @click.command(short_help="Create a dataset.")

@@ -14,7 +14,7 @@ from chronotile.reports import DatasetInfo
 from chronotile.terminal import bytes_text, count_text
 
 LEVEL_DEFAULT = 10
-"""Level without sample data: pixels of 5 arc minutes."""
+"""Level without rows to choose from: pixels of 5 arc minutes."""
 
 ROWS_GOOD = 400
 """Rows per tile for good compression and fast reads; see the guide to choosing pixels."""
@@ -79,6 +79,33 @@ def choose(
         f"({per_tile[LEVEL_DEFAULT]:,.1f} at level {LEVEL_DEFAULT}); set --level if you expect much more "
         "data for the same period",
     )
+
+
+def for_rows(rows: int, scheme: str, window: str) -> Choice:
+    """Choose the finest level, up to the default, at which `rows` of a window over the whole sky give tiles of a good
+    size.
+    """
+    good = [level for level in range(LEVEL_DEFAULT + 1) if rows >= ROWS_GOOD * _pixels(scheme, level)]
+    level = max(good, default=0)
+    per_tile = rows / _pixels(scheme, level)
+    return Choice(level, f"level {level}, with {per_tile:,.0f} of {rows:,} rows per tile and window of {window}")
+
+
+def by_default(scheme: str, window: str) -> Choice:
+    """The default level, with advice on how to choose another."""
+    rows = ROWS_GOOD * _pixels(scheme, LEVEL_DEFAULT)
+    return Choice(
+        LEVEL_DEFAULT,
+        f"level {LEVEL_DEFAULT}, the default, not chosen from data; it suits {rows / 1e9:.1f} billion rows per window "
+        f"of {window} over the whole sky. If you expect fewer, drop the dataset and create it with --rows N, "
+        f"--level N, or --like a file of at least {_ROWS_MIN:,} rows",
+    )
+
+
+def _pixels(scheme: str, level: int) -> int:
+    """Pixels of the whole sky."""
+    first, end = _native.pixel_range(scheme, level)
+    return end - first
 
 
 def advice(dataset: Dataset, info: DatasetInfo) -> str | None:
