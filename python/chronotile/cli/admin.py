@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -25,6 +26,7 @@ from chronotile.cli.common import (
     timeout_option,
     yes_option,
 )
+from chronotile.cli.define import definition_record
 from chronotile.dataset import Dataset
 from chronotile.errors import DamagedError
 from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
@@ -46,7 +48,7 @@ def datasets(context: click.Context, target: Target, as_json: bool) -> None:
         opened, damaged = _each(archive, target, lambda dataset: dataset)
         found = list(opened.values())
         if as_json:
-            click.echo(json.dumps([_definition(dataset) for dataset in found], indent=2))
+            click.echo(json.dumps([definition_record(dataset) for dataset in found], indent=2))
         elif found:
             click.echo(_datasets_text(found))
         elif not damaged:
@@ -82,25 +84,6 @@ def _cell_text(dataset: Dataset) -> str:
         if value is not None
     ]
     return f"{name}({', '.join(values)})" if values else name
-
-
-def _definition(dataset: Dataset) -> dict[str, Any]:
-    return {
-        "name": dataset.name,
-        "columns": dataset.column_types,
-        "cell": {"rule": cells.rule_name(dataset.cell), **dataclasses.asdict(dataset.cell)},
-        "time": dataclasses.asdict(dataset.time),
-        "window": dataset.window,
-        "windows_per_slice": dataset.windows_per_slice,
-        "id": list(dataset.id),
-        "merge": dataset.merge,
-        "version": dataset.version,
-        "retention": dataset.retention,
-        "layout": dataset.layout,
-        "partition_cells": dataset.partition_cells,
-        "moves_deg": dataset.moves,
-        "group": dataset.group,
-    }
 
 
 T = TypeVar("T")
@@ -144,7 +127,7 @@ def info(context: click.Context, target: Target, as_json: bool) -> None:
     with target.open(read_only=True) as archive:
         if as_json:
             found, damaged = _each(
-                archive, target, lambda each: {**_definition(each), "statistics": _statistics(each.info())}
+                archive, target, lambda each: {**definition_record(each), "statistics": _statistics(each.info())}
             )
             reports = list(found.values())
             click.echo(json.dumps(reports[0] if target.dataset else reports, indent=2, default=_json_value))
@@ -377,9 +360,10 @@ def _retire(archive: Archive, dataset: Dataset, **limits: Any) -> dict[str, list
 
 @click.command(short_help="Drop a dataset.")
 @target()
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
+@json_option
 @timeout_option
-def drop(target: Target, yes: bool, timeout_s: int) -> None:
+def drop(target: Target, yes: bool, as_json: bool, timeout_s: int) -> None:
     """Permanently drop a dataset, or a group with all its datasets, with all rows, batches and indexes. Shows the size
     and asks for confirmation, unless --yes is given. On a cluster, writers notice within ten seconds.
 
@@ -390,13 +374,16 @@ def drop(target: Target, yes: bool, timeout_s: int) -> None:
     with target.open(timeout_s=timeout_s) as archive:
         name = target.dataset
         is_group = name in archive.groups()
+        sizes = {}
         for dataset in archive.group(name).datasets.values() if is_group else [archive[name]]:
             info = dataset.info()
+            sizes[dataset.name] = {"rows": info.rows, "slices": len(info.slices), "bytes": info.bytes}
             slices = count_text(len(info.slices), "slice")
-            click.echo(f"{dataset.name}: {count_text(info.rows, 'row')} in {slices}, {bytes_text(info.bytes)}")
+            text = f"{dataset.name}: {count_text(info.rows, 'row')} in {slices}, {bytes_text(info.bytes)}"
+            click.echo(text, err=as_json)
         confirm(f"Permanently drop {'group' if is_group else 'dataset'} {name}?", yes)
         archive.drop(name)
-        click.echo(f"{name}: dropped")
+        click.echo(json.dumps({"dropped": name, "datasets": sizes}) if as_json else f"{name}: dropped")
 
 
 def _totals(slices: dict[str, list[SliceInfo]]) -> str:
@@ -504,7 +491,8 @@ def _verify_text(name: str, report: VerifyReport) -> str:
     "--seed", type=int, default=1, show_default=True, help="Random seed; the same seed gives the same survey."
 )
 @click.option("--visits", type=click.IntRange(4, 800), default=60, show_default=True, help="Visits per night.")
-def demo(nights: int, out: str, seed: int, visits: int) -> None:
+@json_option
+def demo(nights: int, out: str, seed: int, visits: int, as_json: bool) -> None:
     """Simulate a small sky survey: store every detector-visit, read every footprint back and check it, print tables and
     write a page with plots.
 
@@ -515,4 +503,6 @@ def demo(nights: int, out: str, seed: int, visits: int) -> None:
     # Imported on demand: the other commands do not need these packages.
     from chronotile import demo as survey
 
-    survey.run(nights, out, seed, visits)
+    outcome = survey.run(nights, out, seed, visits, echo=functools.partial(click.echo, err=as_json))
+    if as_json:
+        click.echo(json.dumps(outcome.figures(), indent=2))

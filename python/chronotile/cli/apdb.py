@@ -99,10 +99,11 @@ def _moment(text: str | None) -> Any:
 @click.option("--visits-a-month", type=float, help="With --density: visits per field in the busiest thirty days.")
 @click.option("--transients", type=float, default=0.0, help="With --density: new objects per visit and square degree.")
 @click.option("--cell-mib-max", type=float, default=10.0, show_default=True, help="Largest partition in a slice, MiB.")
+@json_option
 def create(
     target: Target, schema: str, relaxed: bool, scheme: str, level: int, window: str, slice_: str | None,
     partition_levels: int, object_index_partitions: int, history: str, feed: bool, storage: str, density: str | None,
-    objects: float | None, visits_a_month: float | None, transients: float, cell_mib_max: float,
+    objects: float | None, visits_a_month: float | None, transients: float, cell_mib_max: float, as_json: bool,
 ) -> None:  # fmt: skip
     """Create a database in an archive, which is created if it does not exist. With --density, pixels, partitions and
     slices are made fine enough for the densest place: no partition then exceeds --cell-mib-max in any slice.
@@ -130,8 +131,16 @@ def create(
             raise click.UsageError("--density requires --objects and --visits-a-month.")
         expected = own.Density(*positions(density), objects, visits_a_month, transients_deg2=transients)
     with own.create(target.url, wanted.relaxed() if relaxed else wanted, layout, density=expected) as made:
-        if expected is not None:
-            most = max(expected.cell_bytes(made.schema, made.layout).values())
+        most = None if expected is None else max(expected.cell_bytes(made.schema, made.layout).values())
+        if as_json:
+            record = {
+                "schema": made.schema.name, "version": made.schema.version, "layout": dataclasses.asdict(made.layout),
+                "columns": {table.name: len(table.columns) for table in made.schema.stored_tables},
+                "cell_bytes_expected_max": most,
+            }  # fmt: skip
+            click.echo(json.dumps(record, indent=2))
+            return
+        if most is not None:
             click.echo(
                 f"{made.layout.scheme} level {made.layout.level}, windows of {made.layout.window}: at most "
                 f"{bytes_text(most)} expected per partition and slice"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ import click
 from chronotile import _native, cells, inputs, scanning, times
 from chronotile.archive import Archive
 from chronotile.cli import levels
-from chronotile.cli.common import Command, Target, in_place_of, target
+from chronotile.cli.common import Command, Target, in_place_of, json_option, target
 from chronotile.conditions import literal, names
 from chronotile.dataset import Dataset
 
@@ -245,13 +247,36 @@ def describe(dataset: Dataset) -> str:
     return f"{dataset.name}: {len(dataset.column_types)} columns, {level}window {dataset.window}, merge {dataset.merge}"
 
 
+def definition_record(dataset: Dataset) -> dict[str, Any]:
+    """Describe a dataset for JSON."""
+    return {
+        "name": dataset.name,
+        "columns": dataset.column_types,
+        "cell": {"rule": cells.rule_name(dataset.cell), **dataclasses.asdict(dataset.cell)},
+        "time": dataclasses.asdict(dataset.time),
+        "window": dataset.window,
+        "windows_per_slice": dataset.windows_per_slice,
+        "id": list(dataset.id),
+        "merge": dataset.merge,
+        "version": dataset.version,
+        "retention": dataset.retention,
+        "layout": dataset.layout,
+        "partition_cells": dataset.partition_cells,
+        "moves_deg": dataset.moves,
+        "group": dataset.group,
+    }
+
+
 @click.command(short_help="Create a dataset.")
 @target()
 @click.option("--like", metavar="FILE", help="Data file to take the columns from.")
 @click.option("--schema", metavar="NAME:TYPE,...", help="Columns: candid:int64,jd:float64,filter:utf8.")
 @definition_options
 @click.option("--exist-ok", is_flag=True, help="Succeed if the dataset exists with the same definition.")
-def create(target: Target, like: str | None, schema: str | None, definition: Definition, exist_ok: bool) -> None:
+@json_option
+def create(
+    target: Target, like: str | None, schema: str | None, definition: Definition, exist_ok: bool, as_json: bool
+) -> None:  # fmt: skip
     """Create a dataset, and the archive if it does not exist.
 
     \b
@@ -270,12 +295,13 @@ def create(target: Target, like: str | None, schema: str | None, definition: Def
     with target.open(create=True) as archive:
         sample = None if file is None else lambda: file
         dataset = definition.create(archive, target.dataset, columns, exist_ok=exist_ok, sample=sample)
-        click.echo(f"created {describe(dataset)}")
+        click.echo(json.dumps(definition_record(dataset)) if as_json else f"created {describe(dataset)}")
 
 
 @click.command(short_help="Add columns to a dataset.")
 @target(rest="NAME:TYPE[=DEFAULT]...")
-def add_columns(target: Target) -> None:
+@json_option
+def add_columns(target: Target, as_json: bool) -> None:
     """Add columns to a dataset. Existing rows get the default, or null.
 
     \b
@@ -295,7 +321,8 @@ def add_columns(target: Target) -> None:
     with target.open() as archive:
         dataset = archive[target.dataset]
         dataset.add_columns(columns, defaults)
-        click.echo(f"{dataset.name}: added {', '.join(columns)}; {len(dataset.column_types)} columns")
+        text = f"{dataset.name}: added {', '.join(columns)}; {len(dataset.column_types)} columns"
+        click.echo(json.dumps({"added": columns, **definition_record(dataset)}) if as_json else text)
 
 
 _WHOLE = frozenset(["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])

@@ -141,10 +141,11 @@ def _open(target: Target, **options: Any) -> Iterator[Any]:
     metavar="LENGTH",
     help="Slice length: the unit of reclaimed storage.",
 )
+@json_option
 @timeout_option
 def create(
     target: Target, fields: tuple[str, ...], syslog: bool, time_field: str, time_format: str, stream_field: str | None,
-    ttl: str | None, text: str, buckets: int, window: str, slice_: str, timeout_s: int,
+    ttl: str | None, text: str, buckets: int, window: str, slice_: str, as_json: bool, timeout_s: int,
 ) -> None:  # fmt: skip
     """Create an archive of events.
 
@@ -171,6 +172,9 @@ def create(
             stream_field=stream_field, ttl=ttl, text=names(text) or [], buckets=buckets or None, window=window,
             slice=slice_,
         )  # fmt: skip
+    if as_json:
+        click.echo(json.dumps({"name": target.dataset, "fields": types, "ttl": ttl}))
+        return
     kept = "forever" if ttl is None else f"for {ttl}"
     click.echo(f"created events {target.dataset} with {count_text(len(types), 'field')}; documents are kept {kept}")
 

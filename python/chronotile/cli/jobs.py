@@ -28,7 +28,7 @@ from chronotile.cli.common import (
     timeout_option,
     typed_conditions,
 )
-from chronotile.cli.define import describe, schema_of_text
+from chronotile.cli.define import definition_record, describe, schema_of_text
 from chronotile.cli.plugins import LateGroup
 from chronotile.cli.query import Output, output_options
 from chronotile.conditions import aggregates, literal, names
@@ -131,10 +131,11 @@ def _open(target: Target, **options: Any) -> Iterator[Any]:
 @click.option("--schema", metavar="NAME:TYPE,...", help="Columns: job_id:int64,submitted:timestamp[us],user:utf8.")
 @click.option("--database", nargs=2, metavar="URL TABLE", help="Database table to take the columns from.")
 @definition_options
+@json_option
 @timeout_option
 def create(
     target: Target, definition: dict[str, Any], like: str | None, schema: str | None, database: tuple[str, str] | None,
-    timeout_s: int,
+    as_json: bool, timeout_s: int,
 ) -> None:  # fmt: skip
     """Create a dataset of jobs, and the archive if it does not exist.
 
@@ -158,7 +159,8 @@ def create(
             raise click.UsageError("Give the columns by one of --like, --schema and --database.")
     with target.open(create=True, timeout_s=timeout_s) as archive:
         made = create_jobs(archive, target.dataset, schema=columns, **definition)
-        click.echo(f"created jobs {describe(made.dataset)}")
+        found = made.dataset
+        click.echo(json.dumps(definition_record(found)) if as_json else f"created jobs {describe(found)}")
 
 
 def _database_schema(url: str, table: str, definition: dict[str, Any]) -> dict[str, str]:

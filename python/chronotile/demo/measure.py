@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,6 +87,28 @@ class Outcome:
     def reads(self) -> int:
         """Number of footprints that were read and compared."""
         return sum(len(self.times[kind].ms) for kind in KINDS[1:])
+
+    def figures(self) -> dict[str, Any]:
+        """The figures of the tables, for JSON."""
+        tables = {
+            name: {
+                "rows": self.stored[name], "bytes": self.before[name].bytes, "chunks": self.before[name].chunks,
+                "bytes_maintained": self.after[name].bytes, "chunks_maintained": self.after[name].chunks,
+            }
+            for name in MAIN_TABLES
+        }  # fmt: skip
+        times = {
+            kind: {
+                "count": len(spent.ms), "rows_median": float(np.median(spent.rows)),
+                "ms_median": float(np.median(spent.ms)), "ms_p99": float(np.quantile(spent.ms, 0.99)),
+            }
+            for kind, spent in self.times.items()
+        }  # fmt: skip
+        return {
+            "page": str(self.page), "archive": str(self.archive), "archive_bytes": self.archive_bytes,
+            "seconds": self.seconds, "maintain_seconds": self.maintain_s, "reads_checked": self.reads,
+            "development_build": _native.DEVELOPMENT_BUILD, "tables": tables, "times": times,
+        }  # fmt: skip
 
 
 class Ledger:

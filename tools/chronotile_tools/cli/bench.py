@@ -58,7 +58,8 @@ def _measure(name: str, words: str) -> Callable[[Command], Command]:
 )
 @click.option("--run-seconds", "run_s", type=click.FloatRange(0.4), metavar="SECONDS", help="Length of each run.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed of schedules.")
-def cluster(experiment: str, out: Path | None, versions: str, **options: Any) -> None:
+@json_option
+def cluster(experiment: str, out: Path | None, versions: str, as_json: bool, **options: Any) -> None:
     """Run an experiment and write samples.jsonl, worker-N.hlog, results.json and report.html.
 
     \b
@@ -86,6 +87,9 @@ def cluster(experiment: str, out: Path | None, versions: str, **options: Any) ->
     settings = experiments.Settings(versions=pair, **options)
     folder = out or Path(experiment)
     done = experiments.run(experiment, folder, settings, lambda line: click.echo(line, err=True))
+    if as_json:
+        click.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
+        return
     click.echo(done.report.text(table_text))
     click.echo(f"\nreport: {folder / 'report.html'}")
 

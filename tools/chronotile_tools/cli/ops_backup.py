@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 from pathlib import Path
 
 import click
 
-from chronotile.cli.common import confirm, yes_option
+from chronotile.cli.common import confirm, json_option, yes_option
 from chronotile.terminal import table_text
 from chronotile_tools.cli.ops_work import procedure
 from chronotile_tools.errors import DamagedError
@@ -18,6 +20,7 @@ from chronotile_tools.ops.backups.manifests import Manifest, RemovalReport
 from chronotile_tools.ops.backups.restoring import Restore
 from chronotile_tools.ops.backups.signing import Key, make_key
 from chronotile_tools.ops.backups.stores import Store
+from chronotile_tools.ops.procedures.nodes import Echo
 
 _limit = click.option("--limit", "limit_mib", type=click.FloatRange(0), default=0.0, metavar="MIB/S",
                       help="Bandwidth limit per node. [default: no limit]")  # fmt: skip
@@ -26,6 +29,11 @@ _keyspace = click.option(
 )
 _store = click.argument("store", metavar="STORE")
 _backup = click.argument("name", metavar="BACKUP")
+
+
+def _text_echo(as_json: bool) -> Echo:
+    """Print a line for people: to standard error where standard output has JSON."""
+    return functools.partial(click.echo, err=as_json)
 
 
 _key = click.option("--sign-key", "key_file", default="", metavar="FILE",
@@ -110,11 +118,13 @@ def _about(one: Manifest) -> dict[str, object]:
     help="Delete damaged files, so that the next backup sends them again if a node still has them.",
 )
 @_key
-def verify(store: str, name: str, drop: bool, key_file: str) -> None:
+@json_option
+def verify(store: str, name: str, drop: bool, key_file: str, as_json: bool) -> None:
     """Read all files of a backup (or the newest) and compare sizes and digests; list the files that differ."""
     opened = Store(store)
     manifest = restoring.found(opened, name, Key.read_optional(key_file))
-    progress = Progress(click.echo, "read", 0)
+    echo = _text_echo(as_json)
+    progress = Progress(echo, "read", 0)
 
     def advance(done: int, whole: int) -> None:
         progress.whole = whole
@@ -122,25 +132,30 @@ def verify(store: str, name: str, drop: bool, key_file: str) -> None:
 
     damage = manifests.verify(opened, manifest.name, progress=advance)
     for one in damage:
-        click.echo(f"DAMAGED  {one}")
+        echo(f"DAMAGED  {one}")
         if drop:
             opened.delete(one.key)
+    if as_json:
+        record = {"ok": not damage, "damaged": [dataclasses.asdict(one) for one in damage], **_about(manifest)}
+        click.echo(json.dumps(record, indent=2))
     if damage:
         raise DamagedError(
             f"{len(damage)} files of {manifest.name} are damaged: make a new backup, and check the store's disks",
             kind="damaged-backup",
         )
-    click.echo(f"{manifest.name}: {manifest.files} files of {len(manifest.parts)} nodes are intact")
+    if not as_json:
+        click.echo(f"{manifest.name}: {manifest.files} files of {len(manifest.parts)} nodes are intact")
 
 
 @backup.command(short_help="Remove backups.")
 @_store
 @click.argument("names", nargs=-1, required=True, metavar="BACKUP...")
 @yes_option
-def remove(store: str, names: tuple[str, ...], yes: bool) -> None:
+@json_option
+def remove(store: str, names: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Remove backups, and files that no other backup refers to. Asks for confirmation, unless --yes is given."""
     confirm(f"Permanently remove {', '.join(names)} from {store}?", yes)
-    _say(manifests.remove(Store(store), names))
+    _say(manifests.remove(Store(store), names), as_json)
 
 
 @backup.command(short_help="Remove all but the newest backups.")
@@ -150,15 +165,19 @@ def remove(store: str, names: tuple[str, ...], yes: bool) -> None:
 )
 @click.option("--cluster", default="", metavar="NAME", help="Only backups of this cluster.")
 @yes_option
-def retain(store: str, keep: int, cluster: str, yes: bool) -> None:
+@json_option
+def retain(store: str, keep: int, cluster: str, yes: bool, as_json: bool) -> None:
     """Remove all but the newest backups of each cluster, and files that no remaining backup refers to. Asks for
     confirmation, unless --yes is given.
     """
     confirm(f"Remove all but the newest {keep} backups{f' of {cluster}' if cluster else ''} from {store}?", yes)
-    _say(manifests.retain(Store(store), keep, cluster=cluster))
+    _say(manifests.retain(Store(store), keep, cluster=cluster), as_json)
 
 
-def _say(removed: RemovalReport) -> None:
+def _say(removed: RemovalReport, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(removed), indent=2))
+        return
     for name in removed.backups:
         click.echo(f"removed {name}")
     click.echo(f"{removed.files} files, {removed.bytes / 2**20:,.1f} MiB, freed in the store")
@@ -171,12 +190,16 @@ def _say(removed: RemovalReport) -> None:
 @click.option("--heap", default="512m", show_default=True, metavar="SIZE", help="Heap of each node.")
 @_keyspace
 @_key
-def rehearse(store: str, name: str, nodes: int, heap: str, keyspaces: tuple[str, ...], key_file: str) -> None:
+@json_option
+def rehearse(
+    store: str, name: str, nodes: int, heap: str, keyspaces: tuple[str, ...], key_file: str, as_json: bool
+) -> None:  # fmt: skip
     """Restore a backup (or the newest) into a new cluster on this machine, count its rows, verify its archives, and
     take the cluster down. The exit code is 0 only if everything was restored completely.
     """
-    report = rehearsing.rehearse(store, name, keyspaces, nodes=nodes, heap=heap, key_file=key_file, echo=click.echo)
-    click.echo(str(report))
+    echo = _text_echo(as_json)
+    report = rehearsing.rehearse(store, name, keyspaces, nodes=nodes, heap=heap, key_file=key_file, echo=echo)
+    click.echo(json.dumps(dataclasses.asdict(report), indent=2) if as_json else str(report))
 
 
 @backup.command(short_help="On a node's machine: send its files of a backup.")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from chronotile.cli.common import Command, in_place_of, with_options
+from chronotile.cli.common import Command, in_place_of, json_option, with_options
 from chronotile.cli.plugins import LateGroup
 from chronotile_tools.cli.access import access_options
 from chronotile_tools.ops.access import Access, LabRunner
 from chronotile_tools.ops.procedures import Context, Procedure, engine, journal, statements
 from chronotile_tools.ops.procedures.actuators import VERBS, Actuator, Commands, Laboratory, Manual
-from chronotile_tools.ops.procedures.nodes import any_serving
+from chronotile_tools.ops.procedures.nodes import Echo, any_serving
 from chronotile_tools.ops.procedures.reaching import AccessNodes
 
 _HELP = {
@@ -33,9 +35,13 @@ _HELP = {
 class Session:
     """Context of a procedure, and the folder of its journals."""
 
-    def __init__(self, access: Access, folder: str | None, manual: bool, commands: dict[str, str]) -> None:
+    def __init__(
+        self, access: Access, folder: str | None, manual: bool, commands: dict[str, str], *, quiet: bool = False
+    ) -> None:
         nodes = AccessNodes(access)
-        self.context = Context(nodes, _actuator(access, manual, commands), click.echo, archive_url=nodes.archive_url)
+        # Progress and instructions leave standard output to a report in JSON.
+        echo = functools.partial(click.echo, err=quiet)
+        self.context = Context(nodes, _actuator(access, manual, commands, echo), echo, archive_url=nodes.archive_url)
         self.folder = journal.default_folder(cluster_name(access)) if folder is None else Path(folder)
 
 
@@ -54,7 +60,8 @@ def session_options(command: Command) -> Command:
         given = {verb: text for verb, text in commands.items() if text is not None}
         if manual and given:
             raise click.UsageError("Give commands or --manual, not both.")
-        return command(session=Session(access, journal_folder, manual, given), **options)
+        quiet = bool(options.get("as_json"))
+        return command(session=Session(access, journal_folder, manual, given, quiet=quiet), **options)
 
     return in_place_of(
         command,
@@ -66,11 +73,11 @@ def session_options(command: Command) -> Command:
     )  # fmt: skip
 
 
-def _actuator(access: Access, manual: bool, commands: dict[str, str]) -> Actuator:
+def _actuator(access: Access, manual: bool, commands: dict[str, str], echo: Echo) -> Actuator:
     if manual:
-        return Manual(click.echo)
+        return Manual(echo)
     if not commands and isinstance(access.runner, LabRunner):
-        return Laboratory(access.runner.cluster, click.echo)
+        return Laboratory(access.runner.cluster, echo)
     return Commands(commands)
 
 
@@ -84,11 +91,12 @@ def procedure(kind: type[Procedure], *options: Callable[[Command], Command]) -> 
     @group.command(short_help="Show the steps, checks and costs.")
     @session_options
     @with_options(*options)
-    def plan(session: Session, **values: Any) -> None:
+    @json_option
+    def plan(session: Session, as_json: bool, **values: Any) -> None:
         """Show the steps, checks and costs of the procedure. Changes nothing; exits with 1 if refused."""
         work = engine.made(lambda: kind.of(session.context, **values), session.context, session.folder)
         made = engine.plan(work, session.context)
-        click.echo(str(made))
+        click.echo(json.dumps(made.to_dict(), indent=2) if as_json else str(made))
         if made.refused:
             raise click.exceptions.Exit(1)
 

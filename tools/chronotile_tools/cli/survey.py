@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from chronotile.cli.apdb import SCHEMA_HELP, STORAGE, STORAGE_HELP
-from chronotile.cli.common import Target, angles, target
+from chronotile.cli.common import Target, angles, json_option, target
 from chronotile.conditions import names
 from chronotile.errors import ArchiveNotFoundError, DataFileError, DatasetNotFoundError
 from chronotile.terminal import ProgressLine, bar, count_text
@@ -45,10 +45,11 @@ from chronotile.terminal import ProgressLine, bar, count_text
 @click.option("--peer", is_flag=True, help="ARCHIVE is the configuration file of any lsst.dax.apdb.Apdb.")
 @click.option("--schema", metavar="FILE", help=f"Create the database if it does not exist. {SCHEMA_HELP}")
 @click.option("--layout", "storage", type=STORAGE, help=f"Storage of the database, if it is created. {STORAGE_HELP}")
+@json_option
 def simulate(
     target: Target, visits: int, detectors: int, nights: int | None, days_between: float, patch: str, variables: float,
     transients: float, density: str | None, seed: int, workers: int, readers: int, first_visit: int, log: str,
-    peer: bool, schema: str | None, storage: str | None,
+    peer: bool, schema: str | None, storage: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Simulate a survey on a database: for each visit, every detector reads its footprint, finds sources and stores
     them.
@@ -82,6 +83,9 @@ def simulate(
 
     with ProgressLine(lambda: state["text"]):
         files = run(plan, progress)
+    if as_json:
+        click.echo(json.dumps({"visits": visits - first_visit, "detectors": detectors, "logs": list(map(str, files))}))
+        return
     click.echo(f"{count_text(visits - first_visit)} visits of {detectors} detectors; logs: {log} ({len(files)} files)")
 
 

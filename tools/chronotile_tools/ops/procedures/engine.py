@@ -133,6 +133,14 @@ class Plan:
         """Whether it would be refused now."""
         return any(finding.level == "refused" for finding in self.findings)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The plan for JSON."""
+        return {
+            "procedure": self.procedure, "refused": self.refused,
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
+            "steps": [{"name": step.name, "text": step.text} for step in self.steps], "cost": self.cost,
+        }  # fmt: skip
+
     def __str__(self) -> str:
         lines = [f"{self.procedure}: {len(self.steps)} steps", "", "checked:"]
         lines += [f"  {finding}" for finding in self.findings]
