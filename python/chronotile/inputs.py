@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 
 from chronotile import _native, scanning, times
-from chronotile.errors import InvalidInputError
+from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.result import ReadResult
 
 __all__: list[str] = []
@@ -103,6 +103,7 @@ def _pandas(frame: Any, types: Types) -> Any:
     """Convert a DataFrame: named index levels become columns; an unnamed index is dropped."""
     if any(name is not None for name in frame.index.names):
         frame = frame.reset_index()
+    frame = _plain_frame(frame)
     try:
         import pyarrow
     except ImportError:
@@ -112,6 +113,57 @@ def _pandas(frame: Any, types: Types) -> Any:
     except pyarrow.ArrowException:
         # A column mixes types. Converted one by one, columns are named in errors.
         return _arrow_object({str(name): _pandas_column(frame[name]) for name in frame.columns}, types)
+
+
+def _plain_frame(frame: Any) -> Any:
+    """Replace columns of types that Arrow has no equivalent for; see :func:`_plain_series`."""
+    names = list(frame.columns)
+    copied = False
+    for place, name in enumerate(names):
+        series = frame.iloc[:, place]
+        plain = _plain_series(series, str(name))
+        if plain is not series:
+            frame = frame if copied else frame.copy(deep=False)
+            copied = True
+            frame.isetitem(place, plain)
+    return frame
+
+
+def _plain_series(series: Any, name: str) -> Any:
+    """Unpack a sparse column.
+
+    Raises
+    ------
+    InvalidInputError
+        The column holds periods, whose numbers (months since 1970) are no times.
+    """
+    import pandas
+
+    if isinstance(series.dtype, pandas.SparseDtype):
+        return series.sparse.to_dense()
+    if isinstance(series.dtype, pandas.PeriodDtype):
+        raise InvalidInputError(
+            f"column {name!r} holds periods ({series.dtype}): convert them to times with dt.to_timestamp(), or to text "
+            "with astype(str)",
+            kind="invalid-rows",
+        )
+    return series
+
+
+def _pandas_array(values: Any, name: str) -> Any:
+    """Convert a pandas series, index or array to an Arrow array; to a numpy array or a list where Arrow cannot."""
+    import pandas
+
+    series = _plain_series(values if isinstance(values, pandas.Series) else pandas.Series(values), name)
+    if hasattr(series, "__arrow_c_stream__"):
+        try:
+            return _native.Array.of(series)
+        except ChronotileError:
+            raise
+        except (ImportError, NotImplementedError, TypeError, ValueError):
+            # pyarrow is missing, or a column mixes types: converted by value, it is named in errors.
+            pass
+    return _pandas_column(series)
 
 
 def _pandas_column(series: Any) -> Any:
@@ -157,10 +209,12 @@ def _is_arrow_type(kind: object) -> bool:
 
 def column(values: Any, wanted: str | None, name: str) -> _native.Array:
     """Convert one column. Lists become the wanted type; arrays keep their own, which the archive checks."""
+    if _is_from(values, "pandas") and hasattr(values, "isna"):
+        values = _pandas_array(values, name)
+    if isinstance(values, _native.Array):
+        return values
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         return _native.Array.of(values)
-    if _is_from(values, "pandas"):
-        values = _pandas_column(values) if hasattr(values, "isna") else values.to_numpy()
     if _is_from(values, "numpy") and hasattr(values, "dtype") and hasattr(values, "ndim"):
         return _numpy(values, wanted, name)
     if isinstance(values, array):

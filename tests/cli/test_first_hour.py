@@ -397,6 +397,12 @@ def test_tags_are_patterns_times_are_relative_and_qualities_words(plant: Shell) 
     assert "1083179008" in plant("historian", "latest", "plant.db", "*.speed", "--format", "csv")
     words = plant("historian", "latest", "plant.db", "*.speed", "--format", "csv", "--status", "words")
     assert "Uncertain" in words
+    period = ("--start", "now-6h", "--end", "now", "--aggregate", "Count", "--format", "csv")
+    counts = plant("historian", "aggregate", "plant.db", "boiler.*", "mill.sp?ed", *period).splitlines()
+    assert counts[0].startswith("tag,")
+    assert [line.split(",")[0] for line in counts[1:]] == ["boiler.level", "boiler.temp", "mill.speed"]
+    plant("historian", "aggregate", "plant.db", "nothing.*", *period, code=3)
+    assert "no tag matches 'nothing.*'" in plant.errors
     plant("historian", "read", "plant.db", "nothing.*", "--start", "now-6h", code=3)
     assert "no tag matches 'nothing.*'" in plant.errors
     plant("historian", "read", "plant.db", "boiler.temp", "--start", "now-6x", code=2)

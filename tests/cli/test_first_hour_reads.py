@@ -9,6 +9,8 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,72 @@ def test_every_kind_of_pandas_column_is_stored(memory: ct.Archive) -> None:
     assert dataset.read(order_by="n").to_arrow().to_pylist() == first
 
 
+DAY = date(2026, 1, 1)
+PANDAS_COLUMNS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
+    "arrow integers": (lambda: pd.array([1, None], dtype="int64[pyarrow]"), "int64", [1, None]),
+    "arrow text": (lambda: pd.array(["a", None], dtype=pd.ArrowDtype(pa.large_string())), "utf8", ["a", None]),
+    "arrow times": (lambda: pd.array([datetime(2026, 1, 1), None], dtype=pd.ArrowDtype(pa.timestamp("us"))),
+                    "timestamp[us]", [datetime(2026, 1, 1), None]),
+    "arrow days": (lambda: pd.array([DAY, None], dtype=pd.ArrowDtype(pa.date32())), "date32", [DAY, None]),
+    "arrow decimals": (lambda: pd.array([Decimal("1.5"), None], dtype=pd.ArrowDtype(pa.decimal128(9, 2))),
+                       "decimal128(9, 2)", [Decimal("1.50"), None]),
+    "arrow lists": (lambda: pd.array([[1, 2], None], dtype=pd.ArrowDtype(pa.list_(pa.int64()))), "list<int64>",
+                    [[1, 2], None]),
+    "durations": (lambda: pd.to_timedelta(["1s", None]), "duration[us]", [timedelta(seconds=1), None]),
+    "intervals": (lambda: pd.IntervalIndex.from_tuples([(0, 1), (1, 2)]), "struct<left: int64, right: int64>",
+                  [{"left": 0, "right": 1}, {"left": 1, "right": 2}]),
+    "sparse floats": (lambda: pd.arrays.SparseArray([0.0, 1.5]), "float64", [0.0, 1.5]),
+    "sparse integers": (lambda: pd.arrays.SparseArray([0, 1]), "int64", [0, 1]),
+    "days": (lambda: pd.Series([DAY, None], dtype=object), "date32", [DAY, None]),
+    "datetimes": (lambda: pd.Series([datetime(2026, 1, 1), None], dtype=object), "timestamp[us]",
+                  [datetime(2026, 1, 1), None]),
+    "decimals": (lambda: pd.Series([Decimal("1.25"), None], dtype=object), "decimal128(9, 2)", [Decimal("1.25"), None]),
+    "times of day": (lambda: pd.Series([time(1, 2), None], dtype=object), "time64[us]", [time(1, 2), None]),
+    "bytes": (lambda: pd.Series([b"a", None], dtype=object), "binary", [b"a", None]),
+    "categories of integers": (lambda: pd.Categorical([1, 2]), "int64", [1, 2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PANDAS_COLUMNS)
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_columns_of_extension_types_and_objects_are_stored_as_they_are(
+    kind: str, by_columns: bool, memory: ct.Archive
+) -> None:
+    make, type_, wanted = PANDAS_COLUMNS[kind]
+    dataset = memory.create("d", schema={"t": "timestamp[us]", "v": type_}, cell=ct.single(), time="t")
+    frame = pd.DataFrame({"t": pd.to_datetime(["2026-01-01", "2026-01-02"]), "v": make()})
+    before = frame.copy()
+    dataset.write({"t": frame["t"], "v": frame["v"]} if by_columns else frame)
+    assert dataset.read(order_by="t").to_arrow()["v"].to_pylist() == wanted
+    pd.testing.assert_frame_equal(frame, before)
+    if by_columns and not isinstance(make(), pd.Series):
+        # An index or an array, without a series around it.
+        dataset.write({"t": frame["t"], "v": make()}, batch="bare")
+        assert dataset.read(order_by="t").to_arrow()["v"].to_pylist() == [each for each in wanted for _ in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("make", "type_", "sentence"),
+    [
+        (lambda: pd.PeriodIndex(["2026-01", "2026-02"], freq="M"), "int64",
+         r"column 'v' holds periods \(period\[M\]\): convert them to times with dt.to_timestamp\(\), or to text"),
+        (lambda: pd.to_timedelta(["1s", None]), "int64", 'column "v" has type Duration'),
+        (lambda: pd.IntervalIndex.from_tuples([(0, 1), (1, 2)]), "utf8", 'column "v" has type Struct'),
+        (lambda: pd.Series([1, "a"], dtype=object), "utf8", "column 'v' of type utf8: value 1 is 'a', of type str"),
+        (lambda: pd.Series([1j, 2j]), "float64", "column 'v'.* complex"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_columns_that_have_no_place_are_refused_by_name(
+    make: Callable[[], Any], type_: str, sentence: str, by_columns: bool, memory: ct.Archive
+) -> None:
+    dataset = memory.create("d", schema={"t": "timestamp[us]", "v": type_}, cell=ct.single(), time="t")
+    frame = pd.DataFrame({"t": pd.to_datetime(["2026-01-01", "2026-01-02"]), "v": make()})
+    with pytest.raises(ct.InvalidInputError, match=sentence):
+        dataset.write({"t": frame["t"], "v": frame["v"]} if by_columns else frame)
+    assert dataset.count() == 0
+
+
 # ---------------------------------------------------------------- commands
 
 
@@ -368,6 +436,17 @@ def test_angles_and_order_on_the_command_line(chronotile: Run, path: Path, tmp_p
     for circle in ("10h4m,1d,30arcmin", "10:04:00,01:00:00,0.5deg", "151 1 0.5"):
         assert chronotile("count", path, "d", "--circle", circle).stdout == plain, circle
     assert chronotile("count", path, "d", "--circle", "10x,1,1").returncode == 2
+    for option, given, others in (
+        ("--box", "150.5,151.5,0.5,1.5", ("10h2m,10h6m,30arcmin,90arcmin", "10:02:00,10:06:00,0:30:00,1:30:00")),
+        ("--polygon", "150.5,0.5,151.5,0.5,151,1.5",
+         ("10h2m,1800arcsec,10h6m,0.5deg,10h4m,90arcmin", "10:02:00,0.5,10:06:00,0.5,10:04:00,1:30:00")),
+    ):  # fmt: skip
+        plain = chronotile("count", path, "d", option, given).stdout
+        assert int(plain) > 0
+        for other in others:
+            assert chronotile("count", path, "d", option, other).stdout == plain, other
+        refused = chronotile("count", path, "d", option, given.replace("0.5", "0.5parsec"))
+        assert (refused.returncode, "is not an angle" in refused.stderr) == (2, True), refused.stderr
     done = chronotile(
         "read", path, "d", "--order-by", "-candid", "--limit", "3", "--columns", "candid", "--format", "csv"
     )

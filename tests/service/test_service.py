@@ -258,6 +258,45 @@ def test_any_dataset_can_be_read(tmp_path: Path) -> None:
         assert {"jobs", "historian_tags"} <= names
 
 
+def test_a_circle_of_the_sky_is_read_with_angles_in_any_unit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    ra, dec = 150 + rng.uniform(-0.5, 0.5, 3000), 2.2 + rng.uniform(-0.5, 0.5, 3000)
+    with ct.open(tmp_path / "archive.db") as archive:
+        sky = archive.create(
+            "sky", schema={"n": "int64", "mjd": "float64", "ra": "float64", "dec": "float64"},
+            cell=ct.sky("ra", "dec", level=8), time="mjd", id="n",
+        )  # fmt: skip
+        sky.write({"n": np.arange(3000), "mjd": np.full(3000, 61_041.5), "ra": ra, "dec": dec})
+
+        def inside(*place: float) -> list[int]:
+            return sorted(sky.read(region=ct.circle(*place), columns=["n"]).to_arrow()["n"].to_pylist())
+
+        whole, narrow = inside(150.1, 2.2, 0.1), inside(150.1, 2.2, 2 / 60)
+        # Some rows of the pixels around are outside.
+        assert 0 < len(narrow) < len(whole) < 3000
+    with Service(tmp_path / "archive.db", tmp_path / "log") as service:
+
+        def read(region: str, status: int = 200, **more: str) -> Any:
+            answer = service.ask("GET", "/v1/datasets/sky/read", {"region": region, "columns": "n", **more})
+            assert answer.status == status, answer.body
+            return sorted(row["n"] for row in answer.json["rows"]) if status == 200 else answer.error
+
+        for region in (
+            "150.1,2.2,0.1", "150.1deg,2.2deg,0.1deg", "150.1,2.2,360arcsec", "10h0m24s,2d12m,6arcmin",
+            "10:00:24,2:12:00,0:06:00", "10:00:24,+02:12:00,6arcmin", "10h00m24s,132arcmin,360000mas",
+        ):  # fmt: skip
+            assert read(f"circle,{region}") == whole, region
+        assert read("circle,10h0m24s,2d12m,2arcmin") == narrow
+        assert read("circle,150.1,2.2,0.1", where="n<100") == [n for n in whole if n < 100]
+        for region, message in (
+            ("150.1,2.2,0.1parsec", '"0.1parsec" is not an angle'), ("10x,2.2,0.1", '"10x" is not an angle'),
+            ("150.1,2.2", "write circle,RA,DEC,RADIUS"), ("150.1,92,0.1", "92"),
+        ):  # fmt: skip
+            error = read(f"circle,{region}", 400)
+            assert (error["kind"] in ("invalid-sky", "invalid-request"), message in error["message"]) == (True, True)
+        assert "exclude each other" in read("circle,150.1,2.2,0.1", 400, cell="3")["message"]
+
+
 # ---------------------------------------------------------------------- writes
 
 
