@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -13,6 +12,7 @@ from chronotile.closing import Closing
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.group import Group
+from chronotile.urls import has_scheme
 
 __all__ = ["Archive", "open"]
 
@@ -72,7 +72,7 @@ def open(
     []
     """
     text = os.fspath(url)
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text):
+    if not has_scheme(text):
         if not text:
             raise InvalidInputError("the URL is empty: give a path, or sqlite:PATH", kind="invalid-url")
         text = f"sqlite:{text}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
@@ -233,11 +232,11 @@ def timedelta_ns(value: timedelta) -> int:
 
 def numpy_ns(value: Any, what: str) -> int:
     """Nanoseconds of a ``datetime64``, since 1970, or of a ``timedelta64``."""
-    text = str(value.dtype)  # datetime64[us], datetime64[25s]
-    found = re.fullmatch(r"(?:datetime|timedelta)64\[(\d*)(\w+)\]", text)
-    if found is None or str(value) == "NaT":
+    name, bracket, text = str(value.dtype).partition("64[")  # datetime64[us], datetime64[25s]
+    if name not in ("datetime", "timedelta") or not bracket or str(value) == "NaT":
         raise _refused(what, value, "the value is not a time")
-    count, unit = int(found[1] or 1), found[2]
+    unit = text.removesuffix("]").lstrip("0123456789")
+    count = int(text[: text.index(unit)] or 1)
     if unit in ("Y", "M") and value.dtype.kind == "M":
         value, count, unit = value.astype("datetime64[D]"), 1, "D"
     if unit not in _NUMPY_UNIT_NS:
@@ -272,7 +271,7 @@ def tick_value(tick: int, axis: TimeAxis, data_type: str) -> datetime | float | 
 def tick_ns(data_type: str) -> int:
     """Nanoseconds in one tick of a timestamp or date column, of its type as text."""
     if data_type.startswith("timestamp["):
-        return _UNIT_NS[re.split(r"[,\]]", data_type[len("timestamp[") :])[0]]
+        return _UNIT_NS[data_type.removeprefix("timestamp[").partition(",")[0].removesuffix("]")]
     return _DAY_NS
 
 

@@ -13,8 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import chronotile as ct
-from chronotile import conditions, scanning, times
+from chronotile import conditions, scanning, times, urls
+from chronotile.apdb import names
+from chronotile.cli import common
 from chronotile.cli.define import schema_of_text
+from chronotile.jobs import parsing, swf
 
 UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1, "ms": 7, "us": 8, "ns": 9}
 
@@ -171,6 +174,31 @@ def test_columns_may_have_commas_within_brackets() -> None:
     assert scanning.outside_brackets("a),b") == ["a)", "b"], "too many brackets close nothing"
 
 
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+DATASET = re.compile(r"[a-z][a-z0-9_]{0,47}")
+PARAMETER = re.compile(r"([?&;][^=&;]*(?:password|passwd|secret|token)=)[^&;]*", re.IGNORECASE)
+
+
+@given(st.text("aA1:+-._é/ ", max_size=6) | st.text("ab1_", min_size=47, max_size=49))
+def test_schemes_and_names_of_datasets_are_what_the_grammar_says(text: str) -> None:
+    assert urls.has_scheme(text) == (SCHEME.match(text) is not None)
+    assert common._may_be_dataset(text) == (DATASET.fullmatch(text) is not None)
+
+
+@given(st.lists(st.sampled_from(["?", "&", ";", "=", "password", "Token", "a", "passwd", "secret", "/"])).map("".join))
+@example("?a?token=b=c?secret=d;e=f")
+def test_parameters_with_passwords_are_what_the_grammar_says(text: str) -> None:
+    assert urls.without_password(text) == PARAMETER.sub(r"\1***", text)
+
+
+@given(st.text("aB1_Cdé É", max_size=8))
+@example("DiaForcedSource")
+@example("SSObject")
+def test_names_of_tables_become_words(text: str) -> None:
+    words = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", text))
+    assert names.dataset_name(text) == words.lower()
+
+
 HOSTILE: dict[str, Callable[[int], str]] = {
     "digits and a letter": lambda size: "1" * size + "x",
     "an exponent": lambda size: "1e" + "1" * size + "x",
@@ -184,6 +212,12 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "clocks": lambda size: "12:00:00." * (size // 9),
     "deep lists": lambda size: "[" * size,
     "escapes": lambda size: '"' + "\\" * size,
+    "question marks": lambda size: "?" * size,
+    "parameters": lambda size: "?password" * (size // 9),
+    "equal signs": lambda size: "=" * size,
+    "capitals": lambda size: "A" * size,
+    "comments": lambda size: ";\n" * (size // 2) + "UnixStartTime:" + " " * size,
+    "numbers of columns": lambda size: "column #" + "1" * size + ": ",
 }
 
 
@@ -195,9 +229,13 @@ def _read(text: str) -> None:
         lambda: conditions.days(text), lambda: conditions.names(text), lambda: scanning.length_of_time(text, UNITS),
         lambda: scanning.json_value(text), lambda: scanning.outside_brackets(text),
         lambda: times.moment(text, times.timestamp("t"), "start"), lambda: times.duration_ns(text, "interval"),
+        lambda: urls.without_password(f"x://h/?{text}"), lambda: urls.has_scheme(text),
+        lambda: common.Target((text,), "a.db", dataset=True, optional=True, rest=None),
+        lambda: names.dataset_name(text), lambda: swf.start_of(f"; {text}".encode(), "a.swf"),
+        lambda: parsing._reason(ValueError(text), ["a"]),
     ]  # fmt: skip
     for reader in readers:
-        with suppress(ct.InvalidInputError, ValueError):
+        with suppress(ct.InvalidInputError, ct.DataFileError, ValueError):
             reader()
 
 

@@ -195,6 +195,17 @@ def test_unknown_columns_are_named_with_the_nearest_and_all_there_are(tmp_path: 
     )  # fmt: skip
 
 
+def test_what_a_value_says_is_no_part_of_the_reason(tmp_path: Path, done: jobs.Jobs) -> None:
+    values = ["x column #99: y", "Row #4: x", "CSV conversion error to x", "In CSV column #0: x"]
+    lines = [f"{value},2026-01-01" for value in values]
+    (tmp_path / "jobs.csv").write_text("job_id,submitted\n7,2026-01-01\n" + "\n".join(lines))
+    report = jobs.load(done, tmp_path / "jobs.csv", rejects=tmp_path / "bad")
+    assert (report.rows, report.rejected) == (1, 4)
+    assert [each["reason"] for each in rejected(tmp_path / "bad")] == [
+        f"column 'job_id' cannot be read as int64: invalid value '{value}'" for value in values
+    ]
+
+
 LOAD = """
 import sys
 import chronotile as ct

@@ -5,7 +5,7 @@ They follow the LSST Science Data Model; a schema may have any others.
 
 from __future__ import annotations
 
-import re
+from string import ascii_lowercase, ascii_uppercase, digits
 
 OBJECT, SOURCE, FORCED = "DiaObject", "DiaSource", "DiaForcedSource"
 MAIN_TABLES = (OBJECT, SOURCE, FORCED)
@@ -56,5 +56,14 @@ def not_deleted(table: str) -> tuple[str, str, int]:
 
 def dataset_name(table: str) -> str:
     """Dataset name of a table: ``DiaForcedSource`` is stored in ``dia_forced_source``."""
-    words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", table)
-    return re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", words).lower()
+    words = "".join(f"_{char}" if _begins_word(table, at) else char for at, char in enumerate(table))
+    return words.lower()
+
+
+def _begins_word(table: str, at: int) -> bool:
+    """Whether a capital begins a word: after a small letter or digit, or as the last capital of several."""
+    before, char, after = table[at - 1 : at], table[at], table[at + 1 : at + 2]
+    if char not in ascii_uppercase or not before:
+        return False
+    small = before in ascii_lowercase or before in digits
+    return small or (before in ascii_uppercase and after != "" and after in ascii_lowercase)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
+import string
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -27,9 +27,6 @@ from chronotile.terminal import bar, bytes_text
 ENVIRONMENT = "CHRONOTILE_ARCHIVE"
 
 Command = Callable[..., Any]
-
-_DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
-
 
 _MADE: list[str] = []
 """Archive files that did not exist when the command started."""
@@ -64,6 +61,15 @@ def remove_empty_files() -> None:
             Path(name).unlink(missing_ok=True)
 
 
+def _may_be_dataset(word: str) -> bool:
+    """Whether a word may be the name of a dataset."""
+    return len(word) <= 48 and word[:1] in _LETTERS and set(word) <= _NAME_CHARACTERS
+
+
+_LETTERS = frozenset(string.ascii_lowercase)
+_NAME_CHARACTERS = _LETTERS | set(string.digits) | {"_"}
+
+
 class Target:
     """Positional arguments of a command: archive, dataset, and the rest."""
 
@@ -75,7 +81,7 @@ class Target:
         # If the archive is set by option or environment, the first word is an archive only if it cannot be a dataset
         # name, and if it is not the only word of a command that needs one: the name of a tag may have a dot.
         alone = len(words) == 1 and not dataset and rest is not None and not rest.startswith("[")
-        if fallback and (not words or archive or alone or _DATASET_NAME.fullmatch(words[0])):
+        if fallback and (not words or archive or alone or _may_be_dataset(words[0])):
             self.url = fallback
         elif words:
             self.url = words.pop(0)

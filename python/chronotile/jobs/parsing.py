@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +15,20 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from chronotile import _native
+from chronotile import _native, scanning
 from chronotile.errors import DataFileError, InvalidInputError
 from chronotile.hints import name_hint, name_list
 from chronotile.jobs import swf
 from chronotile.jobs.blocks import Block, records
 
-_ZONE = re.compile(r"(Z|[+-][0-9][0-9]:?[0-9][0-9]|[0-9][0-9]:[0-9][0-9].*[+-][0-9][0-9])$")
+_ZONE = r"(Z|[+-][0-9][0-9]:?[0-9][0-9]|[0-9][0-9]:[0-9][0-9].*[+-][0-9][0-9])$"
+"""End of a time with a zone. For Arrow, whose regular expressions take time in proportion to the text."""
 
 _TIME_CHARS_MAX = 64
 """Most characters of a time."""
+
+_PLACE_DIGITS_MAX = 18
+"""Most digits of the number of a column or row."""
 
 _HINTED_MAX = 20
 """Most unknown columns whose nearest known ones are named: as many as a message lists."""
@@ -136,11 +138,23 @@ def _joined(block: Block, starts: Any, ends: Any, first: int, last: int) -> byte
 def _reason(error: Exception, names: list[str]) -> str:
     """The parser's message in one line, with the column's name instead of its number."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0][:RECORD_SHOWN].split(": If these")[0]
-    text = re.sub(r"^(CSV parse error|JSON parse error): ", "", text)
-    text = re.sub(r"(In )?(CSV )?column #(\d+): ", lambda found: f"column {names[int(found[3])]!r} ", text)
-    text = re.sub(r"(Row #\d+: | in row \d+$)", "", text)
-    text = text.replace("CSV conversion error to ", "cannot be read as ")
-    return text.removesuffix(".")
+    text = text.removeprefix("CSV parse error: ").removeprefix("JSON parse error: ")
+    place, rest = _numbered(text.removeprefix("In ").removeprefix("CSV "), "column #")
+    column = "" if place is None or place >= len(names) else f"column {names[place]!r} "
+    _, text = _numbered(rest if column else text, "Row #")
+    before, row, number = text.rpartition(" in row ")
+    text = before if row and number.isdigit() else text
+    before, conversion, kind = text.partition("CSV conversion error to ")
+    text = f"cannot be read as {kind}" if conversion and not before else text
+    return f"{column}{text}".removesuffix(".")
+
+
+def _numbered(text: str, label: str) -> tuple[int | None, str]:
+    """Split ``LABEL NUMBER: REST`` to number and rest; the number of another text is None."""
+    number, colon, rest = text.removeprefix(label).partition(": ")
+    if not text.startswith(label) or not colon or not number.isdecimal() or len(number) > _PLACE_DIGITS_MAX:
+        return None, text
+    return int(number), rest
 
 
 _UNEXPECTED = "unexpected field"
@@ -150,8 +164,8 @@ _UNEXPECTED = "unexpected field"
 def _unexpected(record: bytes, known: list[str]) -> str:
     """Name the fields of an NDJSON record that are no columns."""
     try:
-        fields = json.loads(record)
-    except (ValueError, RecursionError):
+        fields = scanning.json_value(record)
+    except ValueError:
         return _UNEXPECTED
     unknown = [name for name in fields if name not in known]
     return _unknown_text(unknown, known) if unknown else _UNEXPECTED
@@ -221,7 +235,9 @@ def _without_zone(text: bytes, names: list[str], zoned: list[str], delimiter: st
         return []
     beginning = io.StringIO(text[:65_536].decode(errors="replace"))
     fields = dict(zip(names, next(csv.reader(beginning, delimiter=delimiter), []), strict=False))
-    return [name for name in zoned if not _ZONE.search(fields.get(name, "")[:_TIME_CHARS_MAX])]
+    texts = pa.array([fields.get(name, "")[:_TIME_CHARS_MAX] for name in zoned], pa.utf8())
+    has_zone = pc.match_substring_regex(texts, _ZONE).to_pylist()
+    return [name for name, zone in zip(zoned, has_zone, strict=True) if not zone]
 
 
 def _ndjson_parser(options: ReadOptions) -> Callable[[bytes], pa.Table]:
@@ -244,7 +260,7 @@ def _ndjson_parser(options: ReadOptions) -> Callable[[bytes], pa.Table]:
 
 def _zoned(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Parse ISO 8601 times; UTC if they have no zone."""
-    has_zone = pc.match_substring_regex(texts, _ZONE.pattern)
+    has_zone = pc.match_substring_regex(texts, _ZONE)
     nothing = pa.scalar(None, pa.utf8())
     with_zone = pc.if_else(has_zone, texts, nothing).cast(kind)
     without = pc.if_else(has_zone, nothing, texts).cast(pa.timestamp(kind.unit)).cast(kind)

@@ -7,7 +7,6 @@ name and a value; each other line is a job of 18 numbers, with -1 for unknown. T
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ _TYPES: dict[str, pa.DataType] = {
     "utf8": pa.utf8(),
     "timestamp[s, UTC]": pa.timestamp("s", "UTC"),
 }
-_START = re.compile(rb";\s*UnixStartTime:\s*(\d{1,18})\b")
+_SECONDS_DIGITS_MAX = 18
 
 
 def start_of(header: bytes, name: str) -> int:
@@ -61,12 +60,15 @@ def start_of(header: bytes, name: str) -> int:
     DataFileError
         The header lacks ``UnixStartTime``.
     """
-    found = _START.search(header)
-    if found is None:
-        raise DataFileError(
-            f"{name}: no UnixStartTime in the header, which is needed for job times", kind="file-content"
-        )
-    return int(found[1])
+    for line in header.splitlines():
+        label, _, value = line.lstrip(b"; \t").partition(b":")
+        if label.rstrip() != b"UnixStartTime" or not line.lstrip().startswith(b";"):
+            continue
+        first = value.split(maxsplit=1)[:1]
+        digits = first[0].rstrip(b",;.") if first else b""
+        if digits.isdigit() and len(digits) <= _SECONDS_DIGITS_MAX:
+            return int(digits)
+    raise DataFileError(f"{name}: no UnixStartTime in the header, which is needed for job times", kind="file-content")
 
 
 def parse(lines: bytes, start_s: int) -> pa.Table:
