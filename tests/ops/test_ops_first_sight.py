@@ -245,6 +245,25 @@ def test_a_report_opens_where_the_data_are(recorded: Path, chronotile: Run) -> N
     assert "<p>2026-02-28 23:00:00 to 2026-03-01 01:00:00 (UTC)." in day
 
 
+def test_the_year_is_on_every_axis_of_time(recorded: Path) -> None:
+    def labels(page: str, css: str) -> list[str]:
+        return re.findall(rf'class="{css}" text-anchor="middle">([^<]*)<', page)
+
+    page = report.html(recorded, None)
+    charts = page.count("<svg")
+    assert charts
+    assert labels(page, "label") == ["2026-03-01 00:00:00 to 2026-03-01 00:29:01 (UTC)"] * charts
+    # Midnight, where the day changes, is a date.
+    assert labels(page, "tick")[:3] == ["03-01", "00:05", "00:10"]
+    page = report.html(recorded, None, START - timedelta(hours=20), START + timedelta(hours=4))
+    assert labels(page, "label")[0] == "2026-02-28 04:00:00 to 2026-03-01 04:00:00 (UTC)"
+    assert labels(page, "tick")[:4] == ["06:00", "12:00", "18:00", "03-01"]
+    page = report.html(recorded, None, START - timedelta(days=3), START + timedelta(days=2))
+    assert labels(page, "tick")[:2] == ["2026-02-26", "2026-02-27"]
+    page = report.html(recorded, None, START, START + timedelta(seconds=20))
+    assert labels(page, "tick")[:2] == ["00:00:00", "00:00:05"]
+
+
 def test_a_report_of_a_time_without_data_says_where_they_are(recorded: Path) -> None:
     for period in ((START + timedelta(days=3), None), (START + timedelta(days=3), START + timedelta(days=4))):
         with pytest.raises(InvalidInputError, match="the newest are from 2026-03-01 00:29:00"):

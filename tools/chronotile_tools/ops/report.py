@@ -132,7 +132,7 @@ def html(archive: str | Path, cluster: str | None, start: datetime | None = None
     sections = "".join(_section(chart, series, nodes, up, since, to) for chart, series in drawn)
     notes = _note("Zero throughout", quiet) + _note("No data for", missing)
     title = f"Cluster {cluster}"
-    period = f"{_time_text(since)} to {_time_text(to)} (UTC). Shaded: a node was seen down."
+    period = f"{_period_text(since, to)}. Shaded: a node was seen down."
     body = f"{_legend(nodes)}<div class='sheet'>{sections}</div>{_table(drawn, nodes)}{notes}"
     return markup.document(title, f"<h1>{escape(title)}</h1><p>{period}</p>{body}", style=_EXTRA_STYLE)
 
@@ -200,7 +200,12 @@ def _section(
 ) -> str:
     low, high = _limits(series)
     x = plot.linear(
-        "", start.timestamp(), end.timestamp(), _LEFT, _WIDTH - _RIGHT, _time_ticks(start.timestamp(), end.timestamp())
+        _period_text(start, end),
+        start.timestamp(),
+        end.timestamp(),
+        _LEFT,
+        _WIDTH - _RIGHT,
+        _time_ticks(start.timestamp(), end.timestamp()),
     )
     y = plot.linear(chart.unit, low, high, _HEIGHT - _BOTTOM, _TOP, _value_ticks(low, high))
     panel = plot.Panel(_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM, x, y)
@@ -253,11 +258,19 @@ def _value_ticks(low: float, high: float) -> list[tuple[float, str]]:
 
 def _time_ticks(start: float, end: float) -> list[tuple[float, str]]:
     step = next((step for step in _STEPS_S if (end - start) / step <= 6), _STEPS_S[-1])
-    pattern = "%Y-%m-%d" if step >= 86_400 else "%H:%M" if step >= 60 else "%H:%M:%S"
     values = np.arange(np.ceil(start / step), np.floor(end / step) + 1) * step
     # Beyond a month, use wider steps to avoid overlapping dates.
     values = values[:: max(1, len(values) // 6)]
-    return [(float(value), datetime.fromtimestamp(value, UTC).strftime(pattern)) for value in values]
+    return [(float(value), _tick_text(datetime.fromtimestamp(value, UTC), step)) for value in values]
+
+
+def _tick_text(moment: datetime, step_s: int) -> str:
+    """Text of a tick: a date, a date without the year at midnight, or a time of day."""
+    if step_s >= 86_400:
+        return f"{moment:%Y-%m-%d}"
+    if step_s >= 60:
+        return f"{moment:%m-%d}" if moment.hour == moment.minute == 0 else f"{moment:%H:%M}"
+    return f"{moment:%H:%M:%S}"
 
 
 def _legend(nodes: list[str]) -> str:
@@ -278,6 +291,11 @@ def _table(drawn: list[tuple[Chart, list[_Series]]], nodes: list[str]) -> str:
         ]
         rows.append([chart.title, chart.unit, *cells])
     return markup.GAP + markup.section("Median / greatest", "", markup.table(["", "", *nodes], rows))
+
+
+def _period_text(start: datetime, end: datetime) -> str:
+    """The period in words, with its year, which the ticks of a short one lack."""
+    return f"{_time_text(start)} to {_time_text(end)} (UTC)"
 
 
 def _time_text(moment: datetime) -> str:
