@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from click.testing import CliRunner
 from conftest import Run
+from support_alerts import PACKET, container, packets
 from support_data import SAMPLES
 
 import chronotile as ct
@@ -59,35 +60,6 @@ def parquet(folder: Path, rows: list[Row]) -> Path:
 
 
 # ---------------------------------------------------------------- containers
-
-
-FLOAT = ["null", "double"]
-CANDIDATE: Row = {"type": "record", "name": "candidate", "fields": [
-    {"name": "candid", "type": ["null", "long"]}, {"name": "pid", "type": "long"}, {"name": "jd", "type": "double"},
-    {"name": "fid", "type": "int"}, *({"name": name, "type": FLOAT} for name in ("ra", "dec", "magpsf", "sigmapsf")),
-    {"name": "isdiffpos", "type": ["null", "string"]},
-]}  # fmt: skip
-PACKET: Row = {"type": "record", "name": "alert", "fields": [
-    {"name": "objectId", "type": "string"}, {"name": "candidate", "type": CANDIDATE},
-    {"name": "prv_candidates", "type": ["null", {"type": "array", "items": "candidate"}]},
-    {"name": "cutoutScience", "type": ["null", "bytes"]},
-]}  # fmt: skip
-
-
-def packets(count: int) -> list[Row]:
-    return [
-        {"objectId": f"ZTF18aaaaaa{chr(97 + n)}", "prv_candidates": None, "cutoutScience": b"an image", "candidate": {
-            "candid": 10 + n, "pid": 1756139880615 + n * 10**10, "jd": 2_459_510.5 + n, "fid": 1, "ra": 150.0,
-            "dec": 2.0 + n, "magpsf": 18.0, "sigmapsf": 0.1, "isdiffpos": "t",
-        }} for n in range(count)
-    ]  # fmt: skip
-
-
-def container(some: list[Row]) -> bytes:
-    fastavro = pytest.importorskip("fastavro")
-    buffer = io.BytesIO()
-    fastavro.writer(buffer, fastavro.parse_schema(PACKET), some, codec="deflate")
-    return buffer.getvalue()
 
 
 def archive(members: dict[str, bytes], mode: Any) -> bytes:

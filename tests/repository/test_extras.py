@@ -9,15 +9,19 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from support_alerts import container, packets
+from support_data import SAMPLES
 
 from chronotile.optional import DISTRIBUTIONS
 
@@ -53,11 +57,17 @@ BASE = [
 READ = "import chronotile as ct; ds = ct.open('a.db')['d']; "
 
 USES: dict[str, list[list[str]]] = {
-    "alerts": [["-c", "import chronotile.apdb.alert_containers as a; a.optional.module('fastavro', 'x', 'alerts')"]],
+    "alerts": [
+        ["apdb", "create", "small.db", "--schema", "small"],
+        ["apdb", "import", "small.db", "alerts.avro"],
+        ["apdb", "light-curve", "small.db", "ZTF18aaaaaaa"],
+    ],
     "apdb": [
         ["apdb", "create", "lsst.db"],
         ["apdb", "create", "small.db", "--schema", "small"],
         ["apdb", "info", "small.db"],
+        ["apdb", "import", "small.db", str(SAMPLES / "alerts" / "ztf_alerts_2024.parquet")],
+        ["apdb", "read", "small.db", "sources", "--limit", "3"],
     ],
     "arrow": [
         ["historian", "tags", "a.db", "--define", "oven"],
@@ -90,7 +100,11 @@ USES: dict[str, list[list[str]]] = {
         ["-c", "import chronotile_tools.load.page, chronotile_tools.load.experiments, chronotile_tools.ops.report"],
         ["-c", "from chronotile_tools.ops.procedures import settings; settings._yaml()"],
     ],
-    "sync": [["-c", "import chronotile.jobs; import chronotile.optional as o; o.module('sqlalchemy', 'x', 'sync')"]],
+    "sync": [
+        ["jobs", "create", "j.db", "jobs", "--database", "sqlite:///grid.db", "jobs", "--version", "modified"],
+        ["jobs", "sync", "j.db", "jobs", "sqlite:///grid.db", "jobs"],
+        ["jobs", "compare", "j.db", "jobs", "sqlite:///grid.db", "jobs"],
+    ],
 }
 
 
@@ -134,6 +148,11 @@ def surroundings(tmp_path: Path) -> Path:
     (tmp_path / "points.csv").write_text("t,x\n2026-01-01T00:00:00,1.5\n")
     (tmp_path / "jobs.csv").write_text("job_id,submitted,user\n1,2026-01-01T00:00:00,ann\n")
     (tmp_path / "app.ndjson").write_text('{"time": "2026-01-01T00:00:00Z", "host": "web1"}\n')
+    (tmp_path / "alerts.avro").write_bytes(container(packets(2)))
+    with closing(sqlite3.connect(tmp_path / "grid.db")) as database:
+        database.execute("CREATE TABLE jobs (job_id INTEGER PRIMARY KEY, submitted DATETIME, modified DATETIME)")
+        database.execute("INSERT INTO jobs VALUES (1, '2026-01-01 00:00:00.000000', '2026-01-02 00:00:00.000000')")
+        database.commit()
     (tmp_path / "store").mkdir()
     return tmp_path
 
@@ -200,6 +219,29 @@ def test_a_command_names_the_missing_package_and_leaves_no_file(
     before = set(surroundings.iterdir())
     done = run(surroundings, None, arguments)
     assert (done.returncode, done.stderr) == (1, f"chronotile: {sentence}\n")
+    assert set(surroundings.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "package"),
+    [
+        ("postgresql+psycopg://grid:s3cret@db1/production", "psycopg", "psycopg[binary]"),
+        ("mysql://db1/production", "MySQLdb", "mysqlclient"),
+        ("oracle+oracledb://db1/production", "oracledb", "oracledb"),
+    ],
+)
+def test_a_database_whose_driver_is_missing_names_its_package(
+    url: str, driver: str, package: str, surroundings: Path
+) -> None:
+    before = set(surroundings.iterdir())
+    plain = url.replace("grid:s3cret@", "")
+    for command in (["sync", "--create", "--version", "modified"], ["create", "--version", "modified"]):
+        name, *options = command
+        source = ["--database", url, "jobs"] if name == "create" else [url, "jobs"]
+        done = run(surroundings, "sync", ["jobs", name, "j.db", "jobs", *source, *options])
+        assert (done.returncode, done.stderr) == (
+            1, f"chronotile: reading {plain} needs the driver {driver}: pip install '{package}'\n",
+        )  # fmt: skip
     assert set(surroundings.iterdir()) == before
 
 

@@ -13,10 +13,19 @@ import pyarrow.compute as pc
 
 from chronotile import optional, times
 from chronotile.dataset import Dataset
-from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
+from chronotile.errors import DataFileError, InvalidInputError, MissingPackageError, UnavailableError
 from chronotile.hints import name_hint
 
 __all__ = ["Database", "Source", "schema_of", "utc"]
+
+_DRIVER_PACKAGES = {
+    # psycopg alone needs a library of the system.
+    "psycopg": "psycopg[binary]",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+    "mysql": "mysql-connector-python",
+}
+"""Packages of drivers whose modules have other names."""
 
 _DAY = timedelta(days=1)
 _MOMENT = "timestamp[us, UTC]"
@@ -38,9 +47,13 @@ class Database:
                 f"invalid database URL {self.plain!r}: write dialect+driver://user@host/database, or sqlite:///file.db",
                 kind="invalid-url",
             ) from None
-        except ModuleNotFoundError as error:
-            raise InvalidInputError(
-                f"the database requires the driver {error.name}: pip install {error.name}", kind="invalid-url"
+        except ImportError as error:
+            driver = error.name or sqlalchemy.engine.make_url(url).get_driver_name()
+            reason = "" if isinstance(error, ModuleNotFoundError) else f", which cannot be imported ({error})"
+            raise MissingPackageError(
+                f"reading {self.plain} needs the driver {driver}{reason}: "
+                f"pip install '{_DRIVER_PACKAGES.get(driver, driver)}'",
+                kind="missing-package",
             ) from None
 
         # SQLite would make an empty database of a file that does not exist.
@@ -260,5 +273,9 @@ def utc(value: Any, column: str) -> datetime:
 def _plain(url: str) -> str:
     """The URL without user, password and parameters, for batch names."""
     scheme, slashes, rest = url.partition("//")
+    # SQLAlchemy takes a password up to the first @, with any / in it.
+    login, at, after = rest.partition("@")
+    if at and "/" not in login.partition(":")[0]:
+        rest = after
     authority, slash, path = rest.partition("/")
     return f"{scheme}{slashes}{authority.rpartition('@')[2]}{slash}{path}".split("?")[0]
