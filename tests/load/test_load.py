@@ -268,6 +268,27 @@ def test_no_difference_below_the_detectable_one_is_claimed(
     assert load.Difference(ratio, low, high, detectable, 5).verdict == verdict
 
 
+def test_the_table_of_a_report_claims_no_difference_below_the_detectable_one(
+    tmp_path: Path, generator: load.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    differences = {
+        "mean": load.Difference(1.10, 1.02, 1.19, 0.12, 5), 50.0: load.Difference(1.30, 1.15, 1.45, 0.12, 5),
+        99.0: load.Difference(1.02, 0.97, 1.05, 0.12, 5),
+    }  # fmt: skip
+    monkeypatch.setattr(arms, "compare", lambda first, second, what, part: differences[what])
+    bench = base.Bench("requests", tmp_path, base.Settings(), generator, str)
+    runs = {name: [{"work": made([10.0] * 20)} for _ in range(5)] for name in ("ONE", "ALL")}
+    found = bench.show_comparisons(runs, ["ONE", "ALL"])
+    # The interval of the first leaves out "no difference", which is not enough.
+    assert [each.difference.found for each in found] == [True, True, False]
+    title, rows = bench.report._tables[0]
+    assert "nothing below it can be claimed" in title
+    assert rows[0][-1] == "differs"
+    assert [(row[1], row[-1]) for row in rows[1:]] == [("mean", "below detectable"), ("p50", "yes"), ("p99", "no")]
+    for shown in (bench.report.text(table_text), bench.report.html()):
+        assert shown.count("below detectable") == 1
+
+
 def test_percentiles_are_compared_as_percentiles() -> None:
     rng = np.random.default_rng(14)
     fast = [made(rng.exponential(5, 1_000)) for _ in range(5)]

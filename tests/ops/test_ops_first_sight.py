@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from fcntl import ioctl
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -197,6 +198,27 @@ def test_a_record_that_falls_behind_says_so(spent_s: float, message: str) -> Non
         (warning == "")
         if not message
         else (message in warning and warning.startswith(f"behind: this snapshot took {spent_s:.1f}"))
+    )
+
+
+def test_the_command_says_that_it_falls_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent_s = iter([0.0, 2.5, 0.0])
+    clock = [0.0]
+
+    def observe(*_: object, **__: object) -> Snapshot:
+        clock[0] += next(spent_s)
+        return snapshot(node(cql=True, probe_ms=1.0), at_s=clock[0])
+
+    monkeypatch.setattr(cli.library, "observe", observe)
+    monkeypatch.setattr(cli, "ticks", lambda every_s, count: range(count))
+    monkeypatch.setattr(cli, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    words = ["record", "10.0.0.1", "--nodetool", "false {host}", "--to", str(tmp_path / "ops.db"), "--every", "1"]
+    done = CliRunner().invoke(cli.ops, [*words, "--count", "3"], catch_exceptions=False)
+    assert (done.exit_code, done.stdout.count(" recorded ")) == (0, 3)
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(
+        "behind: this snapshot took 2.5 s, so 2 snapshots were skipped; use --every 3, or JMX over HTTP (--jolokia), "
+        "which is faster than nodetool"
     )
 
 
