@@ -341,7 +341,7 @@ def test_archived_slices_are_read_through_the_same_calls_and_restored(survey: ap
     assert seen_sources(survey) == before[0]
     with pytest.raises(ct.InvalidInputError, match="or restored"):
         survey.remove_visit(80)
-    survey.remove_visit(80, changed=True)
+    survey.remove_visit(80, changed=True, archived=cold)
     assert seen_sources(survey) == {k: v for k, v in before[0].items() if k // 10_000 != 80}
     with pytest.raises(ct.DataFileError, match="no such folder"):
         survey.sources(FIELD, archived=tmp_path / "nothing")

@@ -163,7 +163,7 @@ def test_packets_of_lsst_schema_10_keep_every_alert_and_name_what_has_no_place()
             assert import_alerts(database, [path]).sources == len(database.sources()) == 65
 
 
-def test_previous_detections_whose_ids_are_rounded_take_the_exact_ones_of_other_alerts() -> None:
+def test_previous_detections_whose_ids_are_rounded_take_the_exact_ones_of_other_alerts(tmp_path: Path) -> None:
     path = ALERTS / "ztf_alerts_2024.parquet"
     whole = pq.read_table(path)
     before = [p for packet in whole["prv_candidates"].to_pylist() for p in packet or [] if p["candid"]]
@@ -197,12 +197,21 @@ def test_previous_detections_whose_ids_are_rounded_take_the_exact_ones_of_other_
             assert len(database.light_curve(packet["objectId"])) == 1 + sum(
                 1 for b in packet["prv_candidates"] if b["candid"]
             )
+    with apdb.create("memory:", "small") as database:
+        import_table(database, whole)
+        database.archive_before(70_000, tmp_path / "cold", keep=True)
+        with pytest.raises(ct.InvalidInputError, match="1 record may also be in files"):
+            import_table(database, later)
+        import_table(database, later, archived=tmp_path / "cold")
+        found = database.sources(archived=tmp_path / "cold")["diaSourceId"].to_pylist()
+        assert exact in found
+        assert int(detection["candid"]) not in found
 
 
-def import_table(database: apdb.Apdb, rows: pa.Table) -> None:
+def import_table(database: apdb.Apdb, rows: pa.Table, **how: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(rows, Path(folder) / "alerts.parquet")
-        import_alerts(database, [Path(folder) / "alerts.parquet"])
+        import_alerts(database, [Path(folder) / "alerts.parquet"], **how)
 
 
 def test_integers_that_pandas_made_floats_are_kept_where_they_are_exact_and_never_wrong(tmp_path: Path) -> None:
@@ -356,7 +365,9 @@ def test_the_commands_create_import_show_read_and_remove(tmp_path: Path, capfd: 
     assert "refused: new column diaForcedSourceId" in run("migrate", archive, "lsst", "--dry-run", code=2)
     refused = run("remove", archive, "--visit", "175815932", "--yes", code=2)
     assert "1 record changed since the store (reassigned, withdrawn, closed or restored)" in refused
-    assert "removed 1 detector-visit with 1 row" in run("remove", archive, "--visit", "175815932", "--yes", "--changed")
+    remove = ("remove", archive, "--visit", "175815932", "--yes", "--changed")
+    assert f"1 record may also be in files that archive_before wrote to {cold}: pass" in run(*remove, code=2)
+    assert "removed 1 detector-visit with 2 rows" in run(*remove, "--archived", cold)
     assert run("read", archive, "sources", "--columns", "diaSourceId", "--format", "csv").count("\n") == 582
     assert "use objects, sources or forced-sources" in run("read", archive, "stars", code=2)
     strict = tmp_path / "strict.db"

@@ -91,7 +91,7 @@ def test_what_is_stored_or_changed_while_a_slice_is_archived_stays(
         def act() -> None:
             done.append(other.store(**visit_of(1, [4, 5])).stored)
             done.append(other.withdraw_sources([1_001], START + 2))
-            done.append(other.delete("DiaSource", [1_002]))
+            done.append(other.delete("DiaSource", [1_002], archived=False))
 
         between(survey, monkeypatch, act)
         survey.archive_before(LATER, tmp_path / "cold")
@@ -115,7 +115,7 @@ def test_a_visit_that_is_removed_while_its_slice_is_archived_is_in_no_file(
     for number in range(2):
         survey.store(**visit_of(number, [1, 2, 3]))
     with apdb.open(path) as other:
-        between(survey, monkeypatch, lambda: other.remove_visit(1).rows)
+        between(survey, monkeypatch, lambda: other.remove_visit(1, archived=False).rows)
         survey.archive_before(LATER, cold)
     assert set(everything(survey, cold)[0]) == {1_001, 1_002, 1_003} | ({21_001, 21_002} if before else set())
     assert len(everything(survey, cold)[1]) == (5 if before else 3)
@@ -231,26 +231,234 @@ def test_a_file_is_not_put_back_without_late_rows_by_a_removal(
     assert set(everything(survey, cold)[0]) == {1_002, 1_003, 11_004, 11_005}
 
 
-def test_a_visit_that_goes_to_files_while_it_is_removed_is_taken_out_of_them(
-    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cold, drop, done = tmp_path / "cold", Maintenance._drop, []
-    for number in range(2):
-        survey.store(**visit_of(number, [1, 2, 3]))
-    cold.mkdir()
+def during_removal(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> list[Any]:
+    """Do something once, after the files were searched for a detector-visit and before its rows are removed."""
+    drop, done = Maintenance._drop, []
 
     def late(self: Maintenance, key: str) -> bool:
         if not done:
-            with apdb.open(path) as other:
-                done.append(len(other.archive_before(LATER, cold)))
+            done.append(act())
         return drop(self, key)
 
     monkeypatch.setattr(Maintenance, "_drop", late)
+    return done
+
+
+def test_a_visit_does_not_go_to_files_of_a_folder_while_it_is_removed_from_them(
+    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = tmp_path / "cold"
+    for number in range(2):
+        survey.store(**visit_of(number, [1, 2, 3]))
+    cold.mkdir()
+    monkeypatch.setattr(apdb.cold, "_LOCK_WAIT_S", 0.2)
+    done = during_removal(monkeypatch, lambda: refusal_of_another(path, cold))
     survey.remove_visit(0, archived=cold)
-    assert done == [2]
+    assert done == ["folder-in-use"]
+    survey.archive_before(LATER, cold)
     assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
     survey.restore(cold)
     assert set(seen_sources(survey)) == {11_001, 11_002, 11_003}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_removal_reports_files_that_another_process_wrote_meanwhile(
+    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    cold = tmp_path / "cold"
+    for number in range(2):
+        survey.store(**visit_of(number, [1, 2, 3]))
+
+    def archive() -> int:
+        with apdb.open(path) as other:
+            return len(other.archive_before(LATER, cold, keep=keep))
+
+    with monkeypatch.context() as patch:
+        done = during_removal(patch, archive)
+        with pytest.raises(ct.OutcomeUnknownError, match=f"in {cold} meanwhile") as error:
+            survey.remove_visit(0)
+    assert (done, error.value.kind) == ([2], "outcome-unknown")
+    assert not survey.contains(0, 1)
+    assert len(survey.sources(archived=cold)) == 6
+    done = survey.remove_visit(0, archived=cold)
+    assert (done.detector_visits, done.rows) == (1, 6)
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
+
+
+def test_a_deletion_reports_files_that_another_process_wrote_meanwhile(
+    survey: apdb.Apdb, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold, write, done = tmp_path / "cold", ct.Group.write, []
+    survey.store(**visit_of(0, [1, 2, 3]))
+
+    def late(self: ct.Group, data: Any, batch: str | None = None, **options: Any) -> Any:
+        if not done:
+            with apdb.open(path) as other:
+                done.append(len(other.archive_before(LATER, cold, keep=True)))
+        return write(self, data, batch, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ct.Group, "write", late)
+        with pytest.raises(ct.OutcomeUnknownError, match="repeat, and pass archived=FOLDER"):
+            survey.delete("DiaSource", [1_001])
+    assert done == [2]
+    assert survey.delete("DiaSource", [1_001], archived=cold) == 1
+    survey.retire(LATER)
+    assert set(seen_sources(survey, archived=cold)) == {1_002, 1_003}
+
+
+def test_a_removal_that_is_interrupted_after_it_searched_the_files_is_repeated(
+    survey: apdb.Apdb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = tmp_path / "cold"
+    for number in range(2):
+        survey.store(**visit_of(number, [1, 2, 3]))
+    survey.archive_before(LATER, cold, keep=True)
+
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        during_removal(patch, fail)
+        with pytest.raises(KeyboardInterrupt):
+            survey.remove_visit(0, archived=cold)
+    done = survey.remove_visit(0, archived=cold)
+    assert (done.detector_visits, done.rows) == (1, 9)
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
+
+
+def archived_and_stored_again(survey: apdb.Apdb, cold: Path) -> None:
+    survey.archive_before(LATER, cold)
+    assert survey.store(**visit_of(0, [1, 2, 3])).stored
+
+
+def kept(survey: apdb.Apdb, cold: Path) -> None:
+    survey.archive_before(LATER, cold, keep=True)
+
+
+def archived_and_restored(survey: apdb.Apdb, cold: Path) -> None:
+    survey.archive_before(LATER, cold)
+    survey.restore(cold)
+
+
+IN_BOTH = pytest.mark.parametrize("prepare", [archived_and_stored_again, kept, archived_and_restored])
+"""Ways in which a file and the database come to have the rows of visit 0."""
+
+
+@IN_BOTH
+def test_a_visit_that_files_have_too_is_removed_from_both_or_from_neither(
+    survey: apdb.Apdb, tmp_path: Path, prepare: Callable[[apdb.Apdb, Path], None]
+) -> None:
+    cold = tmp_path / "cold"
+    for number in range(2):
+        survey.store(**visit_of(number, [1, 2, 3]))
+    prepare(survey, cold)
+    expected = everything(survey, cold)
+    for remove in (lambda: survey.remove_visit(0, changed=True), lambda: survey.remove_night(START - 1, changed=True)):
+        with pytest.raises(ct.InvalidInputError, match=f"6 records may also be in files .* to {cold}: pass") as error:
+            remove()
+        assert error.value.kind == "archived-records"
+    assert everything(survey, cold) == expected
+    survey.remove_visit(0, changed=True, archived=cold)
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
+    # Neither the loss of deletion marks with their slice nor a restoration brings it back.
+    survey.retire(LATER)
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
+    assert survey.restore(cold)
+    assert set(seen_sources(survey)) == {11_001, 11_002, 11_003}
+
+
+@IN_BOTH
+def test_a_record_that_files_have_too_is_deleted_from_both_or_from_neither(
+    survey: apdb.Apdb, tmp_path: Path, prepare: Callable[[apdb.Apdb, Path], None]
+) -> None:
+    cold = tmp_path / "cold"
+    survey.store(**visit_of(0, [1, 2, 3]))
+    prepare(survey, cold)
+    forced = survey.forced_sources(object_ids=[1]).to_arrow()
+    with pytest.raises(ct.InvalidInputError, match=f"1 record may also be in files .* to {cold}: pass") as error:
+        survey.delete("DiaSource", [1_001])
+    assert error.value.kind == "archived-records"
+    with pytest.raises(ct.InvalidInputError, match="1 record may also be in files"):
+        survey.delete("DiaForcedSource", forced)
+    assert len(survey.sources(archived=cold)) == len(survey.forced_sources(archived=cold)) == 3
+    assert survey.delete("DiaSource", [1_001], archived=cold) == 1
+    assert survey.delete("DiaForcedSource", forced, archived=cold) == 1
+    survey.retire(LATER)
+    assert set(seen_sources(survey, archived=cold)) == {1_002, 1_003}
+    survey.restore(cold)
+    assert (set(seen_sources(survey)), len(survey.forced_sources())) == ({1_002, 1_003}, 2)
+
+
+@IN_BOTH
+def test_rows_that_a_replaced_visit_had_do_not_return_from_files(
+    survey: apdb.Apdb, tmp_path: Path, prepare: Callable[[apdb.Apdb, Path], None]
+) -> None:
+    cold = tmp_path / "cold"
+    survey.store(**visit_of(0, [1, 2, 3]))
+    prepare(survey, cold)
+    expected = everything(survey, cold)
+    survey.store(**visit_of(0, [1, 2, 3]), replace=True)
+    with pytest.raises(ct.InvalidInputError, match=r"6 records may also be in files .* then store it") as error:
+        survey.store(**visit_of(0, [1, 2], seed=1), replace=True)
+    assert error.value.kind == "archived-records"
+    assert everything(survey, cold) == expected
+    survey.remove_visit(0, changed=True, archived=cold)
+    new = visit_of(0, [4, 5], seed=1)
+    assert survey.store(**new, replace=True).stored
+    assert set(everything(survey, cold)[0]) == {1_004, 1_005}
+
+
+@pytest.mark.parametrize("night", [False, True])
+def test_a_visit_that_only_files_have_is_removed_from_them(survey: apdb.Apdb, tmp_path: Path, night: bool) -> None:
+    cold = tmp_path / "cold"
+    for number in range(2):
+        for detector in (1, 2):
+            survey.store(**visit_of(number, [1, 2, 3], detector))
+    survey.archive_before(LATER, cold, keep=True)
+    survey.retire(LATER)
+    done = survey.remove_night(START - 1, archived=cold) if night else survey.remove_visit(0, archived=cold)
+    assert (done.detector_visits, done.rows) == (2, 18), "with the versions of objects"
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003, 12_001, 12_002, 12_003}
+    done = survey.remove_visit(1, 2, archived=cold)
+    assert (done.detector_visits, done.rows) == (1, 9)
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
+
+
+def test_a_visit_that_the_database_knows_stays_in_files_when_another_night_is_removed(
+    survey: apdb.Apdb, tmp_path: Path
+) -> None:
+    cold = tmp_path / "cold"
+    for number in range(2):
+        visit = visit_of(number, [1, 2, 3])
+        # The sources of the second visit carry a time in the first night.
+        for rows in (visit["sources"], visit["forced_sources"]):
+            rows |= {"midpointMjdTai": np.full(3, START + number / 4)}
+        survey.store(**visit)
+    survey.archive_before(LATER, cold)
+    assert survey.remove_night(START - 1, archived=cold).detector_visits == 1
+    assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
+
+
+def test_a_database_of_an_earlier_release_learns_of_files_when_they_are_restored(
+    survey: apdb.Apdb, tmp_path: Path
+) -> None:
+    cold = tmp_path / "cold"
+    survey.store(**visit_of(0, [1, 2, 3]))
+    survey.archive_before(LATER, cold)
+    noted = [key for key, _ in survey.metadata.items() if key.startswith("apdb:archived/")]
+    assert len(noted) == 2
+    for key in noted:
+        survey.metadata.delete(key)
+    assert survey.store(**visit_of(0, [1, 2, 3])).stored
+    assert survey.delete("DiaSource", [1_001]) == 1, "the database does not know of the file"
+    survey.restore(cold)
+    with pytest.raises(ct.InvalidInputError, match="may also be in files"):
+        survey.delete("DiaSource", [1_002])
+    assert survey.delete("DiaSource", [1_002], archived=False) == 1
+    assert survey.delete("DiaSource", [1_001, 1_002], archived=cold) == 2, "the file had them"
+    survey.retire(LATER)
+    assert set(seen_sources(survey, archived=cold)) == {1_003}
 
 
 def test_a_slice_that_is_archived_once_more_is_restored_once_more(survey: apdb.Apdb, tmp_path: Path) -> None:
@@ -289,8 +497,9 @@ def test_records_that_were_deleted_or_changed_do_not_come_back_from_files(survey
     cold = tmp_path / "cold"
     survey.store(**visit_of(0, [1, 2, 3]))
     survey.archive_before(LATER, cold, keep=True)
-    assert survey.delete("DiaSource", [1_001]) == 1
-    assert survey.delete("DiaForcedSource", survey.forced_sources(object_ids=[1]).to_arrow()) == 1
+    # The mark of a deletion also hides what files have that the caller does not name.
+    assert survey.delete("DiaSource", [1_001], archived=False) == 1
+    assert survey.delete("DiaForcedSource", survey.forced_sources(object_ids=[1]).to_arrow(), archived=False) == 1
     survey.reassociate({1_002: 9})
     assert set(seen_sources(survey, archived=cold)) == {1_002, 1_003}
     assert len(survey.sources(object_ids=[2], archived=cold)) == 0, "it belongs to another object now"
@@ -326,8 +535,7 @@ def test_a_removed_visit_is_taken_out_of_files_or_the_call_refused(survey: apdb.
     assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
     survey.restore(cold)
     assert set(seen_sources(survey)) == {11_001, 11_002, 11_003}
-    # Of a visit that was restored the database has all: what its files have is hidden.
-    survey.remove_visit(1, changed=True)
+    survey.remove_visit(1, changed=True, archived=cold)
     assert everything(survey, cold) == ({}, [])
     survey.restore(cold)
     assert (len(survey.sources()), len(survey.forced_sources())) == (0, 0)

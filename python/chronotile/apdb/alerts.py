@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -59,12 +59,19 @@ class Import:
     stored: bool
 
 
-def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Import:
+def import_alerts(
+    database: Apdb,
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    archived: str | os.PathLike[str] | Literal[False] | None = None,
+) -> Import:
     """Import alert files: Avro packets, or Parquet files of packets or of flattened tables.
 
     Supported packets: ZTF, and LSST from alert schema 7.1 on. Avro files may be compressed or in an archive, and a
     folder stands for all files in it. Give the flattened tables of one stream (objects, sources, forced sources) in one
     call.
+
+    Sources with rounded ids are deleted when their exact ids arrive; `archived` is as for :meth:`Apdb.delete`.
 
     Raises
     ------
@@ -91,7 +98,7 @@ def import_alerts(database: Apdb, paths: Iterable[str | os.PathLike[str]]) -> Im
             no_column.update(f"{name}.{column}" for column in rows.schema.names if column not in known)
             rows = _of_schema(rows.select(known), database, name, dropped)
             if name == names.SOURCE:
-                rows, inexact = _with_exact_ids(database, rows, tables.rounded, dropped)
+                rows, inexact = _with_exact_ids(database, rows, tables.rounded, dropped, archived)
                 rounded += inexact
             setattr(fitted, attribute, rows)
             seen[name].add(rows, _KEYS[name])
@@ -160,7 +167,10 @@ _DETECTION = [names.OBJECT_ID, names.VISIT, names.DETECTOR, "rounded"]
 """Columns that identify a detection when one of two ids is rounded."""
 
 
-def _with_exact_ids(database: Apdb, sources: Any, rounded: Any, dropped: Counter[str]) -> tuple[Any, int]:
+def _with_exact_ids(
+    database: Apdb, sources: Any, rounded: Any, dropped: Counter[str],
+    archived: str | os.PathLike[str] | Literal[False] | None,
+) -> tuple[Any, int]:  # fmt: skip
     """Replace rounded source ids by exact ids from the database; also return how many stay rounded.
 
     If rounding gives several detections the same id, the first is kept and the others are counted in `dropped`. A
@@ -178,9 +188,8 @@ def _with_exact_ids(database: Apdb, sources: Any, rounded: Any, dropped: Counter
         there = _detections(stored)
         stale = there.filter(pc.equal(there["id"], there["rounded"])).join(exact, _DETECTION, join_type="left semi")
         if stale.num_rows:
-            database.delete(
-                names.SOURCE, stored.filter(pc.is_in(stored[names.SOURCE_ID], stale["id"].combine_chunks()))
-            )
+            replaced = stored.filter(pc.is_in(stored[names.SOURCE_ID], stale["id"].combine_chunks()))
+            database.delete(names.SOURCE, replaced, archived=archived)
     ids = sources[names.SOURCE_ID].to_numpy()
     still_rounded = inexact.to_numpy(zero_copy_only=False) & (ids == _rounded(ids))
     others = _of_other_detections(sources, still_rounded, stored)

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import newest
+from chronotile.apdb.slice_notes import SliceKey
 from chronotile.apdb.tables import SurveyTables
 from chronotile.dataset import Dataset
 from chronotile.errors import BusyError, DamagedError, DataFileError
@@ -102,7 +103,7 @@ class ColdStorage:
             folder.
         """
         limit, root = values.mjd_tai(before, "before"), Path(folder)
-        with nullcontext() if dry_run else _locked(root):
+        with nullcontext() if dry_run else _lock(root):
             return self._archive_before(limit, root, keep, dry_run)
 
     def _archive_before(self, limit: float, root: Path, keep: bool, dry_run: bool) -> list[ColdSlice]:
@@ -138,25 +139,28 @@ class ColdStorage:
         self, tables: tuple[str, ...], limit: float, root: Path, keep: bool, opened: ExitStack
     ) -> list[ColdSlice]:
         """Write the files of slices that tables share, and drop the slices that are completely archived."""
-        written: dict[tuple[str, int], ColdSlice] = {}
-        earlier: dict[tuple[str, int], Any] = {}
+        written: dict[SliceKey, ColdSlice] = {}
+        earlier: dict[SliceKey, Any] = {}
         group, shared = self._tables.group, [names.dataset_name(table) for table in tables]
         if not keep:
             # Finish interrupted drops: their rows are already archived.
             group.retire(shared, unchanged=[])
         left = self._old(tables, limit)
         for _ in range(_TRIES):
+            wanted: dict[SliceKey, SliceInfo] = {}
             for number, parts in left.items():
                 for table, part in parts.items():
-                    path, place = _path(root, table, number), (table, number)
+                    path, place = _path(root, table, number), SliceKey(table, number)
                     if place not in earlier:
                         # Start each attempt from the original file: rows written by a failed attempt may have been
                         # removed since.
                         earlier[place] = opened.enter_context(pq.ParquetFile(path)) if path.exists() else None
                     # Of tables that share a slice, one may have no row in it.
                     if part.rows or earlier[place] is not None or place in written:
-                        dataset = self._tables.datasets[table].seeing_every_write()
-                        written[place] = self._write_slice(dataset, table, part, path, earlier[place])
+                        wanted[place] = part
+            self._tables.slice_notes.add_archived(wanted, str(root.resolve()))
+            for place, part in wanted.items():
+                written[place] = self._write_slice(place.table, part, _path(root, *place), earlier[place])
             if keep or not left:
                 return list(written.values())
             unchanged = [parts[tables[0]] for parts in left.values()]
@@ -172,8 +176,9 @@ class ColdStorage:
             )
         return list(written.values())
 
-    def _write_slice(self, dataset: Dataset, table: str, part: SliceInfo, path: Path, earlier: Any) -> ColdSlice:
+    def _write_slice(self, table: str, part: SliceInfo, path: Path, earlier: Any) -> ColdSlice:
         """Write the file of a slice: rows of the database, then rows that only the earlier file has."""
+        dataset = self._tables.datasets[table].seeing_every_write()
         stream = dataset.read(start=part.start, end=part.end, where=[names.not_deleted(table)])
         schema = stream.schema
 
@@ -210,13 +215,16 @@ class ColdStorage:
         """
         first, last = _span(start, end)
         back = []
-        with _locked(require_folder(folder)):
-            for part in self.archived(folder):
+        with locked(folder) as root:
+            for part in self.archived(root):
                 times = pq.read_table(part.path, columns=[names.TIME])[names.TIME]
                 limits = pc.min_max(times).as_py()
                 if part.rows and limits["max"] >= first and limits["min"] < last:
-                    self._restore(part)
                     back.append(part)
+            # An earlier release may have archived them.
+            self._tables.slice_notes.add_archived([SliceKey(part.table, part.slice) for part in back], str(root))
+            for part in back:
+                self._restore(part)
         return back
 
     def _restore(self, part: ColdSlice) -> None:
@@ -231,14 +239,8 @@ class ColdStorage:
         self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]
     ) -> int:
         """Remove the rows that `gone` selects from the files of a table that overlap `first` to `last`; return their
-        number.
+        number. The caller has locked the folder.
         """
-        with _locked(require_folder(folder)):
-            return self._drop(table, folder, first, last, gone)
-
-    def _drop(
-        self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]
-    ) -> int:
         dropped = 0
         for part in self._held(folder):
             if part.table != table or not part.rows:
@@ -258,6 +260,16 @@ class ColdStorage:
                 _replace(part.path, schema, parts)
                 dropped += found
         return dropped
+
+    def detector_visits(self, folder: str | os.PathLike[str], where: Any) -> Any:
+        """Detector-visits of the rows in files that meet a condition of pyarrow, with their first and last time."""
+        columns = [names.VISIT, names.DETECTOR, names.TIME]
+        kinds = pa.schema(list(zip(columns, (pa.int64(), pa.int32(), pa.float64()), strict=True)))
+        parts = [kinds.empty_table()]
+        for part in self._held(folder):
+            parts.append(pads.dataset(part.path, format="parquet").to_table(columns=columns, filter=where).cast(kinds))
+        found = pa.concat_tables(parts).group_by(columns[:2]).aggregate([(names.TIME, "min"), (names.TIME, "max")])
+        return found.rename_columns(["visit", "detector", "time_first", "time_last"])
 
     def rows(
         self, table: str, folder: str | os.PathLike[str], region: Region | None, start: float | None,
@@ -313,7 +325,17 @@ def require_folder(folder: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def locked(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Lock a folder of files while its files are replaced, and return its absolute path; raises an error if it is
+    missing.
+    """
+    root = require_folder(folder)
+    with _lock(root):
+        yield root.resolve()
+
+
+@contextmanager
+def _lock(root: Path) -> Iterator[None]:
     """Lock a folder against other calls that replace its files. A new file merges the previous file with rows of the
     database. Without the lock, the later of two concurrent calls would lose rows that the earlier one archived and
     dropped.
@@ -328,7 +350,7 @@ def _locked(root: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise BusyError(
-                        f"another process is archiving or restoring slices in {root}: repeat when it has ended",
+                        f"another process is replacing files in {root}: repeat when it has ended",
                         kind="folder-in-use",
                     ) from None
             except OSError as error:

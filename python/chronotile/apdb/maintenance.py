@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
@@ -15,10 +17,11 @@ import pyarrow.compute as pc
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
 from chronotile.apdb.changes import Change, changing
-from chronotile.apdb.cold import ColdStorage, require_folder, restored_batch
+from chronotile.apdb.cold import ColdStorage, locked, restored_batch
 from chronotile.apdb.density import Crowded, crowded
 from chronotile.apdb.rows import newest
-from chronotile.apdb.tables import SurveyTables
+from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
+from chronotile.apdb.tables import SurveyTables, detector_visit_key
 from chronotile.apdb.updates import Updates, associated, deleted
 from chronotile.apdb.values import version_of
 from chronotile.errors import BatchNotFoundError, DamagedError, InvalidInputError
@@ -31,6 +34,11 @@ __all__ = ["MaintenanceReport", "RemovalReport"]
 _PART = 5_000
 """Associations per change: small enough that changes of other processes do not wait long."""
 _STATISTICS = "apdb:statistics"
+_ROWS = {names.SOURCE: "sources", names.FORCED: "forced_sources"}
+"""The tables whose slices are written to files, with the column of a detector-visit that counts its rows."""
+_ARCHIVED_REMEDY = (
+    "pass archived=FOLDER (--archived FOLDER) to remove them there too, else archived=False (--not-archived)"
+)
 
 Progress = Callable[[str, int, int], object]
 """Called with (what, parts done, parts in total)."""
@@ -68,7 +76,7 @@ class RemovalReport:
     detector_visits : int
         Detector-visits.
     rows : int
-        Rows of all tables.
+        Rows of all tables, and of files; a row that both the database and a file had counts twice.
     """
 
     detector_visits: int
@@ -237,8 +245,8 @@ class Maintenance:
             Whether to also remove records that changed since they were stored (reassigned, withdrawn, closed, restored
             from a file). These are deleted: the same ids cannot be stored again.
         archived : path or False, optional
-            The folder of :meth:`archive_before`, from whose files the rows are removed too. False if rows that left the
-            database are in no file.
+            The folder of :meth:`archive_before`, from whose files the rows are removed too, also those of a visit that
+            only files have. False if the rows are in no file.
         dry_run : bool
             Whether to only count what is stored of the visit.
 
@@ -246,16 +254,24 @@ class Maintenance:
         ------
         InvalidInputError
             Kind ``changed-records``: some records were changed, and `changed` is not given. Kind ``archived-records``:
-            some records were archived to files, from which they could be restored, and `archived` is not given. Nothing
-            was removed.
+            rows left the database, or slices of the visit were written to files, from which they could be restored, and
+            `archived` is not given. Nothing was removed.
+        OutcomeUnknownError
+            Another process wrote slices of the visit to files meanwhile. It is removed from the database; repeat with
+            `archived`.
+        BusyError
+            Kind ``folder-in-use``: another process is replacing files of the folder. Nothing was removed.
         """
         where = [("visit", "==", int(visit))]
         if detector is not None:
             where.append(("detector", "==", int(detector)))
         rows = self._tables.visits.read(keys=[int(visit)], where=where).to_arrow()
         # An interrupted store has no row yet; the batch name identifies it.
-        unfinished = [] if rows.num_rows or detector is None else [f"{visit}-{detector}"]
-        return self._stored(rows, unfinished) if dry_run else self._remove(rows, unfinished, changed, archived)
+        unfinished = [] if rows.num_rows or detector is None else [detector_visit_key(visit, detector)]
+        if dry_run:
+            return self._stored(rows, unfinished)
+        condition = [pc.field(name) == value for name, _, value in where]
+        return self._remove(rows, unfinished, changed, archived, functools.reduce(operator.and_, condition))
 
     def remove_night(
         self, night: Moment, *, changed: bool = False,
@@ -264,7 +280,10 @@ class Maintenance:
         """Remove a night: from noon (UTC) of the given day to the next noon. Arguments as for :meth:`remove_visit`."""
         start = values.night_start(night)
         rows = self._tables.visits.read(start=start, end=start + 1).to_arrow()
-        return self._stored(rows, []) if dry_run else self._remove(rows, [], changed, archived)
+        if dry_run:
+            return self._stored(rows, [])
+        condition = (pc.field(names.TIME) >= start) & (pc.field(names.TIME) < start + 1)
+        return self._remove(rows, [], changed, archived, condition)
 
     def _stored(self, rows: Any, unfinished: list[str]) -> RemovalReport:
         """Count detector-visits and the rows that were stored with them."""
@@ -273,11 +292,40 @@ class Maintenance:
         return RemovalReport(rows.num_rows + len(begun), sum(counts))
 
     def _remove(
-        self, rows: Any, unfinished: list[str], changed: bool, archived: str | os.PathLike[str] | Literal[False] | None
-    ) -> RemovalReport:
-        if archived:
-            require_folder(archived)
-        found = [(row, name, self._changed(name, row)) for row in rows.to_pylist() for name in names.MAIN_TABLES]
+        self, rows: Any, unfinished: list[str], changed: bool,
+        archived: str | os.PathLike[str] | Literal[False] | None, in_files: Any,
+    ) -> RemovalReport:  # fmt: skip
+        """Remove detector-visits; and, from the files of a folder, those that meet the condition `in_files` and that
+        the database does not know.
+        """
+        visits, notes = rows.to_pylist(), self._tables.slice_notes
+        with locked(archived) if archived else nullcontext():
+            before = notes.archived(self._slices_of(visits))
+            self._check_removable(visits, changed, archived, before)
+            self._delete_changed(rows)
+            unknown = self._only_in_files(archived, in_files) if archived else []
+            removed = {detector_visit_key(row["visit"], row["detector"]) for row in unknown}
+            total = 0
+            if archived:
+                # First the files: if the call is interrupted, the database still knows which rows to remove there.
+                total = sum(self._take_from_files(row, archived) for row in [*visits, *unknown])
+            for key in [*rows["key"].to_pylist(), *removed.union(unfinished)]:
+                batch = self._tables.group.batch(key)
+                if batch is not None and self._drop(key):
+                    removed.add(key)
+                    total += _rows_of(batch)
+            # Records that others changed meanwhile.
+            self._delete_changed(rows)
+        if archived is not False:
+            check_not_archived_since(before, notes.archived(self._slices_of(visits)), f"repeat, and {_ARCHIVED_REMEDY}")
+        return RemovalReport(len(removed), total)
+
+    def _check_removable(
+        self, visits: list[dict[str, Any]], changed: bool,
+        archived: str | os.PathLike[str] | Literal[False] | None, in_files: Mapping[SliceKey, list[str]],
+    ) -> None:  # fmt: skip
+        """Refuse to remove detector-visits if records would survive that, or return from files."""
+        found = [(row, name, self._changed(name, row)) for row in visits for name in names.MAIN_TABLES]
         count = sum(part.num_rows for _, _, part in found)
         if count and not changed:
             raise InvalidInputError(
@@ -286,28 +334,23 @@ class Maintenance:
                 "delete them too",
                 kind="changed-records",
             )
-        missing = 0 if archived is not None else sum(self._rows_not_restored(row) for row in rows.to_pylist())
+        if archived is not None:
+            return
+        missing = sum(self._rows_not_restored(row) for row in visits)
         if missing:
             raise InvalidInputError(
-                f"{count_text(missing, 'record')} left the database: if archive_before moved them to files, pass "
-                "archived=FOLDER (--archived FOLDER) to remove them there too, else archived=False (--not-archived)",
+                f"{count_text(missing, 'record')} left the database: if archive_before moved them to files, "
+                f"{_ARCHIVED_REMEDY}",
                 kind="archived-records",
             )
-        self._delete_changed(rows)
-        total = visits = 0
-        if archived:
-            total = sum(self._take_from_files(row, archived) for row in rows.to_pylist())
-        for key in [*rows["key"].to_pylist(), *unfinished]:
-            batch = self._tables.group.batch(key)
-            if batch is not None and self._drop(key):
-                visits += 1
-                total += _rows_of(batch)
-        # Records that others changed meanwhile.
-        self._delete_changed(rows)
-        if archived:
-            # Rows archived since the files were searched.
-            total += sum(self._take_from_files(row, archived) for row in rows.to_pylist())
-        return RemovalReport(visits, total)
+        held = sum(
+            row[_ROWS[table]]
+            for row in visits
+            for table in _ROWS
+            if not in_files.keys().isdisjoint(self._tables.slices_between(table, row["time_first"], row["time_last"]))
+        )
+        if held:
+            raise archived_error(in_files, held, _ARCHIVED_REMEDY)
 
     @changing
     def _delete_changed(self, change: Change, rows: Any) -> None:
@@ -316,12 +359,26 @@ class Maintenance:
             for row in rows.to_pylist():
                 change.add(names.dataset_name(name), deleted(name, self._changed(name, row)))
 
+    def _slices_of(self, visits: Iterable[dict[str, Any]]) -> set[SliceKey]:
+        """Slices of the sources and forced sources of detector-visits."""
+        between = self._tables.slices_between
+        return {
+            part for row in visits for table in _ROWS for part in between(table, row["time_first"], row["time_last"])
+        }
+
+    def _only_in_files(self, folder: str | os.PathLike[str], where: Any) -> list[dict[str, Any]]:
+        """Detector-visits that files have and the database does not know, such as those of retired slices."""
+        found, key = self._cold.detector_visits(folder, where), ["visit", "detector"]
+        if not found.num_rows:
+            return []
+        known = self._tables.visits.read(keys=pc.unique(found["visit"]), columns=key).to_arrow()
+        return list(found.join(known, key, join_type="left anti").to_pylist())
+
     def _rows_not_restored(self, row: dict[str, Any]) -> int:
         """Number of sources and forced sources of a detector-visit whose slices were dropped and not restored."""
         rows = 0
-        for table in (names.SOURCE, names.FORCED):
-            dataset = self._tables.datasets[table]
-            stored = dataset.batch(row["key"])
+        for table in _ROWS:
+            stored = self._tables.datasets[table].batch(row["key"])
             if stored is not None and stored.rows_retired:
                 times = {row["time_first"], row["time_last"]}
                 rows += 0 if all(self._restored(table, time) for time in times) else stored.rows_retired
@@ -336,7 +393,7 @@ class Maintenance:
         def own(rows: Any) -> Any:
             return pc.and_(pc.equal(rows[names.VISIT], row["visit"]), pc.equal(rows[names.DETECTOR], row["detector"]))
 
-        return sum(self._cold.drop(table, folder, *limits, own) for table in (names.SOURCE, names.FORCED))
+        return sum(self._cold.drop(table, folder, *limits, own) for table in _ROWS)
 
     def _drop(self, key: str) -> bool:
         """Remove a detector-visit; return whether there was one."""
@@ -369,9 +426,8 @@ class Maintenance:
         """Whether the slice at a time was restored from a file: its rows no longer belong to the batches of their
         detector-visits.
         """
-        dataset = self._tables.datasets[table]
-        length = values.days(dataset.window, "window") * dataset.windows_per_slice
-        found = dataset.batch(restored_batch(table, int((mjd_tai - 40_587) // length)))
+        number = int((mjd_tai - values.MJD_OF_UNIX_EPOCH) // self._tables.slice_days(table))
+        found = self._tables.datasets[table].batch(restored_batch(table, number))
         return found is not None and found.rows_retired < found.rows
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
+from chronotile.result import ReadResult
 
 __all__ = ["Metadata"]
 
@@ -22,6 +23,13 @@ class Metadata:
         found = self._dataset.read(ids=[_key(key)], columns=["value"]).to_arrow()["value"].to_pylist()
         return default if not found or found[0] is None else str(found[0])
 
+    def find(self, keys: Iterable[str]) -> dict[str, str]:
+        """Return the values of those of the keys that exist."""
+        wanted = [_key(key) for key in keys]
+        if not wanted:
+            return {}
+        return dict(self._values(self._dataset.read(ids=wanted, columns=["key", "value"])))
+
     def set(self, key: str, value: str, *, force: bool = False) -> None:
         """Set the value of a key.
 
@@ -36,23 +44,33 @@ class Metadata:
             raise InvalidInputError(
                 f"key {key!r} already exists: pass force=True to replace its value", kind="key-exists"
             )
-        self._write(_key(key), value)
+        self._write({_key(key): value})
+
+    def set_all(self, values: Mapping[str, str]) -> None:
+        """Set the values of several keys at once, whether or not they exist."""
+        if values:
+            self._write({_key(key): value for key, value in values.items()})
 
     def delete(self, key: str) -> bool:
         """Delete a key; return whether it existed."""
         existed = self.get(key) is not None
         if existed:
-            self._write(key, None)
+            self._write({key: None})
         return existed
 
     def items(self) -> Iterator[tuple[str, str]]:
         """All keys with their values, sorted by key."""
-        rows = self._dataset.read(columns=["key", "value"]).to_arrow()
-        found = zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
-        yield from sorted((key, value) for key, value in found if value is not None)
+        yield from sorted(self._values(self._dataset.read(columns=["key", "value"])))
 
-    def _write(self, key: str, value: str | None) -> None:
-        self._dataset.write({"key": [key], "value": [value], "updated": [datetime.now(UTC)]})
+    @staticmethod
+    def _values(read: ReadResult) -> Iterator[tuple[str, str]]:
+        rows = read.to_arrow()
+        found = zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
+        yield from ((key, value) for key, value in found if value is not None)
+
+    def _write(self, values: Mapping[str, str | None]) -> None:
+        now = datetime.now(UTC)
+        self._dataset.write({"key": list(values), "value": list(values.values()), "updated": [now] * len(values)})
 
 
 def _key(key: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,12 +15,18 @@ import pyarrow.compute as pc
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import Rows, arrow_table, conform
-from chronotile.apdb.tables import SurveyTables
+from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
+from chronotile.apdb.tables import SurveyTables, detector_visit_key
 from chronotile.errors import BatchConflictError, InvalidInputError
 from chronotile.reports import WriteReport
 from chronotile.times import Moment
 
 __all__ = ["StoreReport"]
+
+_REPLACE_REMEDY = (
+    "remove the detector-visit with remove_visit(visit, detector, archived=FOLDER) (apdb remove --archived FOLDER), "
+    "then store it"
+)
 
 
 @dataclass(frozen=True)
@@ -82,9 +88,13 @@ class Stores:
         Raises
         ------
         InvalidInputError
-            The rows do not match the schema, or belong to several detector-visits. Nothing was stored.
+            The rows do not match the schema, or belong to several detector-visits. Kind ``archived-records``: with
+            `replace`, slices of the other rows were written to files, from which these could be restored. Nothing was
+            stored.
         BatchConflictError
             The detector-visit is stored with other rows.
+        OutcomeUnknownError
+            With `replace`: another process wrote the replaced rows to files meanwhile.
         """
         return self._store(visit_time, objects, sources, forced_sources, visit, detector, replace)
 
@@ -137,14 +147,39 @@ class Stores:
             chunk = int(values.unix_tai(time)) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
             tables[names.FEED] = pa.table({**row, "chunk": [chunk], "done": [False]}, layouts.FEED_SCHEMA)
         with _conflicts_named(visit, detector):
-            reports = self._write(tables, key, replace)
+            reports = self._replace(tables, key) if replace else self._write(tables, key)
         counts = {name: 0 if rows is None else rows.num_rows for name, rows in given.items()}
         return StoreReport(
             reports[names.VISITS].stored, counts[names.OBJECT], counts[names.SOURCE], counts[names.FORCED],
             sum(reports[name].bytes for name in main),
         )  # fmt: skip
 
-    def _write(self, rows: dict[str, Any], key: str, replace: bool) -> dict[str, WriteReport]:
+    def _replace(self, rows: dict[str, Any], key: str) -> dict[str, WriteReport]:
+        """Replace a detector-visit, unless files may have other rows of it, which would return from there."""
+        slices, count = self._stored_in(key)
+        in_files = self._tables.slice_notes.archived(slices)
+        try:
+            reports = self._write(rows, key, replace=not in_files)
+        except BatchConflictError as error:
+            if error.kind != "batch-differs" or not in_files:
+                raise
+            raise archived_error(in_files, count, _REPLACE_REMEDY) from error
+        check_not_archived_since(in_files, self._tables.slice_notes.archived(slices), _REPLACE_REMEDY)
+        return reports
+
+    def _stored_in(self, key: str) -> tuple[set[SliceKey], int]:
+        """Slices of the stored sources and forced sources of a detector-visit, and the number of these."""
+        stored = self._tables.group.batch(key)
+        slices: set[SliceKey] = set()
+        rows = 0
+        for table in (names.SOURCE, names.FORCED):
+            part = None if stored is None else stored.datasets.get(names.dataset_name(table))
+            if part is not None and part.period is not None:
+                slices |= self._tables.slices_between(table, *cast(tuple[float, float], part.period))
+                rows += part.rows
+        return slices, rows
+
+    def _write(self, rows: dict[str, Any], key: str, replace: bool = False) -> dict[str, WriteReport]:
         try:
             return self._tables.write(rows, key, replace=replace)
         except BatchConflictError as error:
@@ -185,7 +220,7 @@ class Stores:
 
     def contains(self, visit: int, detector: int) -> bool:
         """Whether a detector-visit is stored."""
-        found = self._tables.visits.batch(f"{visit}-{detector}")
+        found = self._tables.visits.batch(detector_visit_key(visit, detector))
         if found is not None and found.finished and not found.rows_retired:
             return True
         # The LSST adapter includes the time in its keys.
@@ -275,7 +310,8 @@ def _key(visit: int, detector: int, time: float, objects: Any, timed: bool) -> s
     if visit == names.NO_VISIT:
         # Objects do not name a visit, so a store of objects alone is identified by their ids and the time.
         return f"objects-{values.version_of(time)}-{_digest([(objects, names.OBJECT_ID)])}"
-    return f"{visit}-{detector}-{values.version_of(time) // 1_000}" if timed else f"{visit}-{detector}"
+    key = detector_visit_key(visit, detector)
+    return f"{key}-{values.version_of(time) // 1_000}" if timed else key
 
 
 def _now_us() -> int:

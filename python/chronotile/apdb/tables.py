@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from chronotile import sky
-from chronotile.apdb import names
+from chronotile.apdb import names, values
 from chronotile.apdb.changes import Changes
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.metadata import Metadata
 from chronotile.apdb.object_index import ObjectIndex
 from chronotile.apdb.schema import Schema
+from chronotile.apdb.slice_notes import SliceKey, SliceNotes
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import DatasetNotFoundError
@@ -48,6 +49,8 @@ class SurveyTables:
         Where the rows of each object lie.
     changes : Changes
         Changes of stored records.
+    slice_notes : SliceNotes
+        Which slices were written to files.
     """
 
     def __init__(self, archive: Archive) -> None:
@@ -64,6 +67,7 @@ class SurveyTables:
             )
         self.layout = Layout.from_json(found)
         self.object_index = ObjectIndex(archive, self.layout, self.metadata)
+        self.slice_notes = SliceNotes(Metadata(archive[names.METADATA].seeing_every_write()))
         self.changes = Changes(lambda: self.group, self.write)
         self.use_schema(Schema.from_json(self.metadata.get(SCHEMA_KEY) or ""))
 
@@ -101,6 +105,25 @@ class SurveyTables:
         self.schema[table]
         return self.datasets[table]
 
+    def slice_days(self, table: str) -> float:
+        """Length of a slice of a table, in days."""
+        dataset = self.datasets[table]
+        return values.days(dataset.window, "window") * dataset.windows_per_slice
+
+    def slices_of(self, table: str, times: Any) -> set[SliceKey]:
+        """Slices of a table that hold rows of these times, an array of MJD (TAI)."""
+        since = np.asarray(times, float) - values.MJD_OF_UNIX_EPOCH
+        # By rounding, a row at the border of two slices may lie in either.
+        both = np.concatenate([since - values.TICK_DAYS, since + values.TICK_DAYS])
+        return {SliceKey(table, int(number)) for number in np.unique(both // self.slice_days(table))}
+
+    def slices_between(self, table: str, first: float | None, last: float | None) -> set[SliceKey]:
+        """Slices of a table that overlap a closed period, in MJD (TAI); none if it has no times."""
+        if first is None or last is None:
+            return set()
+        ends = [part.number for part in self.slices_of(table, [first, last])]
+        return {SliceKey(table, number) for number in range(min(ends), max(ends) + 1)}
+
     def cells_of(self, rows: Any, margin_deg: float = 0.0) -> list[int]:
         """Pixels, sorted, that contain a row of a table or any point within `margin_deg` of one."""
         ra, dec = rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()
@@ -121,3 +144,8 @@ class SurveyTables:
         for name in wanted:
             known[name]
         return wanted
+
+
+def detector_visit_key(visit: int, detector: int) -> str:
+    """Name of the batch of a detector-visit. The LSST adapter adds the time to it."""
+    return f"{visit}-{detector}"

@@ -10,7 +10,8 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +20,16 @@ import pyarrow.compute as pc
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
 from chronotile.apdb.changes import Change, changing
-from chronotile.apdb.cold import ColdStorage, of_records, require_folder
+from chronotile.apdb.cold import ColdStorage, locked, of_records
 from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
+from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
 from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import InvalidInputError
 from chronotile.times import Moment
 
 _DEDUP_KEY = "apdb:dedup_mjd_tai"
 _NEAR_DAYS = 0.01
+_ARCHIVED_REMEDY = "pass archived=FOLDER to delete them there too, else archived=False"
 
 
 class Updates:
@@ -219,13 +222,31 @@ class Updates:
         self._change(change, table, changed, kind, {names.WITHDRAWN: moments}, _moment(time))
         return int(rows.num_rows)
 
-    def delete(self, table: str, records: Any, *, archived: str | os.PathLike[str] | None = None) -> int:
+    def delete(
+        self, table: str, records: Any, *, archived: str | os.PathLike[str] | Literal[False] | None = None
+    ) -> int:
         """Permanently delete records; return how many. Records that are not stored are skipped.
 
-        `records` is a table with the key of DiaObject, DiaSource or DiaForcedSource and the columns that say where.
-        Deleted records are excluded from every read, even if a file of :meth:`archive_before` holds them; their bytes
-        are freed with their slice. Records that only files hold are skipped, unless `archived` names the folder: then
-        they are removed from its files.
+        Deleted records are excluded from every read; their bytes are freed with their slice.
+
+        Parameters
+        ----------
+        table : str
+            DiaObject, DiaSource or DiaForcedSource.
+        records : table
+            The key of the table, and the columns that say where.
+        archived : path or False, optional
+            The folder of :meth:`archive_before`, from whose files the records are removed too, also those that only
+            files have. False if the records are in no file.
+
+        Raises
+        ------
+        InvalidInputError
+            Kind ``archived-records``: slices of the records were written to files, from which the records could be
+            restored, and `archived` is not given. Nothing was deleted.
+        OutcomeUnknownError
+            Another process wrote the slices to files meanwhile. The records are deleted from the database; repeat with
+            `archived`.
         """
         if table not in names.MAIN_TABLES:
             raise InvalidInputError(
@@ -237,23 +258,35 @@ class Updates:
             names.SOURCE: [names.SOURCE_ID],
             names.FORCED: [names.OBJECT_ID, names.VISIT, names.DETECTOR],
         }[table]
-        if archived is not None:
-            require_folder(archived)
         given = _pairs(records, key[0], None)
-        rows = self._delete(table, given, key)
-        count = int(rows.num_rows)
-        if archived is None or table == names.OBJECT:
-            return count
-        everything = (float("-inf"), float("inf"))
-        # Count records that the database held; a file may still hold them.
-        self._cold.drop(table, archived, *everything, lambda found: of_records(found, rows, key))
-        return count + self._cold.drop(table, archived, *everything, lambda found: of_records(found, given, key))
+        with locked(archived) if archived else nullcontext():
+            rows, in_files = self._delete(table, given, key, archived)
+            count = int(rows.num_rows)
+            if archived and table != names.OBJECT:
+                everything = (float("-inf"), float("inf"))
+                # Count records that the database held; a file may still hold them.
+                self._cold.drop(table, archived, *everything, lambda found: of_records(found, rows, key))
+                count += self._cold.drop(table, archived, *everything, lambda found: of_records(found, given, key))
+        if archived is not False:
+            now = self._tables.slice_notes.archived(self._slices_of(table, rows))
+            check_not_archived_since(in_files, now, f"repeat, and {_ARCHIVED_REMEDY}")
+        return count
 
     @changing
-    def _delete(self, change: Change, table: str, given: Any, key: list[str]) -> Any:
+    def _delete(
+        self, change: Change, table: str, given: Any, key: list[str], archived: str | os.PathLike[str] | bool | None
+    ) -> tuple[Any, dict[SliceKey, list[str]]]:
+        """Delete records; return them, and their slices that were written to files."""
         rows = self._find(table, given, key, None, None, "ignore")
+        in_files = self._tables.slice_notes.archived(self._slices_of(table, rows))
+        if archived is None and in_files:
+            raise archived_error(in_files, rows.num_rows, _ARCHIVED_REMEDY)
         change.add(names.dataset_name(table), deleted(table, rows))
-        return rows
+        return rows, in_files
+
+    def _slices_of(self, table: str, rows: Any) -> set[SliceKey]:
+        """Slices of rows of a table, if archive_before writes it to files."""
+        return set() if table == names.OBJECT else self._tables.slices_of(table, rows[names.TIME].to_numpy())
 
     # ------------------------------------------------------------------ duplicates
 

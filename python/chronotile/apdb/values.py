@@ -28,7 +28,7 @@ _LEAP_DAYS = [day for day, _ in _LEAPS]
 _AXIS = times.mjd("t", scale="tai")
 _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DAY_S = 86_400
-_MJD_OF_UNIX_EPOCH = 40_587
+MJD_OF_UNIX_EPOCH = 40_587
 _JULIAN_DATES = (2_000_000, 3_000_000)
 """Numbers that are Julian Dates: as Modified Julian Dates they lie thousands of years ahead."""
 _VERSIONS_END = 106_000.0
@@ -56,7 +56,7 @@ def mjd_tai(value: Any, what: str = "the time") -> float:
             )
         return float(given)
     days, rest_ns = divmod(int(given), _DAY_S * 1_000_000_000)
-    day = days + _MJD_OF_UNIX_EPOCH
+    day = days + MJD_OF_UNIX_EPOCH
     place = bisect.bisect_right(_LEAP_DAYS, day) - 1
     if place < 0:
         raise InvalidInputError(
@@ -78,7 +78,7 @@ def utc_of(mjd: float) -> float:
 
 def unix_tai(mjd: float) -> float:
     """Seconds since 1970-01-01T00:00 TAI."""
-    return (mjd - _MJD_OF_UNIX_EPOCH) * _DAY_S
+    return (mjd - MJD_OF_UNIX_EPOCH) * _DAY_S
 
 
 def version_of(mjd_tai: float) -> int:

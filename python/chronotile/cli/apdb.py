@@ -288,9 +288,10 @@ def _left_out_text(done: Import) -> str:
 
 @apdb.command("import")
 @target(dataset=False, rest="FILE...")
+@click.option("--archived", metavar="DIR", help="Also replace rounded ids in files of archived slices in this folder.")
 @timeout_option
 @json_option
-def import_(target: Target, timeout_s: int, as_json: bool) -> None:
+def import_(target: Target, archived: str | None, timeout_s: int, as_json: bool) -> None:
     """Import alerts of the ZTF or the LSST: Avro packets, also in archives, or Parquet files of packets or flattened
     tables. Give the flattened tables of one stream in one command. Importing a file again changes nothing. Alerts lack
     columns that a pipeline's schema requires: create the database with --relaxed.
@@ -305,7 +306,7 @@ def import_(target: Target, timeout_s: int, as_json: bool) -> None:
     from chronotile.apdb.alerts import import_alerts
 
     with _open(target, timeout_s=timeout_s) as database:
-        done = import_alerts(database, target.rest)
+        done = import_alerts(database, target.rest, archived=archived)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(done)))
         return
@@ -510,7 +511,7 @@ def _show_crowded(found: list[own.Crowded]) -> None:
 @click.option("--night", metavar="DATE", help="Night to remove, by the day on which it began.")
 @click.option("--changed", is_flag=True, help="Also delete records that were reassigned, withdrawn or closed since.")
 @click.option("--archived", metavar="DIR", help="Also remove it from files of archived slices in this folder.")
-@click.option("--not-archived", is_flag=True, help="Confirm that rows no longer in the database are in no file.")
+@click.option("--not-archived", is_flag=True, help="Confirm that the rows are in no file of archived slices.")
 @yes_option
 @timeout_option
 @json_option

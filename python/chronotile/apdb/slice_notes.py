@@ -1,0 +1,92 @@
+"""Notes on slices that were written to files, in the database's metadata.
+
+Files are read only where a caller names their folder. Without a note, the database would not know that a file has a
+record which it removes: the record would return from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from chronotile.apdb.metadata import Metadata
+from chronotile.errors import InvalidInputError, OutcomeUnknownError
+from chronotile.terminal import count_text
+
+__all__: list[str] = []
+
+_ARCHIVED = "apdb:archived"
+
+
+class SliceKey(NamedTuple):
+    """A slice of a table."""
+
+    table: str
+    number: int
+
+
+class SliceNotes:
+    """Notes on slices of sources and forced sources.
+
+    Databases of earlier releases have no notes on slices that were written to files before. A note is never removed,
+    because nobody can know that the last copy of a file is gone.
+
+    A slice is noted before its rows are read for a file, and a removal looks for notes again after it removed rows: so
+    either the file lacks these rows, or the removal finds the note.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def add_archived(self, slices: Iterable[SliceKey], folder: str) -> None:
+        """Record that files in a folder may have rows of slices."""
+        wanted = set(slices)
+        known = self.archived(wanted)
+        fresh = {each: [*known.get(each, ()), folder] for each in wanted if folder not in known.get(each, ())}
+        self._metadata.set_all({_key(_ARCHIVED, each): json.dumps(folders) for each, folders in fresh.items()})
+
+    def archived(self, slices: Iterable[SliceKey]) -> dict[SliceKey, list[str]]:
+        """Those of the slices that were written to files, each with the folders.
+
+        Only whether a slice has folders is certain: a folder may have been moved or copied since, and of two processes
+        that archive the slice to different folders at once, one may be missing.
+        """
+        keys = {_key(_ARCHIVED, each): each for each in slices}
+        return {keys[key]: json.loads(value) for key, value in self._metadata.find(keys).items()}
+
+
+def archived_error(in_files: Mapping[SliceKey, list[str]], count: int, remedy: str) -> InvalidInputError:
+    """Error for `count` records that cannot be removed because files may also have them; it ends with the remedy."""
+    return InvalidInputError(
+        f"{count_text(count, 'record')} may also be in files that archive_before wrote to {_folders(in_files)}: "
+        f"{remedy}",
+        kind="archived-records",
+    )
+
+
+def check_not_archived_since(
+    before: Mapping[SliceKey, list[str]], now: Mapping[SliceKey, list[str]], remedy: str
+) -> None:
+    """Check that no other process wrote slices to files while records were removed from them.
+
+    Raises
+    ------
+    OutcomeUnknownError
+        The database lacks the records, and files may have them; the message ends with the remedy.
+    """
+    fresh = {each: folders for each, folders in now.items() if folders != before.get(each)}
+    if fresh:
+        raise OutcomeUnknownError(
+            f"the records were removed from the database, but another process wrote their slices to files in "
+            f"{_folders(fresh)} meanwhile, which may have them: {remedy}",
+            kind="outcome-unknown",
+        )
+
+
+def _folders(in_files: Mapping[SliceKey, list[str]]) -> str:
+    return " and ".join(sorted({folder for folders in in_files.values() for folder in folders}))
+
+
+def _key(kind: str, part: SliceKey) -> str:
+    return f"{kind}/{part.table}/{part.number}"
