@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -491,6 +492,100 @@ def test_a_detector_visit_whose_slices_were_dropped_is_stored_again(survey: apdb
     assert survey.store(**visit).stored
     assert len(survey.sources()) == 3
     assert len(everything(survey, tmp_path / "cold")[0]) == 3
+
+
+BETWEEN = START + 230
+"""The slice of sources of visits 200 and 201 ends before it, that of their records after it."""
+
+
+@pytest.mark.parametrize("again", [apdb.Apdb.store, apdb.Apdb.store_again])
+@pytest.mark.parametrize("lost", ["sources", "forced_sources"])
+def test_a_detector_visit_whose_rows_are_retired_before_its_record_is_not_there(
+    survey: apdb.Apdb, again: Callable[..., Any], lost: str
+) -> None:
+    visits = {number: visit_of(number, [1, 2, 3]) for number in (200, 201, 300)}
+    for number, visit in visits.items():
+        detector_visit = {name: np.full(3, visit.pop(name)) for name in ("visit", "detector")}
+        for table in ("sources", "forced_sources"):
+            visit[table] |= detector_visit
+            if table != lost:
+                # These rows lie in a later slice.
+                visit[table]["midpointMjdTai"] = np.full(3, START + 300.0 + number)
+        assert again(survey, **visit).stored
+    survey.retire(BETWEEN, dry_run=True)
+    assert survey.contains(200, 1)
+    dropped = survey.retire(BETWEEN)
+    assert sum(part.rows for part in dropped[f"dia_{lost}"[:-1]]) == 6
+    assert len(survey.visits()) == 3, "their records stay"
+    assert [survey.contains(number, 1) for number in visits] == [False, False, True]
+    assert not survey.contains(300, 2)
+    # A pipeline stores it again.
+    assert again(survey, **visits[200]).stored
+    assert [survey.contains(number, 1) for number in visits] == [True, False, True]
+    assert not again(survey, **visits[200]).stored
+
+
+def test_a_detector_visit_whose_rows_moved_to_files_is_there_until_they_are_retired(
+    survey: apdb.Apdb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apdb.storing, "_CLOCKS_DIFFER", timedelta(0))
+    for number in (200, 201):
+        survey.store(**visit_of(number, [1, 2, 3]))
+    survey.archive_before(BETWEEN, tmp_path / "cold")
+    assert len(survey.sources()) == 0
+    assert survey.contains(200, 1)
+    survey.restore(tmp_path / "cold")
+    assert survey.contains(200, 1)
+    survey.retire(BETWEEN)
+    assert len(survey.visits()) == 2
+    assert not survey.contains(200, 1)
+    # It is stored once more after that, and moves to a file.
+    survey.store(**visit_of(200, [1, 2, 3]))
+    survey.archive_before(BETWEEN, tmp_path / "cold")
+    assert (survey.contains(200, 1), survey.contains(201, 1)) == (True, False)
+
+
+def test_a_retirement_that_is_interrupted_leaves_no_detector_visit_that_seems_to_be_stored(
+    survey: apdb.Apdb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    survey.store(**visit_of(200, [1, 2, 3]))
+    retire = ct.Group.retire
+
+    def cut_off(self: ct.Group, datasets: Any, **how: Any) -> Any:
+        found = retire(self, datasets, **how)
+        if not how.get("dry_run"):
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ct.Group, "retire", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            survey.retire(BETWEEN)
+    assert (len(survey.sources()), len(survey.visits())) == (0, 1)
+    assert not survey.contains(200, 1)
+
+
+def test_a_slice_that_is_first_written_to_while_slices_are_retired_is_noted(
+    survey: apdb.Apdb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retire = ct.Group.retire
+
+    def late(self: ct.Group, datasets: Any, **how: Any) -> Any:
+        if not how.get("dry_run"):
+            survey.store(**visit_of(200, [1, 2, 3]))
+        return retire(self, datasets, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ct.Group, "retire", late)
+        survey.retire(BETWEEN)
+    assert (len(survey.sources()), len(survey.visits())) == (0, 1)
+    assert not survey.contains(200, 1)
+
+
+def test_a_database_that_an_earlier_release_retired_contains_what_it_did(survey: apdb.Apdb) -> None:
+    survey.store(**visit_of(200, [1, 2, 3]))
+    survey.archive.group("apdb").retire(["dia_source", "dia_forced_source"], before=BETWEEN)
+    assert survey.contains(200, 1), "files may have the rows"
 
 
 def test_records_that_were_deleted_or_changed_do_not_come_back_from_files(survey: apdb.Apdb, tmp_path: Path) -> None:

@@ -213,7 +213,7 @@ class Maintenance:
         """Permanently drop the slices of sources, forced sources and detector-visits that end at or before a time.
 
         Object versions are kept unless `objects` is given, because an object that was not observed for long has no
-        newer version.
+        newer version. :meth:`contains` is False for the detector-visits that lose rows.
 
         Returns
         -------
@@ -223,11 +223,22 @@ class Maintenance:
         limit = values.mjd_tai(before, "before")
         tables = [names.SOURCE, names.FORCED] + ([names.OBJECT] if objects else [])
         chosen = [names.dataset_name(table) for table in tables] + [names.VISITS]
-        dropped = self._tables.group.retire(chosen, before=limit, dry_run=dry_run)
+        dropped = self._tables.group.retire(chosen, before=limit, dry_run=True)
+        if not dry_run:
+            # Noted first: if the call is interrupted, no detector-visit seems to be stored whose rows are gone.
+            noted = self._note_retired(dropped, set())
+            dropped = self._tables.group.retire(chosen, before=limit)
+            self._note_retired(dropped, noted)
         if objects and names.OBJECT_INDEX in self._tables.group:
             index = self._tables.object_index.retire(self._tables.datasets, limit, dry_run=dry_run)
             dropped[names.OBJECT_INDEX] = index
         return dropped
+
+    def _note_retired(self, slices: Mapping[str, Iterable[SliceInfo]], noted: set[SliceKey]) -> set[SliceKey]:
+        """Record which slices of sources and forced sources are retired, except those `noted` before; return them."""
+        found = {SliceKey(table, part.slice) for table in _ROWS for part in slices[names.dataset_name(table)]}
+        self._tables.slice_notes.add_retired(found - noted)
+        return found
 
     # ------------------------------------------------------------------ taking out
 

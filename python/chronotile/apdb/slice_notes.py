@@ -1,13 +1,15 @@
-"""Notes on slices that were written to files, in the database's metadata.
+"""Notes on slices that were written to files or retired, in the database's metadata.
 
 Files are read only where a caller names their folder. Without a note, the database would not know that a file has a
-record which it removes: the record would return from there.
+record which it removes: the record would return from there. Nor would it know whether rows that left the database are
+in files or gone.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from chronotile.apdb.metadata import Metadata
@@ -16,7 +18,7 @@ from chronotile.terminal import count_text
 
 __all__: list[str] = []
 
-_ARCHIVED = "apdb:archived"
+_ARCHIVED, _RETIRED = "apdb:archived", "apdb:retired"
 
 
 class SliceKey(NamedTuple):
@@ -29,8 +31,8 @@ class SliceKey(NamedTuple):
 class SliceNotes:
     """Notes on slices of sources and forced sources.
 
-    Databases of earlier releases have no notes on slices that were written to files before. A note is never removed,
-    because nobody can know that the last copy of a file is gone.
+    Databases of earlier releases have no notes on what was done to slices before. A note is never removed, because
+    nobody can know that the last copy of a file is gone.
 
     A slice is noted before its rows are read for a file, and a removal looks for notes again after it removed rows: so
     either the file lacks these rows, or the removal finds the note.
@@ -54,6 +56,16 @@ class SliceNotes:
         """
         keys = {_key(_ARCHIVED, each): each for each in slices}
         return {keys[key]: json.loads(value) for key, value in self._metadata.find(keys).items()}
+
+    def add_retired(self, slices: Iterable[SliceKey]) -> None:
+        """Record that slices are being dropped for good, now."""
+        now = datetime.now(UTC).isoformat()
+        self._metadata.set_all({_key(_RETIRED, each): now for each in slices})
+
+    def retired(self, slices: Iterable[SliceKey]) -> dict[SliceKey, datetime]:
+        """Those of the slices that were retired, each with the last time, by the clock of the process."""
+        keys = {_key(_RETIRED, each): each for each in slices}
+        return {keys[key]: datetime.fromisoformat(value) for key, value in self._metadata.find(keys).items()}
 
 
 def archived_error(in_files: Mapping[SliceKey, list[str]], count: int, remedy: str) -> InvalidInputError:

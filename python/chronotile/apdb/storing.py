@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, cast
 
 import numpy as np
@@ -18,11 +19,15 @@ from chronotile.apdb.rows import Rows, arrow_table, conform
 from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
 from chronotile.apdb.tables import SurveyTables, detector_visit_key
 from chronotile.errors import BatchConflictError, InvalidInputError
-from chronotile.reports import WriteReport
+from chronotile.reports import BatchInfo, GroupBatchInfo, WriteReport
 from chronotile.times import Moment
 
 __all__ = ["StoreReport"]
 
+_IN_SLICES = {names.dataset_name(table): table for table in (names.SOURCE, names.FORCED)}
+"""Datasets whose slices are archived and retired, with their tables."""
+_CLOCKS_DIFFER = timedelta(hours=1)
+"""A detector-visit that was stored so shortly after its slice was retired may have been stored before."""
 _REPLACE_REMEDY = (
     "remove the detector-visit with remove_visit(visit, detector, archived=FOLDER) (apdb remove --archived FOLDER), "
     "then store it"
@@ -170,14 +175,15 @@ class Stores:
     def _stored_in(self, key: str) -> tuple[set[SliceKey], int]:
         """Slices of the stored sources and forced sources of a detector-visit, and the number of these."""
         stored = self._tables.group.batch(key)
-        slices: set[SliceKey] = set()
-        rows = 0
-        for table in (names.SOURCE, names.FORCED):
-            part = None if stored is None else stored.datasets.get(names.dataset_name(table))
-            if part is not None and part.period is not None:
-                slices |= self._tables.slices_between(table, *cast(tuple[float, float], part.period))
-                rows += part.rows
-        return slices, rows
+        parts = (
+            {} if stored is None else {name: stored.datasets[name] for name in _IN_SLICES if name in stored.datasets}
+        )
+        slices = {each for name, part in parts.items() for each in self._slices_in(_IN_SLICES[name], part)}
+        return slices, sum(part.rows for part in parts.values())
+
+    def _slices_in(self, table: str, part: BatchInfo) -> set[SliceKey]:
+        """Slices that hold what a batch has in a table."""
+        return self._tables.slices_between(table, *cast(tuple[float, float], part.period)) if part.period else set()
 
     def _write(self, rows: dict[str, Any], key: str, replace: bool = False) -> dict[str, WriteReport]:
         try:
@@ -219,15 +225,32 @@ class Stores:
         }
 
     def contains(self, visit: int, detector: int) -> bool:
-        """Whether a detector-visit is stored."""
-        found = self._tables.visits.batch(detector_visit_key(visit, detector))
-        if found is not None and found.finished and not found.rows_retired:
+        """Whether a detector-visit is stored with all its rows, in the database or in files of :meth:`archive_before`.
+
+        False once :meth:`retire` dropped slices with its sources or forced sources; :meth:`store` then stores it again.
+        """
+        stored = self._tables.group.batch(detector_visit_key(visit, detector))
+        if stored is not None and names.VISITS in stored.datasets and not _lost(stored, [names.VISITS, *_IN_SLICES]):
             return True
         # The LSST adapter includes the time in its keys.
-        return self._tables.visits.count(keys=[visit], where=[("visit", "==", visit), ("detector", "==", detector)]) > 0
+        where = [("visit", "==", visit), ("detector", "==", detector)]
+        keys = self._tables.visits.read(keys=[visit], where=where, columns=["key"]).to_arrow()["key"].to_pylist()
+        return bool(keys) and not any(self._retired(key) for key in keys)
+
+    def _retired(self, key: str) -> bool:
+        """Whether sources or forced sources of a stored detector-visit are gone with slices that were retired."""
+        stored = self._tables.group.batch(key)
+        if stored is None:
+            return True
+        lost = _lost(stored, _IN_SLICES)
+        slices = {part for name in lost for part in self._slices_in(_IN_SLICES[name], stored.datasets[name])}
+        since = stored.written - _CLOCKS_DIFFER
+        return any(moment >= since for moment in self._tables.slice_notes.retired(slices).values())
 
     def visits(self, start: Moment = None, end: Moment = None) -> Rows:
-        """The stored detector-visits of a half-open period, with their row counts."""
+        """Records of the detector-visits that were stored in a half-open period, with their row counts. They are
+        retired later than the rows: :meth:`contains` says whether a detector-visit still has these.
+        """
         columns = ["visit", "detector", "visit_mjd_tai", "objects", "sources", "forced_sources", "key"]
         return Rows(self._tables.visits.read(start=start, end=end, columns=columns).to_arrow().sort_by("visit_mjd_tai"))
 
@@ -249,6 +272,12 @@ class Stores:
         """Read rows of a table that does not belong to detector-visits, by key or all."""
         dataset = self._tables.dataset(table)
         return Rows(dataset.read(ids=ids, columns=self._tables.columns(table, columns)).to_arrow())
+
+
+def _lost(stored: GroupBatchInfo, datasets: Iterable[str]) -> list[str]:
+    """Those of the datasets in which rows of a batch are gone with dropped slices."""
+    parts = stored.datasets
+    return [name for name in datasets if name in parts and parts[name].rows_retired]
 
 
 def _constant(rows: Any, name: str, value: int, kind: Any) -> Any:

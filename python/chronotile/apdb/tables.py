@@ -50,7 +50,7 @@ class SurveyTables:
     changes : Changes
         Changes of stored records.
     slice_notes : SliceNotes
-        Which slices were written to files.
+        Which slices were written to files or retired.
     """
 
     def __init__(self, archive: Archive) -> None:
