@@ -136,5 +136,6 @@ def test_every_command_that_prints_figures_prints_them_as_json(night: Shell) -> 
     assert (planned["table"], planned["rows"]) == (moved["table"], moved["rows"]) == ("DiaSource", 1)
     assert len(night.json("apdb", "restore", "s.db", "cold")) == 1
     assert night.json("apdb", "remove", "s.db", "--visit", "9") == {"detector_visits": 0, "rows": 0}
-    assert night.json("apdb", "remove", "s.db", "--visit", "1", "--changed", "--yes")["detector_visits"] == 1
+    remove = ("apdb", "remove", "s.db", "--visit", "1", "--changed", "--archived", "cold", "--yes")
+    assert night.json(*remove)["detector_visits"] == 1
     assert night.json("backup", "s.db", "b.db")["datasets"] == night.json("restore", "b.db", "r.db")["datasets"] > 3
