@@ -50,6 +50,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_panics_outside_are_printed() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+        // The hook is installed once for the process, over the one that is there: in a process of its own.
+        const CHILD: &str = "CHRONOTILE_TEST_PRINTED";
+        if std::env::var_os(CHILD).is_none() {
+            let name = "contain::tests::only_panics_outside_are_printed";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let done = child.args(["--exact", name, "--test-threads", "1"]).env(CHILD, "1").output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+            return;
+        }
+        let printed = Arc::new(AtomicUsize::new(0));
+        let counted = printed.clone();
+        set_hook(Box::new(move |_| _ = counted.fetch_add(1, Relaxed)));
+        assert!(contained(|| panic!("held")).is_err());
+        assert_eq!(printed.load(Relaxed), 0);
+        assert!(catch_unwind(|| panic!("not held")).is_err());
+        assert_eq!(printed.load(Relaxed), 1);
+        assert!(contained(|| panic!("held again")).is_err());
+        assert_eq!(printed.load(Relaxed), 1);
+    }
+
+    #[test]
     fn a_panic_becomes_its_message_and_the_next_one_too() {
         assert_eq!(contained(|| 7), Ok(7));
         for place in 3..5 {

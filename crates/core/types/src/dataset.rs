@@ -564,6 +564,8 @@ mod tests {
         // Definitions that were stored before there was a choice of layout are those of layout chunks.
         assert!(!text.contains("layout") && !text.contains("\"text\"") && !text.contains("partition_cells"));
         assert!(!text.contains("moves"));
+        let moving = DatasetSpec { moves_deg: 0.5, ..spec.clone() };
+        assert_eq!(serde_json::from_str::<DatasetSpec>(&serde_json::to_string(&moving).unwrap()).unwrap(), moving);
         let grouped = DatasetSpec { partition_cells: 16, ..spec.clone() };
         let text = serde_json::to_string(&grouped).unwrap();
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), grouped);
@@ -571,6 +573,26 @@ mod tests {
         let text = serde_json::to_string(&rows).unwrap();
         assert!(text.contains("\"layout\":\"rows\""));
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), rows);
+    }
+
+    #[test]
+    fn cells_are_computed_from_the_columns_that_a_rule_names() {
+        let text = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(CellRule::Single.columns().is_empty());
+        assert_eq!(spec().cell.columns(), ["ra", "dec"]);
+        assert_eq!(CellRule::Value { column: "a".into() }.columns(), ["a"]);
+        assert_eq!(CellRule::IdBucket { column: "a".into(), size: 2 }.columns(), ["a"]);
+        assert_eq!(CellRule::Hash { columns: text(&["a", "b"]), buckets: None }.columns(), ["a", "b"]);
+    }
+
+    #[test]
+    fn layouts_have_the_names_of_the_stored_definition() {
+        for layout in [StorageLayout::Chunks, StorageLayout::Rows] {
+            let stored = serde_json::to_string(&layout).unwrap();
+            assert_eq!(stored.trim_matches('"').parse(), Ok(layout));
+        }
+        let error = "row".parse::<StorageLayout>().unwrap_err();
+        assert!(error.to_string().contains("use \"chunks\" or \"rows\""), "{error}");
     }
 
     #[test]
@@ -586,12 +608,15 @@ mod tests {
             let fields = scales.map(|scale| Field::new(format!("s{scale}"), DataType::Decimal128(20, scale), true));
             DataType::Struct(fields.to_vec().into())
         };
-        assert!(with("price", DataType::Decimal128(20, 2)).is_ok());
+        for scale in [0, 2] {
+            assert!(with("price", DataType::Decimal128(20, scale)).is_ok());
+        }
         for (name, data_type) in [
             ("ct_row", DataType::Int32),
             ("", DataType::Int32),
             ("tens", DataType::Decimal128(20, -1)),
             ("mixed", decimals([2, 3])),
+            ("list", DataType::new_list(decimals([2, 3]), true)),
         ] {
             let message = with(name, data_type).unwrap_err().to_string();
             assert!(message.contains(&format!("layout rows: column {name:?}")), "{message}");
@@ -606,6 +631,7 @@ mod tests {
             spec.checked().unwrap_err().to_string()
         };
         assert!(wrong(|s| s.id = vec!["nope".into()]).contains("\"nope\""));
+        assert!(wrong(|s| s.id = vec!["candidate".into()]).contains("did you mean candid?"));
         assert!(wrong(|s| s.time.column = "name".into()).contains("mjd or jd"));
         assert!(wrong(|s| s.cell = CellRule::Value { column: "name".into() }).contains("ct.hash"));
         assert!(wrong(|s| s.text = vec!["candid".into()]).contains("text column \"candid\""));
@@ -730,7 +756,8 @@ mod tests {
         assert!(spec.check_index(&index("i62", &["name"])).is_err(), "the name is taken");
         assert!(spec.check_index(&index("last", &["name"])).is_ok());
         spec.indexes.push(index("last", &["name"]));
-        assert!(spec.check_index(&index("more", &["name"])).is_err(), "64 are the most");
+        let message = spec.check_index(&index("more", &["name"])).unwrap_err().to_string();
+        assert!(message.contains("65") && message.contains("at most 64"), "{message}");
     }
 
     #[test]
@@ -740,6 +767,8 @@ mod tests {
             assert_eq!(spec.partition_of(Cell(cell)), partition);
         }
         assert_eq!((spec.schema_version(), spec.columns_in(0), spec.columns_in(1)), (0, Some(5), None));
+        let grown = DatasetSpec { schema_versions: vec![3, 5], ..spec.clone() };
+        assert_eq!((grown.schema_version(), grown.columns_in(0), grown.columns_in(1)), (1, Some(3), Some(5)));
         assert_eq!(spec.time_type(), &DataType::Float64);
         let width = spec.window_ticks();
         assert_eq!(width, 30 * 86_400_000_000, "days count microseconds");

@@ -119,7 +119,7 @@ impl ChunkId {
 
     /// Whether the chunk is as one write left it.
     pub fn is_written(self) -> bool {
-        self.0 & (Self::OLDER | Self::PARTED | Self::REWRITTEN) == 0
+        self.0 & Self::REWRITTEN == 0
     }
 
     /// Whether older versions of its records were parted from the rows of the chunk, at some time.
@@ -254,6 +254,12 @@ mod tests {
                 prop_assert!(ZoneKey::from_bytes(&a) <= ZoneKey::from_bytes(&b));
             }
             prop_assert!(ZoneKey::from_bytes(&a) <= ZoneKey::MAX && ZoneKey::MIN <= ZoneKey::from_bytes(&a));
+        }
+
+        #[test]
+        fn zone_keys_keep_the_first_16_bytes(bytes: Vec<u8>) {
+            let key = ZoneKey::from_bytes(&bytes);
+            prop_assert_eq!(key.as_bytes(), &bytes[..bytes.len().min(16)]);
         }
 
         #[test]

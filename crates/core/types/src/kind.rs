@@ -178,6 +178,8 @@ mod tests {
         }
         assert_eq!(ErrorKind::InvalidCql.name(), "invalid-cql");
         assert_eq!(ErrorKind::named("no-such-kind"), None);
+        assert_eq!(ErrorKind::all(), ErrorKind::VARIANTS);
+        assert_eq!(ErrorClass::InvalidInput.name(), "InvalidInputError");
     }
 
     #[test]

@@ -212,6 +212,19 @@ mod tests {
     }
 
     #[test]
+    fn to_swap_two_letters_is_one_edit_wherever_they_are() {
+        let letters: Vec<char> = ('a'..='l').collect();
+        for place in 0..letters.len() - 1 {
+            let mut swapped = letters.clone();
+            swapped.swap(place, place + 1);
+            assert_eq!(edits(&letters, &swapped), 1, "{place}");
+            // The same letters, one of them apart: no swap, but two letters replaced.
+            swapped[place] = 'x';
+            assert_eq!(edits(&letters, &swapped), 2, "{place}");
+        }
+    }
+
+    #[test]
     fn shared_ends_do_not_overlap() {
         for (a, b, shared) in
             [("abcd", "abxcd", 4), ("aaa", "aaaa", 3), ("abc", "xyz", 0), ("", "abc", 0), ("ab", "ba", 0)]

@@ -174,6 +174,51 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_only_ever_added_at_the_end() {
+        let columns = |names: &[&str], versions: &[u32]| {
+            let fields: Vec<_> = names.iter().map(|name| Field::new(*name, DataType::Int8, true)).collect();
+            NativeColumns { schema: Arc::new(Schema::new(fields)), versions: versions.to_vec() }
+        };
+        let now = columns(&["a", "b"], &[1, 2]);
+        for (other, fits) in [
+            (columns(&["a", "b"], &[1, 2]), true),
+            (columns(&["a"], &[1]), true),
+            (columns(&["a", "b", "c"], &[1, 2, 3]), true),
+            (columns(&["b", "a"], &[1, 2]), false),
+            (columns(&["a", "x"], &[1, 2]), false),
+            (columns(&["a", "b"], &[2]), false),
+            (columns(&["x", "b"], &[2, 2]), false),
+            (NativeColumns::default(), true),
+        ] {
+            assert_eq!((now.extends_or_precedes(&other), other.extends_or_precedes(&now)), (fits, fits), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_schema_has_1_to_10000_columns() {
+        for (count, good) in [(0, false), (1, true), (10_000, true), (10_001, false)] {
+            let fields: Vec<_> = (0..count).map(|n| Field::new(format!("c{n}"), DataType::Int8, true)).collect();
+            assert_eq!(normalize_schema(&Schema::new(fields)).is_ok(), good, "{count}");
+        }
+    }
+
+    #[test]
+    fn values_of_a_fixed_size_have_at_least_one_byte_and_structs_one_field() {
+        let stored = |data_type: DataType| normalize_schema(&Schema::new(vec![Field::new("x", data_type, true)]));
+        let field = Arc::new(Field::new("a", DataType::LargeUtf8, true));
+        assert!(stored(DataType::FixedSizeBinary(1)).is_ok());
+        assert!(stored(DataType::Struct(vec![field].into())).is_ok());
+        for (refused, hint) in [
+            (DataType::FixedSizeBinary(0), "give it a positive size"),
+            (DataType::FixedSizeBinary(-1), "give it a positive size"),
+            (DataType::Struct(arrow_schema::Fields::empty()), "give the struct at least one field"),
+        ] {
+            let message = stored(refused).unwrap_err().to_string();
+            assert!(message.contains("column \"x\"") && message.contains(hint), "{message}");
+        }
+    }
+
+    #[test]
     fn unsupported_types_are_refused_by_column_name() {
         let inner = Field::new("half", DataType::Float16, true);
         let schema = Schema::new(vec![Field::new("outer", DataType::Struct(vec![inner].into()), true)]);

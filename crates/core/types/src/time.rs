@@ -403,6 +403,70 @@ mod tests {
     }
 
     #[test]
+    fn names_of_formats_and_scales_are_those_of_the_stored_definition() {
+        for format in [TimeFormat::Timestamp, TimeFormat::Mjd, TimeFormat::Jd] {
+            let stored = serde_json::to_string(&format).unwrap();
+            assert_eq!(stored.trim_matches('"').parse(), Ok(format));
+        }
+        for scale in [TimeScale::Utc, TimeScale::Tai] {
+            let stored = serde_json::to_string(&scale).unwrap();
+            assert_eq!(stored.trim_matches('"').parse(), Ok(scale));
+        }
+        assert!("JD".parse::<TimeFormat>().is_err() && "gps".parse::<TimeScale>().is_err());
+    }
+
+    #[test]
+    fn an_error_says_which_days_were_expected_and_which_given() {
+        for (format, days, expected, given) in [
+            (TimeFormat::Jd, 61_041.5, "Julian Date", "Modified Julian Date"),
+            (TimeFormat::Mjd, 2_461_042.0, "Modified Julian Date", "Julian Date"),
+        ] {
+            let placed = axis(format, TimeScale::Utc).place(&DataType::Float64, Instant::Native(days));
+            let message = placed.unwrap_err().to_string();
+            assert!(message.contains(&format!("counts {expected}")), "{message}");
+            assert!(message.contains(&format!("looks like a {given}")), "{message}");
+        }
+    }
+
+    #[test]
+    fn ticks_have_the_unit_of_the_column() {
+        use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+        let hour: Duration = "1h".parse().unwrap();
+        for (data_type, nanoseconds, hours) in [
+            (DataType::Timestamp(Second, None), 1_000_000_000, Some(3_600)),
+            (DataType::Timestamp(Millisecond, None), 1_000_000, Some(3_600_000)),
+            (DataType::Timestamp(Microsecond, None), 1_000, Some(3_600_000_000)),
+            (DataType::Timestamp(Nanosecond, None), 1, Some(3_600_000_000_000)),
+            (DataType::Date32, 86_400_000_000_000, None),
+            (DataType::Float64, 1_000, Some(3_600_000_000)),
+        ] {
+            assert_eq!(TimeSpec::tick_nanoseconds(&data_type), nanoseconds, "{data_type}");
+            assert_eq!(TimeSpec::ticks_of(&data_type, hour), hours, "{data_type}");
+        }
+        assert_eq!(TimeSpec::ticks_of(&DataType::Date32, "3d".parse().unwrap()), Some(3));
+    }
+
+    #[test]
+    fn numbers_of_a_caller_are_in_the_unit_of_the_column() {
+        let seconds = DataType::Timestamp(TimeUnit::Second, None);
+        let stamps = axis(TimeFormat::Timestamp, TimeScale::Utc);
+        let mjd = axis(TimeFormat::Mjd, TimeScale::Utc);
+        let placed = |given| stamps.place(&seconds, given).ok();
+        assert_eq!(placed(Instant::Native(6.25)), Some(Placed::Ticks(7)));
+        assert_eq!(placed(Instant::Native(-6.25)), Some(Placed::Ticks(-6)));
+        assert_eq!(placed(Instant::NativeTicks(7)), Some(Placed::Ticks(7)));
+        let (largest, beyond) = (9.2e18f64.next_down(), 9.2e18);
+        assert_eq!(placed(Instant::Native(largest)), Some(Placed::Ticks(largest as i64)));
+        assert_eq!(placed(Instant::Native(-largest)), Some(Placed::Ticks(-largest as i64)));
+        for outside in [f64::NAN, f64::INFINITY, beyond, -beyond, 9.3e18] {
+            assert_eq!(placed(Instant::Native(outside)), None, "{outside}");
+        }
+        assert_eq!(mjd.place(&DataType::Float64, Instant::Native(6.25)), Ok(Placed::Days(6.25)));
+        assert_eq!(mjd.place(&DataType::Float64, Instant::NativeTicks(61_041)), Ok(Placed::Days(61_041.0)));
+        assert!(mjd.place(&DataType::Float64, Instant::Native(f64::NAN)).is_err());
+    }
+
+    #[test]
     fn instants_between_ticks_round_up() {
         let seconds = DataType::Timestamp(TimeUnit::Second, None);
         let spec = axis(TimeFormat::Timestamp, TimeScale::Utc);
@@ -418,6 +482,18 @@ mod tests {
             let spec = axis(TimeFormat::Jd, TimeScale::Utc);
             if a <= b {
                 prop_assert!(spec.tick_of_days(a) <= spec.tick_of_days(b));
+            }
+        }
+
+        #[test]
+        fn days_and_ticks_are_each_others_inverse(hours in -1_000_000i64..1_000_000) {
+            // Hours in microseconds: float days of these centuries tell them apart.
+            let tick = hours * 3_600_000_000;
+            for (format, epoch) in [(TimeFormat::Mjd, 40_587.0), (TimeFormat::Jd, 2_440_587.5)] {
+                let spec = axis(format, TimeScale::Utc);
+                let days = spec.days_of_tick(tick);
+                prop_assert!((days - epoch - hours as f64 / 24.0).abs() < 1e-9);
+                prop_assert!((spec.tick_of_days(days + 1e-9).unwrap() - tick).abs() < 1_000);
             }
         }
     }

@@ -269,6 +269,62 @@ mod tests {
     }
 
     #[test]
+    fn only_datasets_of_a_group_with_slices_of_one_kind_share_them() {
+        let name = |text| DatasetName::new(text).unwrap();
+        let member = |window: &str| DatasetSpec {
+            group: Some(Membership::of(name("survey"))),
+            window: window.parse().unwrap(),
+            ..spec()
+        };
+        let sharing = |spec: DatasetSpec, owner: &DatasetSpec| spec.check_sharing(owner).map_err(|e| e.to_string());
+        for (window, good) in [("299s", false), ("5m", true), ("301s", true)] {
+            assert_eq!(sharing(member(window), &member(window)).is_ok(), good, "{window}");
+        }
+        let owner = member("1h");
+        let rows = |spec: DatasetSpec| DatasetSpec { layout: StorageLayout::Rows, ..spec };
+        let twice = Membership {
+            slices_of: Some(SliceOwner { dataset: name("third"), number: 0 }),
+            ..Membership::of(name("survey"))
+        };
+        for (own, other, says) in [
+            (member("1h"), DatasetSpec { group: None, ..owner.clone() }, "not one that shares them"),
+            (member("1h"), DatasetSpec { group: Some(twice), ..owner.clone() }, "not one that shares them"),
+            (rows(member("1h")), owner.clone(), "only datasets with layout chunks"),
+            (member("1h"), rows(owner.clone()), "only datasets with layout chunks"),
+            (member("2h"), owner.clone(), "the same window"),
+            (DatasetSpec { partition_cells: 2, ..member("1h") }, owner.clone(), "the same window"),
+        ] {
+            let message = sharing(own, &other).unwrap_err();
+            assert!(message.contains(says), "{message}");
+        }
+    }
+
+    #[test]
+    fn windows_that_may_be_shared_are_half_as_many_as_a_slice_index_counts() {
+        let half = i64::from(SHARED_WINDOWS_HALF);
+        let alone = DatasetSpec { window: "5m".parse().unwrap(), windows_per_slice: 3, ..spec() };
+        let group = Some(Membership::of(DatasetName::new("survey").unwrap()));
+        let member = DatasetSpec { group: group.clone(), ..alone.clone() };
+        let short = DatasetSpec { window: "299s".parse().unwrap(), group, ..alone.clone() };
+        for (spec, may_share) in [(&alone, false), (&member, true), (&short, false)] {
+            let ticks = spec.window_ticks();
+            for (window, inside) in [(-half, true), (-half - 1, false), (half - 1, true), (half, false)] {
+                let found = spec.window_of(window * ticks);
+                assert_eq!(found.is_some(), inside || !may_share, "{window}");
+                if let Some(found) = found {
+                    assert_eq!((i64::from(found.0), spec.window_start(found)), (window, window * ticks));
+                }
+            }
+            let first = if may_share { -half } else { i64::from(i32::MIN) };
+            let last = if may_share { half - 1 } else { i64::from(i32::MAX) };
+            assert_eq!(spec.windows(), (Window(first as i32), Window(last as i32)));
+            assert_eq!(spec.window_near(i64::MAX), Window(last as i32));
+            assert_eq!(spec.window_near(i64::MIN), Window(first as i32));
+            assert_eq!(spec.window_near(0), Window(0));
+        }
+    }
+
+    #[test]
     fn windows_and_slices_floor_toward_the_past() {
         let mut spec = spec().checked().unwrap();
         spec.windows_per_slice = 2;
