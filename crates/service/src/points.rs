@@ -642,15 +642,16 @@ mod tests {
         ] {
             assert_eq!(refusal(kind, value.clone(), 0), None, "{value:?}");
         }
-        for (kind, value) in [
-            (Float, Value::Bool(true)),
-            (Float, Value::Text("1".into())),
-            (Integer, Value::Float(1.5)),
-            (Integer, Value::Float(1e300)),
-            (Bool, Value::Float(2.0)),
-            (String, Value::Float(2.0)),
+        for (kind, value, says) in [
+            (Float, Value::Bool(true), "of type float, the value is a bool"),
+            (Float, Value::Text("1".into()), "of type float, the value \"1\" is text"),
+            (Integer, Value::Float(1.5), "of type integer, the value is 1.5"),
+            (Integer, Value::Float(1e300), "of type integer, the value is 1000"),
+            (Bool, Value::Float(2.0), "of type bool, the value is 2"),
+            (String, Value::Integer(2), "of type string, the value is 2"),
         ] {
-            assert!(refusal(kind, value.clone(), 0).unwrap().contains("is of type"), "{value:?}");
+            let message = refusal(kind, value.clone(), 0).unwrap();
+            assert!(message.contains(says), "{message}");
         }
     }
 
