@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chronotile_store::{Cells, ChunkKey, Commit, Expect, Scan, StoreError};
 use chronotile_types::{BatchId, DatasetSpec, SliceId, Tile, name_hint};
-use futures::TryStreamExt;
+use futures::future::ready;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::catalog::fence;
 use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Previous, Retired};
@@ -15,6 +16,8 @@ use crate::report::BatchInfo;
 
 /// Slices whose notes are looked up one by one; of more all are listed.
 const LOOKED_UP: usize = 16;
+/// Notes of slices that are looked up at once.
+const NOTES_AT_ONCE: usize = 16;
 
 impl Dataset {
     /// The batches of the dataset by write stamp, unfinished ones included and marked so.
@@ -110,14 +113,14 @@ impl Dataset {
         slices: BTreeSet<SliceId>,
         written_us: i64,
     ) -> Result<BTreeMap<SliceId, i64>> {
-        let (home, mut retired) = (self.frame().dataset, BTreeMap::new());
-        for slice in slices {
-            let found = catalog::get::<Retired>(self.store(), &catalog::retired_key(&home, slice)).await?;
-            if let Some((note, _)) = found.filter(|(note, _)| note.retired_us >= written_us) {
-                retired.insert(slice, note.retired_us);
-            }
-        }
-        Ok(retired)
+        let home = &self.frame().dataset;
+        let look = |slice| async move {
+            let found = catalog::get::<Retired>(self.store(), &catalog::retired_key(home, slice)).await?;
+            let note = found.filter(|(note, _)| note.retired_us >= written_us);
+            Ok(note.map(|(note, _)| (slice, note.retired_us)))
+        };
+        let notes = stream::iter(slices).map(look).buffer_unordered(NOTES_AT_ONCE);
+        notes.try_filter_map(|note| ready(Ok(note))).try_collect().await
     }
 
     /// All slices that were ever retired, each with the last time.

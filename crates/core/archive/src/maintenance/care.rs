@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 
 use chronotile_store::TileStatistics;
 use chronotile_types::{SliceId, TimeRange};
+use futures::{StreamExt, TryStream, TryStreamExt, stream};
 
 use crate::dataset::Dataset;
-use crate::error::Result;
+use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
-use crate::maintenance::retire::{fingerprint, numbered};
+use crate::maintenance::retire::{fingerprint, numbered, retired_text};
 use crate::report::{DatasetInfo, SliceInfo, Spread};
 use crate::time_axis::Bounds;
+
+/// Slices that an engine is asked for at once: it reads all of each.
+const SLICES_AT_ONCE: usize = 4;
 
 impl Dataset {
     /// Statistics of every slice and of the sizes of tiles.
@@ -20,9 +24,12 @@ impl Dataset {
         let mut tiles = Vec::new();
         let mut slices = Vec::new();
         let token = this.change_token().await?;
-        for slice in this.slices().await? {
-            let changes = format!("{token}{}", this.retired_text(slice).await?);
-            let found = this.store().statistics(&frame.dataset, slice).await?;
+        let asked = this.slices().await?;
+        // Before what slices hold: a drop after this is noticed.
+        let retired = this.retired_since(asked.iter().copied().collect(), i64::MIN).await?;
+        let mut found = this.statistics_of(&frame, asked);
+        while let Some((slice, found)) = found.try_next().await? {
+            let changes = format!("{token}{}", retired_text(&retired, slice));
             slices.push(this.slice_info(&frame, slice, &found, &changes));
             tiles.extend(own_tiles(&frame, slice, &found).cloned());
         }
@@ -34,6 +41,16 @@ impl Dataset {
             tile_bytes: spread(tiles.iter().map(|tile| tile.bytes)),
             tile_largest: largest,
         })
+    }
+
+    /// Statistics of all that slices hold, also for datasets that share them, in the order of the slices. Several are asked for at once.
+    pub(crate) fn statistics_of<'a>(
+        &'a self,
+        frame: &'a Frame,
+        slices: Vec<SliceId>,
+    ) -> impl TryStream<Ok = (SliceId, Vec<TileStatistics>), Error = ArchiveError> + Unpin + 'a {
+        let ask = move |slice| async move { Ok((slice, self.store().statistics(&frame.dataset, slice).await?)) };
+        stream::iter(slices).map(ask).buffered(SLICES_AT_ONCE).boxed()
     }
 
     /// What a slice is, by the statistics of all that it holds, also for datasets that share it.

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, StoreError, TileStatistics};
 use chronotile_types::{SliceId, Tile};
+use futures::TryStreamExt;
 
 use crate::LOG;
 use crate::dataset::Dataset;
@@ -120,8 +121,8 @@ impl Dataset {
         let ended = |tile: &Tile| limit.ends_after(end(tile));
         let row_bytes = fixed_row_bytes(frame);
         let mut work = Vec::new();
-        for slice in self.slices().await? {
-            let mut tiles = self.store().statistics(&frame.dataset, slice).await?;
+        let mut found = self.statistics_of(frame, self.slices().await?);
+        while let Some((slice, mut tiles)) = found.try_next().await? {
             tiles.retain(|tile| frame.spec.has_window(slice, tile.tile.window) && ended(&tile.tile));
             let older_min = if options.older_min.is_some() { 2 } else { OLDER_CHUNKS };
             for (kind, chunks_min) in [(Kind::Current, chunks_min), (Kind::Older, chunks_min.max(older_min))] {

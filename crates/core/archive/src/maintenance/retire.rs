@@ -86,11 +86,13 @@ impl Dataset {
         }
         let mut retired = Vec::new();
         let token = self.change_token().await?;
-        for slice in slices {
-            let dropped = self.retired_text(slice).await?;
-            let tiles = self.store().statistics(&frame.dataset, slice).await?;
+        // Before what slices hold: a drop after this is noticed.
+        let dropped = self.retired_since(slices.iter().copied().collect(), i64::MIN).await?;
+        let mut found = self.statistics_of(frame, slices);
+        while let Some((slice, tiles)) = found.try_next().await? {
             // Looked up after the tiles: what these hold counts by now, or is pending.
-            let changes = format!("{token}{dropped}{}", self.pending(frame, slice).await?.attempts);
+            let pending = self.pending(frame, slice).await?.attempts;
+            let changes = format!("{token}{}{pending}", retired_text(&dropped, slice));
             retired.push(self.slice_infos(frames, slice, &tiles, &changes));
         }
         Ok(by_dataset(frames, retired))
@@ -181,12 +183,12 @@ impl Dataset {
             let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
                 return Ok(Fate::Opened);
             };
-            let dropped = self.retired_text(slice).await?;
+            let dropped = self.retired_since(BTreeSet::from([slice]), i64::MIN).await?;
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
             // Whoever takes chunks away says so before: where these are gone, this is another.
             let (token, unchanged) = self.unchanged().await?;
             let pending = if print.is_some() { self.pending(frame, slice).await? } else { Pending::default() };
-            let changes = format!("{token}{dropped}{}", pending.attempts);
+            let changes = format!("{token}{}{}", retired_text(&dropped, slice), pending.attempts);
             let infos = self.slice_infos(frames, slice, &tiles, &changes);
             if pending.may_count || print.is_some_and(|print| print != infos[0].fingerprint) {
                 return Ok(Fate::Changed);
@@ -265,13 +267,6 @@ impl Dataset {
             Some((slice, _)) => Err(ArchiveError::SliceRetired { dataset: home.name.clone(), slice: *slice }),
             None => Ok(()),
         }
-    }
-
-    /// When a slice was last dropped, as text; none where it never was. Otherwise a slice that was empty, filled and dropped would be taken
-    /// for one that was empty all the while, though somebody has read what it held.
-    pub(crate) async fn retired_text(&self, slice: SliceId) -> Result<String> {
-        let retired = self.retired_since(BTreeSet::from([slice]), i64::MIN).await?;
-        Ok(retired.get(&slice).map_or_else(String::new, i64::to_string))
     }
 
     /// Records that a slice is dropped, should later rows make it begin anew.
@@ -376,6 +371,12 @@ fn by_dataset(frames: &[Frame], slices: Vec<Vec<SliceInfo>>) -> Vec<Vec<SliceInf
         }
     }
     frames.iter().zip(found).map(|(frame, infos)| numbered(frame, infos)).collect()
+}
+
+/// When a slice was last dropped, as text; none where it never was. Otherwise a slice that was empty, filled and dropped would be taken for
+/// one that was empty all the while, though somebody has read what it held.
+pub(crate) fn retired_text(retired: &BTreeMap<SliceId, i64>, slice: SliceId) -> String {
+    retired.get(&slice).map_or_else(String::new, i64::to_string)
 }
 
 /// Slices by their numbers among those of the dataset alone.
