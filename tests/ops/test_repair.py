@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
+import random
 import re
 import threading
 import time
@@ -190,6 +192,24 @@ def uneven(lab_home: Path) -> Iterator[lab.Cluster]:
             node.nodetool("flush", "uneven")
         assert not running._is_small(reading.estimates(AccessNodes(ops.for_lab(cluster.name)), [TABLE])[TABLE])
         yield cluster
+
+
+@pytest.mark.cluster
+def test_few_large_partitions_are_estimated_at_their_true_size(uneven: lab.Cluster) -> None:
+    partitions, chunks, size = 8, 4, 256 << 10
+    with uneven.nodes[0].connect() as connection:
+        connection.run("CREATE KEYSPACE wide WITH replication = {'class': 'NetworkTopologyStrategy', 'dc1': 3}")
+        connection.run("CREATE TABLE wide.tiles (tile int, chunk int, body blob, PRIMARY KEY (tile, chunk))")
+        for tile, chunk in itertools.product(range(partitions), range(chunks)):
+            body = random.Random(tile * chunks + chunk).randbytes(size).hex()
+            connection.run(f"INSERT INTO wide.tiles (tile, chunk, body) VALUES ({tile}, {chunk}, 0x{body})")
+    # In memtables, then in files.
+    for flushed in (False, True):
+        for node in uneven.nodes if flushed else ():
+            node.nodetool("flush", "wide")
+        (known,) = reading.estimates(AccessNodes(ops.for_lab(uneven.name)), ["wide.tiles"])["wide.tiles"]
+        assert partitions <= known.partitions <= partitions + 1, flushed
+        assert 0.95 < known.bytes / (partitions * chunks * size) < 1.1, flushed
 
 
 def insert(cluster: lab.Cluster, table: str, numbers: range, text: str, consistency: str) -> None:
