@@ -141,7 +141,7 @@ impl Dataset {
     }
 
     /// A read that returns nothing before its end, which begins again where a batch ended so late that it may have missed rows of it.
-    pub(crate) async fn as_of_one_moment<T, F: Future<Output = Result<T>>>(
+    async fn as_of_one_moment<T, F: Future<Output = Result<T>>>(
         &self,
         request: &ReadRequest,
         (mut query, begun): (Query, Beginning),
