@@ -223,8 +223,7 @@ OBJECT_INDEX_SCHEMA = pa.schema(
     [
         pa.field(names.OBJECT_ID, pa.int64(), False),
         pa.field(names.PIXEL, pa.int64(), False),
-        # The middle of the window in which the rows lie.
-        pa.field("window_mjd_tai", pa.float64(), False),
+        pa.field(names.INDEX_TIME, pa.float64(), False),
     ]
 )
 
@@ -260,7 +259,7 @@ def create_object_index(archive: Archive, layout: Layout) -> None:
     archive.create(
         names.OBJECT_INDEX, schema=OBJECT_INDEX_SCHEMA,
         cell=cells.hash(names.OBJECT_ID, buckets=layout.object_index_partitions),
-        time=times.mjd("window_mjd_tai", scale="tai"), window=layout.object_window, slice=layout.object_slice,
+        time=times.mjd(names.INDEX_TIME, scale="tai"), window=layout.object_window, slice=layout.object_slice,
         id=[names.OBJECT_ID, names.PIXEL], merge="latest", group=names.GROUP, exist_ok=True,
     )  # fmt: skip
 

@@ -235,8 +235,9 @@ class Maintenance:
         return dropped
 
     def _note_retired(self, slices: Mapping[str, Iterable[SliceInfo]], noted: set[SliceKey]) -> set[SliceKey]:
-        """Record which slices of sources and forced sources are retired, except those `noted` before; return them."""
-        found = {SliceKey(table, part.slice) for table in _ROWS for part in slices[names.dataset_name(table)]}
+        """Record which slices of the main tables are retired, except those `noted` before; return them."""
+        by_table = {table: slices.get(names.dataset_name(table), ()) for table in names.MAIN_TABLES}
+        found = {SliceKey(table, part.slice) for table, parts in by_table.items() for part in parts}
         self._tables.slice_notes.add_retired(found - noted)
         return found
 

@@ -30,6 +30,10 @@ class Metadata:
             return {}
         return dict(self._values(self._dataset.read(ids=wanted, columns=["key", "value"])))
 
+    def starting(self, prefix: str) -> dict[str, str]:
+        """Return the values of the keys that start with a prefix."""
+        return dict(self._values(self._dataset.read(where=("key", "prefix", prefix), columns=["key", "value"])))
+
     def set(self, key: str, value: str, *, force: bool = False) -> None:
         """Set the value of a key.
 

@@ -40,8 +40,8 @@ GROUP = "apdb"
 VISITS, METADATA, FEED, OBJECT_INDEX = "apdb_visits", "apdb_metadata", "apdb_feed", "apdb_object_index"
 """The front end's own datasets."""
 
-PIXEL = "pixel"
-"""Column of the index of objects: a pixel in which an object has rows."""
+PIXEL, INDEX_TIME = "pixel", "window_mjd_tai"
+"""Columns of the index of objects: a pixel in which an object has rows, and the middle of the window of these."""
 
 
 def version_column(table: str) -> str:

@@ -25,7 +25,7 @@ from chronotile.reports import SliceInfo
 
 __all__: list[str] = []
 
-_COMPLETE_KEY = "apdb:object_index"
+_COMPLETE_KEY, _BUILT = "apdb:object_index", "built"
 _BUILD_ROWS = 1_000_000
 """Rows whose entries are written together when the index is built."""
 
@@ -64,7 +64,7 @@ class ObjectIndex:
         return self._complete
 
     def set_complete(self) -> None:
-        """Record that every row of the database has its entry, and that all that is stored from now on will."""
+        """Record that every row of a new database will have its entry."""
         self._metadata.set(_COMPLETE_KEY, "complete", force=True)
 
     def create(self) -> None:
@@ -107,7 +107,7 @@ class ObjectIndex:
                     held = []
             if held:
                 self._add(table, held)
-        self.set_complete()
+        self._metadata.set(_COMPLETE_KEY, _BUILT, force=True)
 
     def _add(self, table: str, batches: list[Any]) -> None:
         rows = {names.dataset_name(table): pa.Table.from_batches(batches)}
@@ -131,6 +131,23 @@ class ObjectIndex:
         """Pixels, sorted, that hold all rows of objects; None if the index is not complete."""
         found = self.entries_of(ids)
         return None if found is None else distinct_pixels(found)
+
+    def first_times(self, ids: Any) -> Any:
+        """Time by which the first row of each object was observed or valid at the earliest, as an array of MJD (TAI):
+        the start of its window; minus infinity for objects without entries.
+
+        Rows that have gone with retired or archived slices count, until entries are retired. None if the index lacks
+        such rows, because it is not complete or was built later than the database.
+        """
+        if self._metadata.get(_COMPLETE_KEY) in (None, _BUILT):
+            return None
+        request = {**self.request(ids), "columns": [names.OBJECT_ID, names.INDEX_TIME], "history": True}
+        entries = self.dataset.read(**request).to_arrow()
+        found = entries.group_by(names.OBJECT_ID).aggregate([(names.INDEX_TIME, "min")])
+        first = np.full(len(ids), -np.inf)
+        places = pc.index_in(found[names.OBJECT_ID], pa.array(ids)).to_numpy()
+        first[places] = found[f"{names.INDEX_TIME}_min"].to_numpy() - self._window_days / 2
+        return first
 
     # ------------------------------------------------------------------ maintenance
 

@@ -29,7 +29,7 @@ class SliceKey(NamedTuple):
 
 
 class SliceNotes:
-    """Notes on slices of sources and forced sources.
+    """Notes on slices of sources and forced sources, and on retired slices of object versions.
 
     Databases of earlier releases have no notes on what was done to slices before. A note is never removed, because
     nobody can know that the last copy of a file is gone.
@@ -66,6 +66,11 @@ class SliceNotes:
         """Those of the slices that were retired, each with the last time, by the clock of the process."""
         keys = {_key(_RETIRED, each): each for each in slices}
         return {keys[key]: datetime.fromisoformat(value) for key, value in self._metadata.find(keys).items()}
+
+    def noted(self, table: str) -> list[int]:
+        """Numbers of a table's slices that were retired, or written to files, even if they were restored since."""
+        found = [key for kind in (_ARCHIVED, _RETIRED) for key in self._metadata.starting(f"{kind}/{table}/")]
+        return [int(key.rpartition("/")[2]) for key in found]
 
 
 def archived_error(in_files: Mapping[SliceKey, list[str]], count: int, remedy: str) -> InvalidInputError:

@@ -23,6 +23,7 @@ from chronotile.apdb.changes import Change, changing
 from chronotile.apdb.cold import ColdStorage, locked, of_records
 from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
 from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
+from chronotile.apdb.source_counts import SourceCounts, differ, occurrences
 from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import InvalidInputError
 from chronotile.times import Moment
@@ -42,6 +43,7 @@ class Updates:
 
     def __init__(self, tables: SurveyTables, cold: ColdStorage) -> None:
         self._tables, self._cold = tables, cold
+        self._counts = SourceCounts(tables)
 
     def reassociate(
         self, assignments: Any, *, start: Moment = None, end: Moment = None, time: Moment = None,
@@ -98,7 +100,13 @@ class Updates:
     def reassign(
         self, change: Change, assignments: Any, *, increment: bool = True, decrement: bool = True, time: Moment = None
     ) -> int:
-        """Assign sources to other objects, typically to merge duplicates, and update the source counts.
+        """Assign sources to other objects, typically to merge duplicates, and set the source counts of both.
+
+        ``nDiaSources`` becomes the number of stored sources of the object within an arc minute, withdrawn ones
+        included, so a count that was wrong is right afterwards. An object that may have had sources in slices that were
+        retired or archived, restored or not, may have more sources than are stored: its count is never lowered below
+        the previous one, plus gained, minus lost sources. The index of objects tells which objects are younger than
+        these slices. Slices that an earlier release retired or archived are not known.
 
         Parameters
         ----------
@@ -106,7 +114,7 @@ class Updates:
             Columns ``diaSourceId`` and ``diaObjectId``, and those that say where. The objects must lie within 5 arc
             seconds of the sources.
         increment, decrement : bool
-            Whether to update ``nDiaSources`` of the objects that gain sources, and of those that lose sources.
+            Whether to set ``nDiaSources`` of the objects that gain sources, and of those that lose sources.
         time : time, optional
             When it was done; now by default.
 
@@ -124,41 +132,37 @@ class Updates:
         sources = self._find(names.SOURCE, given, [names.SOURCE_ID], None, None)
         wanted = _mapped(given, names.SOURCE_ID, names.OBJECT_ID, sources)
         sources, wanted = _only(sources, _differ(sources[names.OBJECT_ID], wanted), wanted)
-        objects = self._objects_of(sources, wanted)
+        if not sources.num_rows:
+            return 0
+        lost = pc.drop_null(sources[names.OBJECT_ID]).to_numpy()
+        objects, counted = self._counts.objects(np.union1d(wanted, lost), sources)
+        missing = np.setdiff1d(wanted, objects[names.OBJECT_ID].to_numpy())
+        if len(missing):
+            raise _unknown(names.OBJECT, missing)
         moment = _moment(time)
-        gained = wanted if increment else np.empty(0, np.int64)
-        lost = pc.drop_null(sources[names.OBJECT_ID]).to_numpy() if decrement else np.empty(0, np.int64)
         self._change(
             change, names.SOURCE, set_column(sources, names.OBJECT_ID, wanted), "reassign_diasource_to_diaobject",
             {names.OBJECT_ID: wanted}, moment,
         )  # fmt: skip
-        self._count(change, objects, gained, lost, moment, sources.num_rows)
+        if self._counts.kept:
+            ids = objects[names.OBJECT_ID].to_numpy()
+            gains, losses = occurrences(wanted, ids), occurrences(lost, ids)
+            chosen = ((gains > 0) & increment) | ((losses > 0) & decrement)
+            objects, difference = _only(objects, chosen, gains - losses)
+            self._set_counts(change, objects, counted[chosen], difference, moment, sources.num_rows)
         return int(sources.num_rows)
 
-    def _objects_of(self, sources: Any, wanted: Any) -> Any:
-        """Newest versions of the objects that gain or lose sources; those that gain must exist."""
-        ids = np.union1d(wanted, pc.drop_null(sources[names.OBJECT_ID]).to_numpy())
-        if not len(ids):
-            return self._tables.datasets[names.OBJECT].schema.empty_table()
-        cells = self._tables.cells_of(sources, values.NEAR_DEG)
-        found = self._tables.datasets[names.OBJECT].read(ids=ids.tolist(), cells=cells).to_arrow()
-        missing = np.setdiff1d(wanted, found[names.OBJECT_ID].to_numpy())
-        if len(missing):
-            raise _unknown(names.OBJECT, missing)
-        return found
-
-    def _count(self, change: Change, objects: Any, gained: Any, lost: Any, moment: float, order: int) -> None:
-        """Update the source counts of objects that gain and lose sources, given by their ids."""
-        if names.SOURCE_COUNT not in self._tables.schema[names.OBJECT] or not objects.num_rows:
-            return
-        ids = objects[names.OBJECT_ID].to_numpy()
-        difference = _occurrences(gained, ids) - _occurrences(lost, ids)
-        counts = pc.fill_null(objects[names.SOURCE_COUNT], 0).to_numpy().astype(np.int64) + difference
-        rows, counts = _only(objects, difference != 0, np.maximum(counts, 0))
+    def _set_counts(
+        self, change: Change, objects: Any, counted: Any, difference: Any, moment: float, order: int
+    ) -> int:  # fmt: skip
+        """Update the counts of objects where they are not right after a change; return how many."""
+        counts = self._counts.settled(objects, counted, difference)
+        rows, counts = _only(objects, differ(objects, counts), counts)
         changed = set_column(rows, names.SOURCE_COUNT, counts)
         self._change(
             change, names.OBJECT, changed, "update_n_dia_sources", {names.SOURCE_COUNT: counts}, moment, order
         )  # fmt: skip
+        return int(rows.num_rows)
 
     @changing
     def close_validity(
@@ -424,15 +428,6 @@ def listed_changes(
     fields = [field for field in layouts.UPDATE_SCHEMA if field.name in given]
     arrays = [_array(given[field.name], field.type) for field in fields]
     return pa.table(arrays, pa.schema(fields))
-
-
-def _occurrences(values_: Any, ids: Any) -> Any:
-    """How often each of some ids, which are distinct, occurs among values."""
-    found, counts = np.unique(values_, return_counts=True)
-    if not len(found):
-        return np.zeros(len(ids), np.int64)
-    places = np.minimum(np.searchsorted(found, ids), len(found) - 1)
-    return np.where(found[places] == ids, counts[places], 0)
 
 
 def _array(given: Any, kind: Any) -> Any:

@@ -1,0 +1,120 @@
+"""Source counts of objects (``nDiaSources``): the number of stored sources of each object, withdrawn ones included.
+
+Sources leave the database with slices that are retired or moved to files. The stored sources of an object that may have
+had some there are only a lower bound, so they never lower its count.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chronotile.apdb import names, values
+from chronotile.apdb.tables import SurveyTables
+
+__all__: list[str] = []
+
+_REACH_DEG = 60 * values.ARCSECOND
+"""Largest distance of a source from its object."""
+
+
+class SourceCounts:
+    """Counts the stored sources of objects."""
+
+    def __init__(self, tables: SurveyTables) -> None:
+        self._tables = tables
+
+    @property
+    def kept(self) -> bool:
+        """Whether objects have a column for the count."""
+        return names.SOURCE_COUNT in self._tables.schema[names.OBJECT]
+
+    def objects(self, ids: Any, places: Any) -> tuple[Any, Any]:
+        """Read objects and count their stored sources, as of one moment.
+
+        Parameters
+        ----------
+        ids : array of int64
+            Distinct ids of objects.
+        places : pyarrow.Table
+            Positions (``ra``, ``dec``) within 5 arc seconds of the objects.
+
+        Returns
+        -------
+        objects : pyarrow.Table
+            The newest version of each object that is stored, with all columns.
+        counted : array of int64
+            Stored sources of each of `objects`.
+        """
+        request = {
+            "ids": ids, "cells": self._tables.cells_of(places, values.NEAR_DEG),
+            "where": [names.not_deleted(names.OBJECT)],
+        }  # fmt: skip
+        sources = self._sources_of(ids, places, values.NEAR_DEG + _REACH_DEG) | {"columns": [names.OBJECT_ID]}
+        object_set, source_set = names.dataset_name(names.OBJECT), names.dataset_name(names.SOURCE)
+        found = self._tables.group.read({object_set: request, source_set: sources})
+        objects = found[object_set]
+        counted = occurrences(found[source_set][names.OBJECT_ID].to_numpy(), objects[names.OBJECT_ID].to_numpy())
+        return objects, counted
+
+    def _sources_of(self, ids: Any, places: Any, margin_deg: float) -> dict[str, Any]:
+        """Arguments of a read of the sources of objects that lie within `margin_deg` of some places."""
+        return {
+            "cells": self._tables.cells_of(places, margin_deg),
+            "where": [(names.OBJECT_ID, "in", ids), names.not_deleted(names.SOURCE)],
+        }
+
+    def settled(self, objects: Any, counted: Any, difference: Any) -> Any:
+        """The right count of each object, after a change by which it gains and loses sources.
+
+        Parameters
+        ----------
+        objects : pyarrow.Table
+            Objects with their stored counts; a null counts as 0.
+        counted : array of int64
+            Their stored sources before the change. They must have been read before this call: a slice is noted as
+            retired or archived before its rows go.
+        difference : int or array of int64
+            Sources gained minus sources lost.
+        """
+        counts = np.maximum(counted + difference, 0)
+        expected = pc.fill_null(objects[names.SOURCE_COUNT], 0).to_numpy().astype(np.int64) + difference
+        lower = np.flatnonzero(counts < expected)
+        if len(lower):
+            bound = lower[self._may_lack(objects[names.OBJECT_ID].to_numpy()[lower])]
+            counts[bound] = expected[bound]
+        return counts
+
+    def _may_lack(self, ids: Any) -> Any:
+        """Mark the objects that may have had sources in slices that were retired or archived.
+
+        An object may have had them unless its first row in the index of objects is later: the index keeps entries of
+        rows that have gone with their slice, until object versions are retired too.
+        """
+        notes = self._tables.slice_notes
+        gone = notes.noted(names.SOURCE)
+        if not gone:
+            return np.zeros(len(ids), bool)
+        first = None if notes.noted(names.OBJECT) else self._tables.object_index.first_times(ids)
+        if first is None:
+            return np.ones(len(ids), bool)
+        end = (max(gone) + 1) * self._tables.slice_days(names.SOURCE) + values.MJD_OF_UNIX_EPOCH
+        return first < end + values.TICK_DAYS
+
+
+def differ(objects: Any, counts: Any) -> Any:
+    """Mark the objects whose stored count is null or differs from `counts`."""
+    same = pc.equal(objects[names.SOURCE_COUNT], pa.array(counts))
+    return ~pc.fill_null(same, False).to_numpy()
+
+
+def occurrences(values_: Any, ids: Any) -> Any:
+    """How often each of some ids, which are distinct, occurs among values."""
+    found, counts = np.unique(values_, return_counts=True)
+    if not len(found):
+        return np.zeros(len(ids), np.int64)
+    places = np.minimum(np.searchsorted(found, ids), len(found) - 1)
+    return np.where(found[places] == ids, counts[places], 0)
