@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +18,15 @@ import pytest
 pytest.importorskip("pyarrow")
 import numpy as np
 import pyarrow as pa
+from conftest import Run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support_apdb import START, visit_of
 
 import chronotile as ct
 from chronotile import apdb
+from chronotile.apdb import names, source_counts
+from chronotile.dataset import Dataset
 
 LATER = START + 400
 """The slice of the first visits ends before, and that of visit 600 begins after."""
@@ -77,6 +88,17 @@ def test_reassign_sets_wrong_counts_right_where_sources_come_and_go(survey: apdb
     assert sorted(listed_counts(survey)) == [(1, 4), (2, 1), (4, 1)]
 
 
+def test_a_merge_of_duplicates_leaves_all_sources_in_one_count(survey: apdb.Apdb) -> None:
+    for number in range(4):
+        survey.store(**visit(number, dict.fromkeys([1, 2, 3], 1)))
+    moved = {source(number, each): 1 for number in range(4) for each in (2, 3)}
+    assert survey.reassign(moved) == 8
+    assert counts_of(survey) == {1: 12, 2: 0, 3: 0}
+    survey.close_validity([2, 3], START + 9)
+    assert survey.maintain(counts=True).counts_corrected == 0
+    assert len(survey.objects()) == 1
+
+
 @pytest.mark.parametrize(
     ("increment", "decrement", "wanted"),
     [(True, True, {1: 3, 2: 1}), (True, False, {1: 3, 2: 50}), (False, True, {1: 40, 2: 1}), (False, False, None)],
@@ -117,6 +139,44 @@ def test_deleted_objects_take_no_sources_and_stay_deleted(survey: apdb.Apdb) -> 
     assert listed_counts(survey) == [(1, 2)]
 
 
+def test_sources_beyond_the_border_of_a_pixel_are_counted(survey: apdb.Apdb) -> None:
+    steps = 150.0 + np.arange(0, 0.4, 0.5 / 3600)
+    pixels = np.asarray(pa.array(ct.sky.pixel_index("mq3c", 9, steps, np.full(len(steps), 2.1))))
+    border = steps[np.flatnonzero(np.diff(pixels.astype(np.int64)))[0] + 1]
+    survey.store(**visit(0, {1: 1, 2: 1, 3: 1}, ra=border + 2 / 3600))
+    for number in range(1, 4):
+        survey.store(**visit(number, {1: 1, 3: 1}, ra=border - 2 / 3600))
+    # Object 3 claims what its own pixel has.
+    survey.store(**visit(4, {1: 1, 2: 1, 3: 2}, ra=border + 2 / 3600))
+    assert survey.reassign({source(0, 2): 1}) == 1
+    assert counts_of(survey) == {1: 6, 2: 1, 3: 2}
+    assert survey.maintain(counts=True).counts_corrected == 1
+    assert counts_of(survey) == {1: 6, 2: 1, 3: 5}
+
+
+def test_a_visit_that_is_stored_during_a_reassignment_is_counted_by_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with apdb.create(path, "small") as database, apdb.open(path) as other:
+        database.store(**visit(0, {1: 1, 2: 1}))
+        write, stored = ct.Group.write, []
+
+        def late(group: ct.Group, data: Any, batch: str | None = None, **options: Any) -> Any:
+            if not stored:
+                stored.append(batch)
+                # Its pipeline has read the objects before.
+                other.store(**visit(1, {1: 2, 2: 2}))
+            return write(group, data, batch, **options)
+
+        monkeypatch.setattr(ct.Group, "write", late)
+        assert database.reassign({source(0, 2): 1}) == 1
+        monkeypatch.undo()
+        assert held(database) == {1: 3, 2: 1}
+        assert counts_of(database) == {1: 2, 2: 2}, "what the visit brought"
+        assert database.maintain(counts=True).counts_corrected == 2
+        assert counts_of(database) == {1: 3, 2: 1}
+
+
 # ---------------------------------------------------------------------- sources that left the database
 
 
@@ -145,3 +205,206 @@ def test_counts_are_never_lowered_where_sources_may_have_left(
         survey.maintain()
     assert survey.reassign({source(600, 2): 1}) == 1
     assert counts_of(survey) == {1: 3, 2: 1, 3: 1, 4: 0, 5: 9, 6: 2}
+    restored = how == "restored"
+    # Object 4 has more sources than counted, and object 5 is younger than all that left.
+    assert survey.maintain(counts=True).counts_corrected == 2
+    assert counts_of(survey) == {1: 3, 2: 1, 3: 1, 4: 2 if restored else 1, 5: 1, 6: 2}
+    assert survey.maintain(counts=True).counts_corrected == 0
+    if restored:
+        assert held(survey) == counts_of(survey)
+
+
+def test_without_the_first_rows_of_objects_every_count_may_have_lost_sources(
+    path: Path, tmp_path: Path, survey: apdb.Apdb
+) -> None:
+    with apdb.create(tmp_path / "unindexed.db", "small", object_index_partitions=0) as unindexed:
+        for database, objects in ((unindexed, False), (survey, True)):
+            database.store(**visit(0, {1: 1}))
+            database.store(**visit(600, {1: 2, 5: 9}))
+            assert database.retire(LATER, objects=objects)["dia_source"]
+            assert database.maintain(counts=True).counts_corrected == 0
+            assert counts_of(database) == {1: 2, 5: 9}
+
+
+def test_an_index_that_was_built_later_says_nothing_of_what_left_before(path: Path) -> None:
+    with apdb.create(path, "small", object_index_partitions=0) as database:
+        database.store(**visit(0, {1: 1, 2: 1}))
+        database.store(**visit(600, {1: 2, 5: 1}))
+        assert database.reassign({source(0, 2): 5}) == 1
+        assert counts_of(database) == {1: 2, 2: 0, 5: 2}
+        assert database.retire(LATER)["dia_source"]
+        # As an earlier release has left it.
+        layout = json.loads(database.layout.to_json())
+        del layout["object_index_partitions"]
+        database.metadata.set("apdb:layout", json.dumps(layout), force=True)
+    with apdb.open(path) as database:
+        assert "apdb_object_index" in database.maintain().statistics
+        assert database.maintain(counts=True).counts_corrected == 0
+        assert counts_of(database) == {1: 2, 2: 0, 5: 2}
+
+
+# ---------------------------------------------------------------------- maintenance
+
+
+def test_maintenance_corrects_counts_once_and_lists_each(survey: apdb.Apdb) -> None:
+    survey.store(**visit(0, {1: 1, 2: 1, 3: 1}))
+    survey.store(**visit(1, {1: 2, 2: 2, 3: 2}))
+    survey.store(**visit(2, {1: 5, 2: None, 3: 3, 4: 0}))
+    assert survey.remove_visit(0).detector_visits == 1
+    assert survey.close_validity([4], START + 5) == 1
+    assert survey.maintain().counts_corrected == 0
+    assert counts_of(survey) == {1: 5, 2: None, 3: 3, 4: 0}, "only on request"
+    stages: list[tuple[str, int, int]] = []
+    report = survey.maintain(counts=True, progress=lambda *stage: stages.append(stage))
+    assert report.counts_corrected == 4
+    assert stages[0] == ("source counts", 0, 4)
+    assert counts_of(survey) == held(survey) == {1: 2, 2: 2, 3: 2, 4: 1}
+    assert sorted(listed_counts(survey)) == [(1, 2), (2, 2), (3, 2), (4, 1)]
+    before = versions_of(survey)
+    assert survey.maintain(counts=True).counts_corrected == 0
+    assert versions_of(survey) == before
+
+
+def test_sources_of_solar_system_objects_are_not_counted_any_more(survey: apdb.Apdb) -> None:
+    survey.store(**visit(0, {1: 1, 2: 1}))
+    report = survey.maintain(associations={source(0, 1): 77}, counts=True)
+    assert (report.reassociated, report.counts_corrected) == (1, 1)
+    assert counts_of(survey) == {1: 0, 2: 1}
+
+
+IDS = list(range(900))
+
+
+def test_counts_are_corrected_by_parts_and_a_killed_run_is_continued(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        "import os, sys\n"
+        "from chronotile import apdb\n"
+        "from chronotile.apdb import source_counts\n"
+        "source_counts.PART = 70\n"
+        "stop = lambda what, done, total: os.kill(os.getpid(), 9) if done >= 210 else None\n"
+        "apdb.open(sys.argv[1]).maintain(counts=True, progress=stop)"
+    )
+    with apdb.create(path, "small") as database:
+        for number in range(3):
+            database.store(**visit_of(number, IDS))
+        killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert sorted(Counter(counts_of(database).values()).items()) == [(1, 690), (3, 210)], "three parts of seventy"
+        monkeypatch.setattr(source_counts, "PART", 70)
+        assert database.maintain(counts=True).counts_corrected == 690
+        assert counts_of(database) == dict.fromkeys(IDS, 3)
+        changes = [batch for batch in database.archive.group(names.GROUP).batches() if batch.key.startswith("change-")]
+        assert len(changes) == 13
+        assert max(batch.datasets["dia_object"].rows for batch in changes) == 70
+
+
+def test_a_schema_without_counts_is_told_so_and_sources_still_move(tmp_path: Path) -> None:
+    small = apdb.Schema.read("small")
+    columns = tuple(column for column in small["DiaObject"].columns if column.name != "nDiaSources")
+    tables = [dataclasses.replace(t, columns=columns) if t.name == "DiaObject" else t for t in small.tables]
+    with apdb.create(tmp_path / "s.db", dataclasses.replace(small, tables=tuple(tables))) as database:
+        rows = visit(0, {1: 1, 2: 1})
+        del rows["objects"]["nDiaSources"]
+        database.store(**rows)
+        assert database.reassign({source(0, 2): 1}) == 1
+        assert held(database) == {1: 2}
+        with pytest.raises(ct.InvalidInputError, match="no column nDiaSources") as refused:
+            database.maintain(associations={source(0, 1): 7}, counts=True)
+        assert refused.value.kind == "invalid-request"
+        assert held(database) == {1: 2}, "nothing was done"
+
+
+def test_other_maintenance_goes_on_where_sources_are_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(self: Dataset, *columns: Any, **how: Any) -> Any:
+        raise ct.DamagedError("a chunk is damaged", kind="damaged-chunk")
+
+    with apdb.create(path, "small") as database:
+        for number in range(2):
+            database.store(**visit(number, {1: 1, 2: 1}))
+        monkeypatch.setattr(Dataset, "count_by", damaged)
+        with pytest.raises(ct.DamagedError, match="a chunk is damaged"):
+            database.maintain(counts=True)
+        monkeypatch.undo()
+        assert database.info()["dia_source"].tile_chunks.max == 1, "consolidated all the same"
+
+
+def test_the_command_corrects_counts_and_says_how_many(path: Path, chronotile: Run) -> None:
+    with apdb.create(path, "small") as database:
+        database.store(**visit(0, {1: 1, 2: 4, 3: 0}))
+    done = chronotile("apdb", "maintain", path)
+    assert (done.returncode, "corrected" in done.stdout) == (0, False)
+    assert "2 source counts corrected" in chronotile("apdb", "maintain", path, "--counts").stdout
+    again = chronotile("apdb", "maintain", path, "--counts", "--json")
+    assert json.loads(again.stdout)["counts_corrected"] == 0
+    with apdb.open(path) as database:
+        assert counts_of(database) == {1: 1, 2: 1, 3: 1}
+
+
+# ---------------------------------------------------------------------- against a model
+
+PLACE = st.integers(0, 500)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("store"), st.integers(0, 7), st.dictionaries(st.integers(1, 5), st.integers(0, 4), min_size=1)
+        ),
+        st.tuples(st.just("reassign"), PLACE, PLACE, st.booleans(), st.booleans()),
+        st.tuples(st.just("delete"), PLACE),
+        st.tuples(st.just("withdraw"), PLACE),
+        st.tuples(st.just("remove"), st.integers(0, 7)),
+        st.tuples(st.just("maintain")),
+    ),
+    min_size=2,
+    max_size=12,
+)
+
+
+def step(database: apdb.Apdb, what: tuple[Any, ...]) -> dict[int, int]:
+    """Do a step; return the counts that must be right after it."""
+    sources = sorted(database.sources()["diaSourceId"].to_pylist())
+    if what[0] == "store" and not database.contains(what[1], 1):
+        with contextlib.suppress(ct.BatchConflictError):
+            database.store(**visit(what[1], what[2]))
+    elif what[0] == "remove":
+        database.remove_visit(what[1], changed=True)
+    elif what[0] == "maintain":
+        database.maintain()
+    elif sources and what[0] == "reassign":
+        return reassign(database, sources, *what[1:])
+    elif sources and what[0] == "delete":
+        database.delete("DiaSource", [sources[what[1] % len(sources)]], archived=False)
+    elif sources and what[0] == "withdraw":
+        database.withdraw_sources([sources[what[1] % len(sources)]])
+    return {}
+
+
+def reassign(database: apdb.Apdb, sources: list[int], one: int, two: int, gain: bool, lose: bool) -> dict[int, int]:
+    objects = sorted(counts_of(database))
+    if not objects:
+        return {}
+    moved, target = sources[one % len(sources)], objects[two % len(objects)]
+    before = database.sources().to_arrow().to_pylist()
+    (origin,) = (row["diaObjectId"] for row in before if row["diaSourceId"] == moved)
+    stored = counts_of(database)
+    if not database.reassign({moved: target}, increment=gain, decrement=lose):
+        return {}
+    found = held(database)
+    wanted = {target: found[target] if gain else stored[target]}
+    if origin in stored:
+        wanted[origin] = found[origin] if lose else stored[origin]
+    return {key: value for key, value in wanted.items() if value is not None}
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_counts_equal_those_of_a_plain_count_whatever_was_done_before(steps: Any) -> None:
+    with apdb.create("memory:", "small") as database:
+        for what in steps:
+            wanted = step(database, what)
+            assert {key: counts_of(database)[key] for key in wanted} == wanted
+        before, found = counts_of(database), held(database)
+        corrected = database.maintain(counts=True).counts_corrected
+        assert counts_of(database) == {each: found[each] for each in before}
+        assert corrected == sum(count != found[each] for each, count in before.items())

@@ -21,6 +21,7 @@ from chronotile.apdb.cold import ColdStorage, locked, restored_batch
 from chronotile.apdb.density import Crowded, crowded
 from chronotile.apdb.rows import newest
 from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
+from chronotile.apdb.source_counts import SourceCounts
 from chronotile.apdb.tables import SurveyTables, detector_visit_key
 from chronotile.apdb.updates import Updates, associated, deleted
 from chronotile.apdb.values import version_of
@@ -54,6 +55,8 @@ class MaintenanceReport:
         Consolidation report of each dataset.
     reassociated, unknown : int
         Sources that were assigned to another solar-system object; and associations whose source is not stored.
+    counts_corrected : int
+        Objects whose source count was wrong and is corrected; 0 without `counts`.
     statistics : dict of str to DatasetInfo
         Statistics of each dataset, those of the tables first.
     crowded : list of Crowded
@@ -63,6 +66,7 @@ class MaintenanceReport:
     consolidated: dict[str, ConsolidateReport]
     reassociated: int
     unknown: int
+    counts_corrected: int
     statistics: dict[str, DatasetInfo]
     crowded: list[Crowded]
 
@@ -88,6 +92,7 @@ class Maintenance:
 
     def __init__(self, tables: SurveyTables, cold: ColdStorage, updates: Updates) -> None:
         self._tables, self._cold, self._updates = tables, cold, updates
+        self._counts = SourceCounts(tables)
 
     def _all(self) -> list[str]:
         """Names of all datasets, those of the tables first."""
@@ -98,7 +103,7 @@ class Maintenance:
 
     def maintain(
         self, *, before: Moment = None, chunks_min: int | None = None, associations: Any = None,
-        progress: Progress | None = None,
+        counts: bool = False, progress: Progress | None = None,
     ) -> MaintenanceReport:  # fmt: skip
         """Daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics.
 
@@ -113,18 +118,47 @@ class Maintenance:
             Skip tiles with fewer chunks; 2 by default.
         associations : table, or dict of source id to object id, optional
             As for :meth:`reassociate`; sources that are not stored are counted and skipped.
+        counts : bool
+            Whether to count the stored sources of every object and to correct ``nDiaSources`` where it is wrong, by the
+            rules of :meth:`reassign`. Scans the objects, and the ids of all sources, in bounded memory. Sources that
+            were never stored, such as those before the first imported alert, are not counted.
         progress : callable, optional
-            Called with (what, parts done, parts in total): associations, then tiles of each dataset, then tables.
+            Called with (what, parts done, parts in total): associations, then objects whose sources are counted, then
+            tiles of each dataset, then tables.
 
         Raises
         ------
+        InvalidInputError
+            With `counts`: the objects have no column ``nDiaSources``. Nothing was done.
         DamagedError
             The catalog records of a table are damaged; raised after the other tables are done. See :meth:`verify`.
         """
         moment = None if before is None else values.mjd_tai(before, "before")
         notify: Progress = progress or (lambda what, done, total: None)
+        if counts and not self._counts.kept:
+            raise InvalidInputError(
+                f"table {names.OBJECT} has no column {names.SOURCE_COUNT}: leave out counts (--counts), or migrate the "
+                "schema first",
+                kind="invalid-request",
+            )
         changed, unknown = (0, 0) if associations is None else self._associate(associations, notify)
         self._index_objects(notify)
+        corrected, damage = self._correct_counts(notify) if counts else (0, None)
+        consolidated, more_damage = self._consolidate(moment, chunks_min, notify)
+        damage = damage or more_damage
+        if damage is not None:
+            raise damage
+        statistics = {}
+        for number, name in enumerate(self._all()):
+            notify("statistics", number, len(self._all()))
+            statistics[name] = self._tables.archive[name].info()
+        self._note(statistics)
+        return MaintenanceReport(consolidated, changed, unknown, corrected, statistics, self._crowded(statistics))
+
+    def _consolidate(
+        self, moment: float | None, chunks_min: int | None, notify: Progress
+    ) -> tuple[dict[str, ConsolidateReport], DamagedError | None]:
+        """Consolidate all datasets; return the reports, and the error of the first dataset that is damaged."""
         consolidated, damage = {}, None
         for name in self._all():
             dataset = self._tables.archive[name]
@@ -135,14 +169,7 @@ class Maintenance:
                 consolidated[name] = dataset.consolidate(before=moment, chunks_min=chunks_min, progress=report)
             except DamagedError as error:
                 damage = damage or error
-        if damage is not None:
-            raise damage
-        statistics = {}
-        for number, name in enumerate(self._all()):
-            notify("statistics", number, len(self._all()))
-            statistics[name] = self._tables.archive[name].info()
-        self._note(statistics)
-        return MaintenanceReport(consolidated, changed, unknown, statistics, self._crowded(statistics))
+        return consolidated, damage
 
     def _associate(self, associations: Any, notify: Progress) -> tuple[int, int]:
         """Assign sources to objects, one change per part; return how many changed and how many are not stored."""
@@ -154,6 +181,23 @@ class Maintenance:
             done, stored = self._updates.give(given.slice(start, _PART), missing="ignore")
             changed, found = changed + done, found + stored
         return changed, given.num_rows - found
+
+    def _correct_counts(self, notify: Progress) -> tuple[int, DamagedError | None]:
+        """Correct the source counts of all objects, one change per part; return how many were wrong, and the error that
+        ended the work where tables are damaged.
+        """
+        corrected, done = 0, 0
+        try:
+            total = self._counts.number()
+            for part in self._counts.parts():
+                notify("source counts", done, total)
+                wrong = self._counts.wrong(part)
+                if wrong.num_rows:
+                    corrected += self._updates.correct_counts(wrong)
+                done += part.num_rows
+        except DamagedError as error:
+            return corrected, error
+        return corrected, None
 
     def _index_objects(self, notify: Progress) -> None:
         """Index the rows of a database that was created before it kept an index of objects."""

@@ -6,6 +6,7 @@ had some there are only a lower bound, so they never lower its count.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from chronotile.apdb import names, values
 from chronotile.apdb.tables import SurveyTables
 
 __all__: list[str] = []
+
+PART = 5_000
+"""Objects that are counted together, and corrected in one change."""
 
 _REACH_DEG = 60 * values.ARCSECOND
 """Largest distance of a source from its object."""
@@ -31,6 +35,35 @@ class SourceCounts:
     def kept(self) -> bool:
         """Whether objects have a column for the count."""
         return names.SOURCE_COUNT in self._tables.schema[names.OBJECT]
+
+    def parts(self) -> Iterator[Any]:
+        """All objects as tables of id, position and stored count, of at most :data:`PART` rows. Neighbours on the sky
+        are together.
+        """
+        held: list[Any] = []
+        columns = [names.OBJECT_ID, names.RA, names.DEC, names.SOURCE_COUNT]
+        objects = self._tables.datasets[names.OBJECT].read(columns=columns, where=[names.not_deleted(names.OBJECT)])
+        for batch in objects.batches():
+            held.append(batch)
+            if sum(each.num_rows for each in held) >= PART:
+                whole = pa.Table.from_batches(held)
+                full = whole.num_rows // PART * PART
+                yield from (whole.slice(start, PART) for start in range(0, full, PART))
+                held = whole.slice(full).to_batches()
+        if sum(each.num_rows for each in held):
+            yield pa.Table.from_batches(held)
+
+    def number(self) -> int:
+        """Number of objects."""
+        return self._tables.datasets[names.OBJECT].count(where=[names.not_deleted(names.OBJECT)])
+
+    def wrong(self, part: Any) -> Any:
+        """The rows of a part whose count differs from that of the stored sources."""
+        ids = part[names.OBJECT_ID].to_numpy()
+        found = self._tables.datasets[names.SOURCE].count_by(names.OBJECT_ID, **self._sources_of(ids, part, _REACH_DEG))
+        counted = np.zeros(len(ids), np.int64)
+        counted[pc.index_in(found[names.OBJECT_ID], pa.array(ids)).to_numpy()] = found["count"].to_numpy()
+        return part.filter(pa.array(differ(part, self.settled(part, counted, 0))))
 
     def objects(self, ids: Any, places: Any) -> tuple[Any, Any]:
         """Read objects and count their stored sources, as of one moment.

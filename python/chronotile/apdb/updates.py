@@ -152,6 +152,15 @@ class Updates:
             self._set_counts(change, objects, counted[chosen], difference, moment, sources.num_rows)
         return int(sources.num_rows)
 
+    @changing
+    def correct_counts(self, change: Change, objects: Any) -> int:
+        """Set ``nDiaSources`` of objects to their stored sources; return how many differed.
+
+        `objects` is a table with ``diaObjectId``, ``ra`` and ``dec``, and the rules are those of :meth:`reassign`.
+        """
+        found, counted = self._counts.objects(objects[names.OBJECT_ID].to_numpy(), objects)
+        return self._set_counts(change, found, counted, 0, _moment(None), 0)
+
     def _set_counts(
         self, change: Change, objects: Any, counted: Any, difference: Any, moment: float, order: int
     ) -> int:  # fmt: skip

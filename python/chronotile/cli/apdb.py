@@ -437,11 +437,13 @@ def _check_measured(objects: list[str], rows: Any, near: str | None, archived: s
     help="File with sources and their solar-system objects: diaSourceId, ssObjectId, and optionally positions "
     "and times.",
 )
+@click.option("--counts", is_flag=True, help="Also correct nDiaSources of all objects. Scans objects and sources.")
 @timeout_option
 @json_option
 def maintain(
-    target: Target, before: str | None, chunks_min: int | None, associations: str | None, timeout_s: int, as_json: bool
-) -> None:
+    target: Target, before: str | None, chunks_min: int | None, associations: str | None, counts: bool, timeout_s: int,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Run daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics of the
     tables. May be interrupted and repeated, and run beside readers and writers. Include columns ra, dec and
     midpointMjdTai in the file of --associations: without them, the whole sky is scanned.
@@ -459,20 +461,21 @@ def maintain(
     given = _table_file(associations)
     with _open(target, timeout_s=timeout_s) as database, ProgressLine(lambda: state["text"]):
         report = database.maintain(
-            before=_moment(before), chunks_min=chunks_min, associations=given, progress=progress
+            before=_moment(before), chunks_min=chunks_min, associations=given, counts=counts,
+            progress=progress,
         )  # fmt: skip
     failed = [(name, failure) for name, r in report.consolidated.items() for failure in r.failed]
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), default=iso_text))
     else:
-        _show_maintenance(report, associations)
+        _show_maintenance(report, associations, counts)
     for name, failure in failed:
         click.echo(f"{name}, {failure.tile} not rewritten: {failure.reason}", err=True)
     if failed:
         click.get_current_context().exit(5)
 
 
-def _show_maintenance(report: MaintenanceReport, associations: str | None) -> None:
+def _show_maintenance(report: MaintenanceReport, associations: str | None, counts: bool) -> None:
     lines = [
         [name, count_text(r.tiles), count_text(r.chunks_before), count_text(r.chunks_after), bytes_text(r.bytes_after)]
         for name, r in report.consolidated.items()
@@ -482,6 +485,8 @@ def _show_maintenance(report: MaintenanceReport, associations: str | None) -> No
     click.echo(table_text(header, lines, frozenset({1, 2, 3, 4})) if lines else "nothing to consolidate")
     if associations is not None:
         click.echo(f"{count_text(report.reassociated, 'source')} assigned to solar-system objects")
+    if counts:
+        click.echo(f"{count_text(report.counts_corrected, 'source count')} corrected")
     if report.unknown:
         click.echo(
             f"note: {associations} names {count_text(report.unknown, 'source')} that the database lacks", err=True
