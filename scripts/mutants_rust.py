@@ -196,8 +196,10 @@ def _blamed(tree: Path, error: dict[str, Any], root: str) -> Iterator[int]:
 
 
 def _cargo(tree: Path, *arguments: str) -> Iterator[dict[str, Any]]:
-    """Build tests; what cargo says of it."""
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "target"), "CARGO_INCREMENTAL": "0"}
+    """Build tests; what cargo says of it. The builds lie apart: cargo would take what is built here for the workspace's
+    own, as it goes by paths inside of a workspace and by times.
+    """
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(WORK / "build"), "CARGO_INCREMENTAL": "0"}
     command = ["cargo", "test", "--no-run", "--quiet", "--message-format", "json", *arguments]
     done = subprocess.run(command, cwd=tree, env=environment, check=False, capture_output=True, text=True)
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
