@@ -6,7 +6,9 @@ Each mutant is one change of meaning: another comparison or operator, a constant
 round, two arguments swapped, a statement left out. It is made in a copy of the package. Of the tests that MODULES names
 for the module, those that reach the changed lines run on it, the quickest first, until one fails. A mutant that they
 pass on survives. Survivors that change nothing a caller could see are listed in scripts/mutants_equivalent.toml with
-the reason, and do not count. Fails where fewer than 85 of a hundred mutants of a module are noticed.
+the reason, and do not count; other survivors are listed in scripts/mutants_left.toml with the reason, and count. Fails
+where fewer than 85 of a hundred mutants of a module are noticed, where a survivor is not listed, and where an entry
+matches no mutant.
 
 `--table` writes the figures of modules whose mutants were all tried into the table of CONTRIBUTING.md. `--left` tries
 only the mutants that no test noticed the last time.
@@ -23,19 +25,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import mutants_listed
 from mutants_changes import Mutant, mutants
 from mutants_worker import TRACE_AT_START, Job, job_file, read_results
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (ROOT / "python" / "chronotile", ROOT / "tools" / "chronotile_tools")
 NOTICED_MIN = 0.85
-EQUIVALENT = ROOT / "scripts" / "mutants_equivalent.toml"
 TABLE = ROOT / "CONTRIBUTING.md"
-LEFT = ROOT / "target" / "mutants" / "left"
+LAST = ROOT / "target" / "mutants" / "left"
 TABLE_HEAD = "| module | mutants | noticed | a test did not end | left | equivalent |"
 VERDICTS = ("survives", "unreached", "noticed", "stops")
 
@@ -89,10 +90,10 @@ class Verdicts:
         return f"| `{module}` | {self.tried:,} | {noticed} | {len(self.stopped)} | {self.left} | {self.equivalent} |"
 
 
-def equivalent(module: str) -> set[tuple[str, str]]:
-    """Statements and changes of the mutants of a module that change nothing."""
-    listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["mutant"]
-    return {(each["statement"], each["change"]) for each in listed if each["module"] == module and each["why"]}
+def source_of(module: str) -> Path:
+    """The file of a module."""
+    relative = f"{module.replace('.', '/')}.py"
+    return next(path for package in PACKAGES if (path := package / relative).exists())
 
 
 def examine(module: str, count: int | None, seed: int, seconds: float, *, left: bool) -> Verdicts:
@@ -104,21 +105,22 @@ def examine(module: str, count: int | None, seed: int, seconds: float, *, left: 
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
         source = path.read_text(encoding="utf-8")
-        all_mutants, known = mutants(source), equivalent(module)
-        counted = [at for at, each in enumerate(all_mutants) if (each.statement, each.change) not in known]
+        all_mutants = mutants(source)
+        known = mutants_listed.of_module(module, mutants_listed.read(mutants_listed.EQUIVALENT))
+        counted = [at for at, each in enumerate(all_mutants) if mutants_listed.key(each) not in known]
         cases = counted if count is None or count >= len(counted) else random.Random(seed).sample(counted, count)
         if left:
             before = _left(module)
-            cases = [case for case in counted if [all_mutants[case].statement, all_mutants[case].change] in before]
+            cases = [case for case in counted if mutants_listed.key(all_mutants[case]) in before]
         job = Job(path, source, _tests(module), folder, cases, seconds)
         _run(module, job)
         verdicts = dict(read_results(folder))
     if broken := [verdicts.get(case, "none") for case in cases if verdicts.get(case) not in VERDICTS]:
         sys.exit(f"{module}: {len(broken)} mutants could not be tried: {broken[0]}")
     of = {verdict: [all_mutants[case] for case in cases if verdicts[case] == verdict] for verdict in VERDICTS}
-    LEFT.mkdir(parents=True, exist_ok=True)
-    remaining = [[each.statement, each.change] for each in (*of["survives"], *of["unreached"])]
-    (LEFT / f"{module}.json").write_text(json.dumps(remaining), encoding="utf-8")
+    LAST.mkdir(parents=True, exist_ok=True)
+    remaining = [mutants_listed.key(each) for each in (*of["survives"], *of["unreached"])]
+    (LAST / f"{module}.json").write_text(json.dumps(remaining), encoding="utf-8")
     return Verdicts(
         tried=len(cases),
         equivalent=len(all_mutants) - len(counted),
@@ -129,13 +131,12 @@ def examine(module: str, count: int | None, seed: int, seconds: float, *, left: 
     )
 
 
-def _left(module: str) -> list[list[str]]:
+def _left(module: str) -> set[tuple[str, str]]:
     """Statements and changes of the mutants that were not noticed the last time."""
-    file = LEFT / f"{module}.json"
+    file = LAST / f"{module}.json"
     if not file.exists():
         sys.exit(f"{module}: its mutants have not been tried yet: leave --left out")
-    found: list[list[str]] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    return {(statement, change) for statement, change in json.loads(file.read_text(encoding="utf-8"))}
 
 
 def write_table(rows: dict[str, str], file: Path) -> None:
@@ -153,7 +154,6 @@ def write_table(rows: dict[str, str], file: Path) -> None:
 
 def _copy_of(module: str, folder: Path) -> Path:
     """Copy the packages into a folder; the path of the module there."""
-    relative = f"{module.replace('.', '/')}.py"
     for package in PACKAGES:
         there = folder / package.name
         shutil.copytree(package, there, ignore=shutil.ignore_patterns("__pycache__", "_native*.so"))
@@ -161,7 +161,8 @@ def _copy_of(module: str, folder: Path) -> Path:
             (there / library.name).symlink_to(library)
         compileall.compile_dir(there, quiet=1)
     (folder / "sitecustomize.py").write_text(TRACE_AT_START, encoding="utf-8")
-    return next(path for package in PACKAGES if (path := folder / package.name / relative).exists())
+    source = source_of(module)
+    return next(folder / each.name / source.relative_to(each) for each in PACKAGES if source.is_relative_to(each))
 
 
 def _tests(module: str) -> list[str]:
@@ -181,6 +182,22 @@ def _run(module: str, job: Job) -> None:
         )
     if done.returncode != 0:
         sys.exit(f"{module}: its tests could not be run as it is:\n{log.read_text(encoding='utf-8')[-3000:]}")
+
+
+def explained(module: str, verdicts: Verdicts) -> bool:
+    """Print what is wrong with the lists of mutants that no test has to notice; whether nothing is."""
+    equivalent, left = mutants_listed.read(mutants_listed.EQUIVALENT), mutants_listed.read(mutants_listed.LEFT)
+    all_mutants = mutants(source_of(module).read_text(encoding="utf-8"))
+    found = mutants_listed.problems(module, all_mutants, equivalent, left)
+    if new := mutants_listed.unexplained(module, [*verdicts.survivors, *verdicts.unreached], left):
+        lines = ", ".join(str(mutant.lines.start) for mutant in sorted(new, key=lambda each: each.lines.start))
+        found.append(
+            f"{len(new)} mutants are neither noticed nor listed, of lines {lines}: "
+            f"add a test, or an entry with the reason to {mutants_listed.LEFT.name}"
+        )
+    for problem in found:
+        print(f"  {problem}", flush=True)
+    return not found
 
 
 def _print(module: str, verdicts: Verdicts) -> None:
@@ -218,6 +235,7 @@ def main() -> int:
         verdicts = examine(module, given.count, given.seed, given.seconds, left=given.left)
         good &= verdicts.share >= NOTICED_MIN
         _print(module, verdicts)
+        good &= explained(module, verdicts)
         if given.table and verdicts.is_complete:
             write_table({module: verdicts.row(module)}, TABLE)
     return 0 if good else 1
