@@ -54,15 +54,11 @@ def condition(text: str, types: Mapping[str, str]) -> Condition:
     return column, comparison, constant(value)
 
 
-_SECOND_MAX = 8
-"""How many times the word `and` is looked at."""
-
-
 def _refuse_second(value: str, types: Mapping[str, str]) -> None:
     """Refuse ``status=failed and user=bob``, which would compare with the text ``failed and user=bob``."""
     if unquoted(value) != value:
         return
-    for rest in value.replace(" AND ", " and ").split(" and ", _SECOND_MAX)[1:]:
+    for rest in value.replace(" AND ", " and ").split(" and ")[1:]:
         second = scanning.comparison(rest)
         if second is not None and second[0] in types:
             raise InvalidInputError(

@@ -32,6 +32,13 @@ def test_rules_and_definitions_are_each_others_inverse(rule: Any, definition: di
     assert type(cells.from_json(definition)) is type(rule)
 
 
+@pytest.mark.parametrize(("rule", "definition"), RULES, ids=str)
+def test_a_rule_is_named_after_the_function_that_makes_it(rule: Any, definition: dict[str, Any]) -> None:
+    name = cells.rule_name(rule)
+    assert name == {"value": "key"}.get(definition["rule"], definition["rule"])
+    assert callable(getattr(ct, name))
+
+
 def test_what_is_no_rule_and_rules_of_later_releases_are_refused() -> None:
     for wrong in ("sky", None, ct.sky, cells.KeyCell, {"rule": "single"}):
         with pytest.raises(InvalidInputError, match=r"invalid cell rule .*: use"):

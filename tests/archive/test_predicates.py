@@ -103,6 +103,31 @@ def test_conditions_as_typed(text: str, wanted: tuple[str, str, Any]) -> None:
     assert predicates.listed([text, wanted], KINDS) == [wanted, wanted]
 
 
+@pytest.mark.parametrize("word", ["and", "AND"])
+@pytest.mark.parametrize("between", [0, 1, 20])
+@pytest.mark.parametrize("comparison", ["==", "in", "between", "exists"])
+def test_a_condition_has_one_comparison(comparison: str, between: int, word: str) -> None:
+    others = f"x {word} " * between
+    for second in ("n<3", "f in 1,2", "n exists"):
+        with pytest.raises(InvalidInputError, match=r"a condition has one comparison, but .* follows") as caught:
+            conditions.condition(f"s {comparison} a {word} {others}{second} {word} y", KINDS)
+        assert scanning.shown(second) in str(caught.value)
+        assert caught.value.kind == "invalid-request"
+
+
+@pytest.mark.parametrize("text", ["a and b", "and n<3", "n<3", "n<3 and b", "a and other<3", "a and n", "Band n<3", ""])
+def test_text_with_the_word_and_is_one_constant_unless_a_comparison_of_a_column_follows(text: str) -> None:
+    assert conditions.condition(f"s == {text}", KINDS) == ("s", "==", text)
+
+
+@pytest.mark.parametrize("text", ["a and n<3", "a AND n<3 and n>4"])
+def test_a_quoted_text_and_a_part_of_a_line_may_contain_a_comparison(text: str) -> None:
+    assert conditions.condition(f"s == '{text}'", KINDS) == ("s", "==", text)
+    assert conditions.condition(f"s in '{text}'", KINDS) == ("s", "in", [text])
+    for comparison in ("contains", "matches", "prefix"):
+        assert conditions.condition(f"s {comparison} {text}", KINDS) == ("s", comparison, text)
+
+
 def test_what_is_no_condition_is_shown_short() -> None:
     for text in ("", "n", "< 3", "n ~ 3", "n < 3" + " " * scanning.TEXT_CHARS_MAX):
         with pytest.raises(InvalidInputError, match=r"invalid condition .*at most 65,536 characters") as caught:
