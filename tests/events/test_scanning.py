@@ -40,7 +40,7 @@ pieces = st.sampled_from(["a", "mag", '"', '"a b"', " ", "\n", "<", "<=", "=", "
 @example("-5e-3")
 @example("5e")
 def test_numbers_are_what_the_grammar_says(text: str) -> None:
-    assert scanning.is_number(text) == (NUMBER.fullmatch(text) is not None)
+    assert scanning.is_number(text) is (NUMBER.fullmatch(text) is not None)
 
 
 @given(lengths)
@@ -57,6 +57,7 @@ def test_lengths_of_time_are_what_the_grammar_says(text: str) -> None:
 @given(st.lists(pieces, max_size=7).map("".join))
 @example('a"in')
 @example('"a"in')
+@example("a inn 1")
 def test_conditions_are_what_the_grammar_says(text: str) -> None:
     found = CONDITION.fullmatch(text)
     expected = found and (
@@ -120,6 +121,7 @@ def test_texts_have_a_longest_length(reader: Callable[[str], object], text: str,
     padding = "0" if text == "1" else " "
     assert reader(padding * (chars_max - len(text)) + text) == reader(text)
     assert reader(padding * (chars_max - len(text) + 1) + text) is None
+    assert scanning.is_number("1" * 401) is False
 
 
 def test_whole_numbers_have_as_many_digits_as_asked_for() -> None:
@@ -141,8 +143,8 @@ def test_json_is_read_as_deep_as_32_lists_and_objects(value: object, wrapped: in
         inner = each.values() if isinstance(each, dict) else each if isinstance(each, list) else None
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
 
-    for _ in range(wrapped):
-        value = [value, []]
+    for at in range(wrapped):
+        value = [value, []] if at % 2 else [[], "]", value]
     if depth(value) <= 32:
         assert scanning.json_value(json.dumps(value)) == value
     else:

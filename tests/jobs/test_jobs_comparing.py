@@ -116,6 +116,7 @@ def test_the_days_asked_for_are_compared_and_no_others(tmp_path: Path) -> None:
         (job(1, memory=None), job(1, memory=None), True),
         (job(1, memory=None), job(1, memory=0.0), False),
         (job(1, memory=2.5), job(1, memory=None), False),
+        (job(1, memory=None), job(1, memory=float("nan")), False),
         (job(1, status=None), job(1, status=None), True),
         (job(1, status=None), job(1, status=""), False),
         (job(1, memory=2.5), job(1, memory=2.5000001), False),
@@ -129,6 +130,38 @@ def test_absent_values_are_equal_to_absent_ones_only(tmp_path: Path, theirs: Row
     # Beside a job that is missing, absent values on both sides still make no difference.
     report = compared(tmp_path, [theirs, job(2)], [ours])
     assert [(each.missing, each.differing) for each in report.differences] == [((2,), () if same else (1,))]
+
+
+def test_a_number_that_is_not_one_is_equal_to_itself_only() -> None:
+    # SQLite has no such number: it stores null.
+    values = [float("nan"), None, 1.5]
+    with ct.open("memory:") as archive:
+        done = jobs.create(archive, schema=SCHEMA)
+        schema = done.dataset.schema
+        for left in values:
+            for right in values:
+                theirs, ours = (
+                    pa.Table.from_pylist([job(1, memory=memory), job(2)], schema) for memory in (left, right)
+                )
+                found = comparing._difference(FIRST.date(), theirs, ours, done)
+                assert found.differing == (() if left is right else (1,))
+
+
+def test_all_connections_with_the_database_are_closed(tmp_path: Path) -> None:
+    opened: list[object] = []
+    closed: list[object] = []
+    begin, end = (lambda connection, _: opened.append(connection)), (lambda connection, _: closed.append(connection))
+    sa.event.listen(sa.pool.Pool, "connect", begin)
+    sa.event.listen(sa.pool.Pool, "close", end)
+    try:
+        compared(tmp_path, [job(1)], [job(1, status="failed")])
+        with pytest.raises(ct.InvalidInputError):
+            compared(tmp_path, [job(1)], [], days="no day")
+    finally:
+        sa.event.remove(sa.pool.Pool, "connect", begin)
+        sa.event.remove(sa.pool.Pool, "close", end)
+    assert opened
+    assert closed == opened
 
 
 def test_the_first_hundred_ids_are_named(tmp_path: Path) -> None:

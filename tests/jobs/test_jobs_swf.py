@@ -31,7 +31,8 @@ def test_time_zero_stands_in_the_header() -> None:
         b"; Version: 2\n;   UnixStartTime:  749458803 (x)",
     ):
         assert swf.start_of(header, "a.swf") == 749_458_803
-    for header in (b"", b"; UnixStartTime: none", b"UnixStartTime: 5", b"; UnixStartTime: " + b"1" * 19):
+    assert swf.start_of(b"; UnixStartTime: " + b"1" * 18, "a.swf") == int("1" * 18)
+    for header in (b"", b"; UnixStartTime:", b"; UnixStartTime: none", b"UnixStartTime: 5", b"; UnixStartTime: " + b"1" * 19):
         with pytest.raises(DataFileError, match=r"a\.swf: no UnixStartTime"):
             swf.start_of(header, "a.swf")
 
@@ -77,6 +78,14 @@ def test_unknown_is_null_and_everything_else_is_kept(jobs: list[dict[str, Any]])
         (line_of(run_s="1.5"), "run_s is 1.5, out of range for int64"),
         (line_of(run_s="inf"), "run_s is inf, out of range for int64"),
         (line_of(run_s="nan"), "run_s is nan, out of range for int64"),
+        (line_of(status="nan"), "status is nan, out of range for int64"),
+        (line_of(status="1.5"), "status is 1.5, out of range for int64"),
+        (line_of(status=7), None),
+        (line_of(submitted="inf"), "submitted is inf, out of range for timestamp[s, UTC]"),
+        (line_of(submitted="nan"), "submitted is nan, out of range for timestamp[s, UTC]"),
+        (line_of(submitted=2**53), f"submitted is {2**53}, out of range for timestamp[s, UTC]"),
+        (line_of(submitted=2**53 - 1), None),
+        (line_of(submitted="1.5"), None),
         (line_of(processors=2**31), f"processors is {2**31}, out of range for int32"),
         (line_of(processors=-(2**31)), f"processors is {-(2**31)}, out of range for int32"),
         (line_of(processors=2**31 - 1), None),

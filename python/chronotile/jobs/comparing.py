@@ -127,7 +127,8 @@ def _difference(day: date, theirs: pa.Table, ours: pa.Table, jobs: Jobs) -> DayD
             left, right = (table[name].combine_chunks() for table in common)
             equal = pc.fill_null(pc.equal(left, right), False)
             neither = pc.and_(pc.is_null(left, nan_is_null=True), pc.is_null(right, nan_is_null=True))
-            same = pc.and_(same, pc.or_(equal, neither))
+            alike = pc.equal(pc.is_null(left), pc.is_null(right))
+            same = pc.and_(same, pc.or_(equal, pc.and_(neither, alike)))
         differing = _first(common[0][id].filter(pc.invert(same)))
     return DayDifference(day, theirs.num_rows, ours.num_rows, missing, superfluous, differing)
 

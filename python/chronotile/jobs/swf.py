@@ -64,8 +64,8 @@ def start_of(header: bytes, name: str) -> int:
         label, _, value = line.lstrip(b"; \t").partition(b":")
         if label.rstrip() != b"UnixStartTime" or not line.lstrip().startswith(b";"):
             continue
-        first = value.split(maxsplit=1)[:1]
-        digits = first[0].rstrip(b",;.") if first else b""
+        words = value.split()
+        digits = words[0].rstrip(b",;.") if words else b""
         if digits.isdigit() and len(digits) <= _SECONDS_DIGITS_MAX:
             return int(digits)
     raise DataFileError(f"{name}: no UnixStartTime in the header, which is needed for job times", kind="file-content")
@@ -85,7 +85,7 @@ def parse(lines: bytes, start_s: int) -> pa.Table:
 
 def _column(name: str, values: Any, unknown: Any, kind: pa.DataType, start_s: int) -> pa.Array:
     if name == "status":
-        codes = pa.array(values.astype("int64"), mask=unknown | (values < 0) | (values >= len(STATUSES)))
+        codes = pa.array(values.astype("int64"), mask=(values < 0) | (values >= len(STATUSES)))
         return pa.DictionaryArray.from_arrays(codes, pa.array(STATUSES)).cast(pa.utf8())
     if pa.types.is_floating(kind):
         return pa.array(values, kind, mask=unknown)
@@ -104,6 +104,11 @@ def fault_of(line: bytes) -> str | None:
             value = float(word)
         except ValueError:
             return f"{name} is {word.decode(errors='replace')!r}, expected a number"
-        if kind.startswith("int") and not (value.is_integer() and abs(value) < 2 ** (31 if kind == "int32" else 53)):
-            return f"{name} is {word.decode(errors='replace')}, out of range for {kind}"
+        if kind == "float64":
+            continue
+        # A time may have a fraction, which is dropped; a status is a code.
+        is_whole = value.is_integer() or kind.startswith("timestamp")
+        if not (is_whole and abs(value) < 2 ** (31 if kind == "int32" else 53)):
+            stored = "int64" if name == "status" else kind
+            return f"{name} is {word.decode(errors='replace')}, out of range for {stored}"
     return None
