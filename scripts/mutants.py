@@ -8,7 +8,7 @@ for the module, those that reach the changed lines run on it, the quickest first
 pass on survives. Survivors that change nothing a caller could see are listed in scripts/mutants_equivalent.toml with
 the reason, and do not count; other survivors are listed in scripts/mutants_left.toml with the reason, and count. Fails
 where fewer than 85 of a hundred mutants of a module are noticed, where a survivor is not listed, and where an entry
-matches no mutant.
+matches no mutant or one that a test notices.
 
 `--table` writes the figures of modules whose mutants were all tried into the table of CONTRIBUTING.md. `--left` tries
 only the mutants that no test noticed the last time.
@@ -73,6 +73,8 @@ class Verdicts:
     survivors: list[Mutant]
     unreached: list[Mutant]
     is_complete: bool
+    wrongly_listed: list[Mutant]
+    """Those that are listed as equivalent or as left and that a test noticed; looked for where all were tried."""
 
     @property
     def left(self) -> int:
@@ -108,16 +110,22 @@ def examine(module: str, count: int | None, seed: int, seconds: float, *, left: 
         all_mutants = mutants(source)
         known = mutants_listed.of_module(module, mutants_listed.read(mutants_listed.EQUIVALENT))
         counted = [at for at, each in enumerate(all_mutants) if mutants_listed.key(each) not in known]
-        cases = counted if count is None or count >= len(counted) else random.Random(seed).sample(counted, count)
+        is_complete = False
         if left:
             before = _left(module)
             cases = [case for case in counted if mutants_listed.key(all_mutants[case]) in before]
-        job = Job(path, source, _tests(module), folder, cases, seconds)
-        _run(module, job)
+        elif count is None or count >= len(counted):
+            is_complete, cases = True, counted
+        else:
+            cases = random.Random(seed).sample(counted, count)
+        tried = range(len(all_mutants)) if is_complete else cases
+        _run(module, Job(path, source, _tests(module), folder, list(tried), seconds))
         verdicts = dict(read_results(folder))
-    if broken := [verdicts.get(case, "none") for case in cases if verdicts.get(case) not in VERDICTS]:
+    if broken := [verdicts.get(case, "none") for case in tried if verdicts.get(case) not in VERDICTS]:
         sys.exit(f"{module}: {len(broken)} mutants could not be tried: {broken[0]}")
     of = {verdict: [all_mutants[case] for case in cases if verdicts[case] == verdict] for verdict in VERDICTS}
+    noticed = [mutant for at, mutant in enumerate(all_mutants) if verdicts.get(at) in ("noticed", "stops")]
+    listed = known | mutants_listed.of_module(module, mutants_listed.read(mutants_listed.LEFT))
     LAST.mkdir(parents=True, exist_ok=True)
     remaining = [mutants_listed.key(each) for each in (*of["survives"], *of["unreached"])]
     (LAST / f"{module}.json").write_text(json.dumps(remaining), encoding="utf-8")
@@ -127,7 +135,8 @@ def examine(module: str, count: int | None, seed: int, seconds: float, *, left: 
         stopped=of["stops"],
         survivors=of["survives"],
         unreached=of["unreached"],
-        is_complete=len(cases) == len(counted),
+        is_complete=is_complete,
+        wrongly_listed=[each for each in noticed if mutants_listed.key(each) in listed],
     )
 
 
@@ -195,6 +204,8 @@ def explained(module: str, verdicts: Verdicts) -> bool:
             f"{len(new)} mutants are neither noticed nor listed, of lines {lines}: "
             f"add a test, or an entry with the reason to {mutants_listed.LEFT.name}"
         )
+    for mutant in verdicts.wrongly_listed:
+        found.append(f"a test notices {mutant.statement!r}, {mutant.change!r}: remove the entry")
     for problem in found:
         print(f"  {problem}", flush=True)
     return not found

@@ -179,7 +179,7 @@ def _changes_of_statement(node: ast.stmt) -> Iterator[ast.AST]:
         other = copy.deepcopy(node)
         other.op = _BINARY[type(node.op)]()
         yield other
-    if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+    if isinstance(node, ast.Return) and node.value is not None and not _is_none_or_false(node.value):
         yield ast.Return(ast.Constant(None))
     is_stored = isinstance(node, ast.Assign) and all(
         isinstance(each, ast.Attribute | ast.Subscript) for each in node.targets
@@ -189,8 +189,9 @@ def _changes_of_statement(node: ast.stmt) -> Iterator[ast.AST]:
         yield ast.Pass()
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_none_or_false(node: ast.expr) -> bool:
+    """Whether a value is one that None in its place does not differ from: who asks whether it is true cannot tell."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _changes_of_operator(node: ast.expr) -> Iterator[ast.AST]:

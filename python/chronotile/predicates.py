@@ -96,7 +96,7 @@ def _predicate(column: str, comparison: str, value: Any, types: Types) -> Native
 
 def _is_integer_array(value: Any) -> bool:
     """Whether a value is a numpy array of integers, which needs no conversion."""
-    return type(value).__module__ == "numpy" and getattr(value, "ndim", 0) == 1 and value.dtype.kind in "iu"
+    return type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 1 and value.dtype.kind in "iu"
 
 
 _NUMBERS = ("int", "uint", "float", "decimal", "bool")
@@ -135,7 +135,7 @@ def _number_text(value: Any, kind: str, what: str) -> str:
         if abs(plain) < 10**_DIGITS_MAX:
             return str(plain)
         # This form is exact for float columns, and out of range for every other type.
-        zeros = max(_digits(plain) - _DIGITS_MAX, 0)
+        zeros = _digits_min(plain) - _DIGITS_MAX + 1
         return f"{plain // 10**zeros}e{zeros}"
     if isinstance(plain, float):
         return str(int(plain)) if 2**53 <= abs(plain) < 10**_DIGITS_MAX else repr(plain)
@@ -159,8 +159,8 @@ def _is_time(text: str) -> bool:
     return True
 
 
-def _digits(value: int) -> int:
-    """Number of decimal digits of a large number, or one less."""
+def _digits_min(value: int) -> int:
+    """Number of decimal digits of a large number less one, or less two."""
     return int((abs(value).bit_length() - 1) * math.log10(2))
 
 

@@ -35,6 +35,7 @@ def constants(*condition: Any) -> list[Any]:
 def refused(*condition: Any, match: str) -> None:
     with pytest.raises(InvalidInputError, match=match) as caught:
         predicates.native_predicates([tuple(condition)], KINDS)
+    assert str(caught.value).count("condition on") <= 1
     assert caught.value.kind in ("invalid-request", "invalid-time", "invalid-rows")
 
 
@@ -167,9 +168,25 @@ def test_one_condition_or_several() -> None:
     # Its constant is a text that could be a condition, and its column and comparison could not.
     assert predicates.listed(("s", "==", "a<b")) == [("s", "==", "a<b")]
     assert predicates.listed(iter(["f<1.5"])) == [one]
+    # Three conditions, of which only the first is no text.
+    assert predicates.listed((one, "f<1.5", "f<1.5")) == [one] * 3
+    with pytest.raises(InvalidInputError, match=r"^where is 5, of type int: give a condition"):
+        predicates.listed(5)  # type: ignore[arg-type]
     # Without types, constants are what they look like.
     assert predicates.listed("s == 1") == [("s", "==", 1)]
     assert predicates.listed("s == 1", KINDS) == [("s", "==", "1")]
+
+
+def test_equal_to_one_value_or_to_one_of_several() -> None:
+    several = [[1, 2], (1, 2), pa.array([1, 2]), pd.Series([1, 2]), np.array([1, 2]), iter([1, 2]), {1: 1, 2: 2}]
+    for values in several:
+        [(column, comparison, found)] = predicates.equalities({"n": values})
+        assert (column, comparison, type(found), found) == ("n", "in", list, [1, 2])
+        assert constants(column, comparison, found) == ["1", "2"]
+    assert predicates.equalities({}) == []
+    assert predicates.equalities({"s": "ab", "raw": b"ab", "n": 1, "f": None}) == [
+        ("s", "==", "ab"), ("raw", "==", b"ab"), ("n", "==", 1), ("f", "==", None),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [[5], [("f", "<")], [("f", "<", 1, 2)], [["a", "b"]], [{"f", "<", 1}]])
@@ -202,7 +219,7 @@ def test_in_takes_any_list_and_between_takes_two() -> None:
     assert constants("n", "between", [1, 2]) == ["1", "2"]
     for count in (0, 1, 3):
         refused("n", "between", [1] * count, match=f"takes two values, not {count}")
-    for wrong in ("12", b"12", 12, None):
+    for wrong in ("12", b"12", 12, None, np.iinfo("int8"), np.int64(1)):
         refused("n", "in", wrong, match="takes a list of values")
 
 
@@ -251,10 +268,19 @@ def test_whole_numbers_stay_exact_to_forty_digits_and_near_beyond(number: int) -
     if abs(number) < 10**40:
         assert text == str(number)
     else:
-        assert "." not in text
-        assert abs(value_of(text) - number) <= abs(Fraction(number)) / 10**38
+        mantissa, mark, exponent = text.lstrip("-").partition("e")
+        assert (mantissa.isdigit(), mark, exponent.isdigit()) == (True, "e", True)
+        assert abs(value_of(text) - number) <= abs(Fraction(number)) / 10**39
         # Its digits are as many as any column of numbers has, and bounded.
-        assert 39 <= len(text.partition("e")[0].lstrip("-")) <= 42
+        assert 40 <= len(mantissa) <= 42
+
+
+@pytest.mark.parametrize("base", [2, 10])
+def test_long_whole_numbers_have_40_or_41_digits(base: int) -> None:
+    for exponent in range(40 if base == 10 else 133, 400):
+        for number in (base**exponent, base**exponent + 1, base ** (exponent + 1) - 1):
+            [text] = constants("n", "==", number)
+            assert len(text.partition("e")[0]) in (40, 41)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -279,7 +305,7 @@ def test_numbers_of_every_kind() -> None:
         "1", "0", "3", "2.5", "1.25", "7", "4", "1"
     ]  # fmt: skip
     for wrong in (b"1", [1], dt.date(2026, 1, 1), object()):
-        refused("n", "==", wrong, match="whose type is int64: .* is not a number")
+        refused("n", "==", wrong, match="^condition on 'n', whose type is int64: .* is not a number")
 
 
 def test_times_are_no_numbers_but_years_are() -> None:
@@ -294,7 +320,8 @@ def test_text_is_compared_with_text() -> None:
     refused("s", "in", ["a", 1], match="whose type is utf8: compare with text")
     refused("s", "==", 1, match="whose type is utf8: compare with text")
     assert constants("raw", "==", b"a") == [b"a"]
-    refused("raw", "==", 1.5, match="condition on 'raw'")
+    refused("raw", "==", 1.5, match="^condition on 'raw': ")
+    refused("raw", "in", [b"a", 5], match="^condition on 'raw' of type binary: value 1 is 5")
 
 
 def text_of(value: dt.datetime) -> str:
@@ -339,8 +366,8 @@ def test_lengths_of_time_are_nanoseconds(value: dt.timedelta) -> None:
 
 def test_what_is_no_length_of_time_is_refused() -> None:
     for wrong in ("1h", 1.5, np.datetime64("2026-01-01"), dt.time(1)):
-        refused("length", "==", wrong, match="give a timedelta")
-    refused("clock", "==", 1.5, match="time of day without zone")
+        refused("length", "==", wrong, match=r"^condition on 'length', whose type is duration\[ms\]: give a timedelta")
+    refused("clock", "==", 1.5, match=r"^condition on 'clock', whose type is time64\[us\]: .* time of day without zone")
 
 
 @given(words, words)

@@ -173,6 +173,8 @@ def test_a_day_that_its_month_has_not_is_no_time(year: int, month: int, day: int
         (f"{year}-{month:02}-{day:>2} {clock}", "%Y-%m-%e %T", local),
     ):
         assert read([text, "no time"], format) == [wanted, None]
+        # Beside a day that each month has.
+        assert read([text.replace(f"{day:02}", "15", 1), text], format)[1] == wanted
     if 1999 <= year <= 2068:
         assert read([f"{month:02}/{day:02}/{year % 100:02} {clock}"], "%D %T") == [local]
 
