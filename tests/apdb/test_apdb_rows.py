@@ -76,6 +76,21 @@ def test_an_index_of_which_one_level_has_a_name_is_kept() -> None:
     assert arrow_table(frame, "rows")["a"].to_pylist() == [1]
 
 
+def test_columns_of_pandas_are_those_that_arrow_makes_of_a_frame() -> None:
+    frame = pd.DataFrame(
+        {
+            "x": [0.5, np.nan], "f": np.array([1, 2], "float32"), "n": np.array([1, 2], "uint16"), "b": [True, False],
+            "text": ["a", None], "whole": pd.Series([1, None], dtype="Int32"),
+            "flag": pd.Series([True, None], dtype="boolean"), "band": pd.Series(["g", None], dtype="category"),
+            "t": pd.to_datetime(["2026-01-31T00:00:00.000000001Z", None]), "length": pd.to_timedelta([5, None]),
+            7: [1, 2],
+        }
+    )  # fmt: skip
+    found = arrow_table(frame, "rows")
+    assert found.equals(pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None))
+    assert found["x"].null_count == 1, "what pandas has no value for is null"
+
+
 def test_results_of_reads_are_tables(memory: ct.Archive) -> None:
     dataset = memory.create("d", schema={"a": "int64", "t": "timestamp[s]"}, cell=ct.key("a"), time="t")
     dataset.write({"a": [5], "t": [1]})
@@ -171,7 +186,13 @@ def test_a_column_of_several_types_is_named(form: Any) -> None:
             {"id": [1], **{f"other_{place:02}": [1.0] for place in range(97)}},
             "unknown columns of table DiaTest: other_00, .*, other_19, [.]{3} [(]97 in all[)]; leave them out",
         ),
-        (pa.table([[1], [2], [3], [3]], names=["id", "flux", "id", "flux"]), "duplicate columns flux, id"),
+        (
+            {"id": [1], "fluxx": [1.0], "raa": [1.0], "bandd": ["r"], "flagg": [True]},
+            "unknown columns of table DiaTest: fluxx, raa, bandd, flagg; did you mean flux, ra, band[?] Otherwise",
+        ),
+        (pa.table([[1], [2], [3], [3], [4]], names=["id", "flux", "id", "flux", "n"]), "duplicate columns flux, id$"),
+        (pd.DataFrame([[1, 2, 3, 4]], columns=["id", "flux", "n", "n"]), "duplicate columns n$"),
+        (pd.DataFrame([[1, 2, 3]], columns=["id", 1, "1"]), "duplicate columns 1$"),
         ({"id": [1.5]}, "cannot convert column id from double to int64"),
         ({"id": ["x"]}, "cannot convert column id from string to int64"),
         ({"id": [2**40], "n": [2**40]}, "cannot convert column n from int64 to int32"),
@@ -184,6 +205,12 @@ def test_rows_that_do_not_fit_are_refused(rows: Any, words: str) -> None:
         conform(rows, TABLE, {}, "the rows")
     if "missing" in words:
         assert conform(rows, TABLE, {"id": 7}, "the rows")["id"].to_pylist() == [7]
+
+
+def test_an_unknown_column_gets_the_nearest_name_alone() -> None:
+    near = Table("T", (Column("flux_a", "float64"), Column("flux_b", "float64")))
+    with pytest.raises(InvalidInputError, match=r"did you mean flux_a\? Otherwise"):
+        conform({"flux_c": [1.0]}, near, {}, "rows")
 
 
 # ---------------------------------------------------------------- the newest of several

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
+import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 
 import chronotile as ct
@@ -180,6 +185,92 @@ def test_one_wrong_name_among_good_ones_is_named(wrong: str | None) -> None:
 def test_ids_of_objects() -> None:
     assert values.object_id("144594336015") == values.object_id(144594336015) == 144594336015
     assert values.object_id("-5") == -5
-    for wrong in ("M31", "ZTF18abc", "ZTF1xabkdczc", "", None, "1.5"):
+    for wrong in ("M31", "ZTF18abc", "ZTF1xabkdczc", "", None, "1.5", 1.5, 5.0, b"5"):
         with pytest.raises(InvalidInputError, match="ZTF"):
             values.object_id(wrong)
+
+
+ids = st.integers(-(2**63), 2**63 - 1)
+ztf_names = st.builds("ZTF{:02}{}".format, st.integers(0, 99), letters)
+FORMS: list[Callable[[list[Any]], Any]] = [
+    list, tuple, iter, pa.array, lambda given: pa.chunked_array([given[:1], given[1:]]), pd.Series, np.array,
+    lambda given: pa.table({"a": pa.array(given)})["a"], pl.Series,
+]  # fmt: skip
+"""What holds ids."""
+
+
+@given(st.lists(ids, min_size=1, max_size=5), st.sampled_from(FORMS))
+@example([-(2**63), 2**63 - 1], list)
+def test_numbers_of_objects_in_order(numbers: list[int], form: Callable[[list[Any]], Any]) -> None:
+    found = values.object_ids(form(numbers))
+    assert (found.dtype, found.tolist()) == (np.int64, numbers)
+    assert values.object_ids(numbers[0]).tolist() == numbers[:1]
+    assert values.object_ids(pa.array([None, *numbers, None])).tolist() == numbers
+    texts = [f" {number} " for number in numbers]
+    assert values.object_ids(form(texts)).tolist() == numbers
+    assert values.object_ids(texts[0]).tolist() == numbers[:1]
+
+
+@given(st.lists(ztf_names | ids.map(str), min_size=1, max_size=5), st.sampled_from(FORMS))
+@example(["ZTF18abkdczc", "5"], list)
+def test_names_and_numbers_of_objects_may_be_mixed(texts: list[str], form: Callable[[list[Any]], Any]) -> None:
+    wanted = [values.object_id(text) for text in texts]
+    assert values.object_ids(form(texts)).tolist() == wanted
+    assert values.object_ids(form([f" {text.lower()}  " for text in texts])).tolist() == wanted
+    plain = [int(text) if text.lstrip("-").isdigit() else text for text in texts]
+    assert values.object_ids(plain).tolist() == wanted
+    assert values.object_ids([*plain, None, *plain]).tolist() == [*wanted, *wanted]
+    for kind in (pa.string(), pa.large_string(), pa.string_view()):
+        assert values.object_ids(pa.array([*texts, None], kind)).tolist() == wanted
+    assert values.object_ids(pa.array([None, *texts]).dictionary_encode()).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "none", [[], (), pa.array([]), pa.array([], pa.utf8()), [None], pa.array([None, None]), pl.Series([])]
+)
+def test_no_ids_are_an_empty_array(none: Any) -> None:
+    found = values.object_ids(none)
+    assert (found.dtype, found.tolist()) == (np.int64, [])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ([1.5], "object ids have type double: give integers or ZTF names"),
+        (pa.array([5.0]), "object ids have type double: give integers or ZTF names"),
+        ([True], "object ids have type bool"),
+        (pa.array([2**63], pa.uint64()), "object ids do not fit 64 bits: .*9223372036854775808"),
+        ([2**63], "cannot read object ids: .*: give integers of 64 bits or ZTF names"),
+        (5j, "cannot read object ids: .* not iterable: give integers of 64 bits or ZTF names"),
+        ([1.5, "ZTF18abkdczc"], "1.5 is not an object id"),
+        (["5", "M31"], "'M31' is not an object id"),
+        (["5", "ZTF18abc"], "'ZTF18abc' is not a ZTF object name"),
+        ("M31", "'M31' is not an object id"),
+    ],
+)
+def test_what_is_no_id_among_others_is_refused(wrong: Any, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        values.object_ids(wrong)
+
+
+def test_numbers_that_are_julian_dates_are_refused() -> None:
+    for good in (2_000_000, 3_000_000, 61_041.5):
+        assert values.mjd_tai(good) == good
+    for wrong in (2_000_001, 2_461_042.5, 2_999_999):
+        with pytest.raises(InvalidInputError, match=r"the time is .*, which looks like a Julian Date") as refused:
+            values.mjd_tai(wrong)
+        assert refused.value.kind == "invalid-time"
+
+
+def test_versions_of_objects_are_from_1858_to_2149() -> None:
+    for good in (0.0, math.nextafter(106_000, 0)):
+        assert values.within_versions(good) == good
+        assert 0 <= values.version_of(good) < 2**63
+    for wrong in (math.nextafter(0, -1), -0.5, 106_000.0, math.nan):
+        with pytest.raises(InvalidInputError, match=r"is not an MJD \(TAI\) from 0 to 106,000"):
+            values.within_versions(wrong)
+
+
+def test_a_record_is_near_within_five_arcseconds_and_two_ticks_of_a_microsecond() -> None:
+    assert pytest.approx(5 / 3_600) == values.NEAR_DEG
+    assert pytest.approx(2e-6 / DAY) == values.TICK_DAYS

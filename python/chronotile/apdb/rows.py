@@ -116,7 +116,7 @@ def arrow_table(data: Any, what: str) -> Any:
         if any(name is not None for name in data.index.names):
             data = data.reset_index()
         try:
-            return _from_pandas(data)
+            return _from_pandas(data, what)
         except pa.ArrowException as error:
             raise _mixed({name: data[name] for name in data.columns}, what, error) from error
     if package == "polars" and hasattr(data, "collect") and not hasattr(data, "__arrow_c_stream__"):
@@ -136,13 +136,14 @@ def arrow_table(data: Any, what: str) -> Any:
     )
 
 
-def _from_pandas(frame: Any) -> Any:
+def _from_pandas(frame: Any, what: str) -> Any:
     """Convert a `pandas.DataFrame` column by column. `pyarrow.Table.from_pandas` also describes each column for the way
     back, which takes longer than to convert the few rows of a detector-visit.
     """
-    if not frame.columns.is_unique or any(not isinstance(name, str) for name in frame.columns):
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    return pa.table({name: pa.array(_plain(column), from_pandas=True) for name, column in frame.items()})
+    columns = [str(name) for name in frame.columns]
+    _refuse_twice(columns, what)
+    arrays = [pa.array(_plain(column), from_pandas=True) for _, column in frame.items()]
+    return pa.table(dict(zip(columns, arrays, strict=True)))
 
 
 def _plain(column: Any) -> Any:
@@ -215,9 +216,7 @@ def _plan(schema: Any, table: Table, filled: tuple[str, ...], where: str) -> tup
     if kept is not None and kept[0].equals(schema):
         casts, fills = kept[1]
         return casts, fills
-    if len(set(schema.names)) < len(schema.names):
-        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
-        raise InvalidInputError(f"{where}: duplicate columns {name_list(twice)}", kind="invalid-rows")
+    _refuse_twice(schema.names, where)
     unknown = [name for name in schema.names if name not in table]
     if unknown:
         near = [hint for name in unknown[:3] for hint in _native.nearest_names(name, table.column_names)[:1]]
@@ -244,6 +243,12 @@ def _plan(schema: Any, table: Table, filled: tuple[str, ...], where: str) -> tup
             )
     table.plans[filled] = (schema, (casts, fills))
     return casts, fills
+
+
+def _refuse_twice(columns: list[str], where: str) -> None:
+    if len(set(columns)) < len(columns):
+        twice = sorted({name for name in columns if columns.count(name) > 1})
+        raise InvalidInputError(f"{where}: duplicate columns {name_list(twice)}", kind="invalid-rows")
 
 
 def _cast(column: Any, kind: Any, name: str, where: str) -> Any:

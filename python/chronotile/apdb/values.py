@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import operator
 from datetime import timedelta
 from typing import Any
 
@@ -187,7 +188,7 @@ def object_id(given: Any) -> int:
     if isinstance(given, str) and given.strip().upper().startswith("ZTF"):
         return int(ztf_object_ids(pa.array(["ZTF" + given.strip()[3:].lower()]))[0])
     try:
-        return int(given)
+        return int(given) if isinstance(given, str) else operator.index(given)
     except (TypeError, ValueError):
         raise InvalidInputError(
             f"{given!r} is not an object id: give a number, or a ZTF name such as ZTF18abkdczc",
@@ -208,9 +209,11 @@ def object_ids(given: Any) -> Any:
     InvalidInputError
         Some value is not an id; or ids are floats, which do not hold all integers.
     """
-    column = _id_column([given] if isinstance(given, str | int) else given).drop_null()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return _ids_of_texts(column)
+    column = _id_column([given] if isinstance(given, str | int) else given)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if str(kind) in ("string", "large_string", "string_view"):
+        return _ids_of_texts(column.cast(pa.string()).drop_null())
+    column = column.drop_null()
     if not len(column):
         return np.empty(0, np.int64)
     if not pa.types.is_integer(column.type):
@@ -232,7 +235,7 @@ def _id_column(given: Any) -> Any:
         pass
     try:
         # A list of numbers and names: each by itself.
-        return pa.array([object_id(each) for each in given], pa.int64())
+        return pa.array([object_id(each) for each in given if each is not None], pa.int64())
     except (TypeError, OverflowError) as error:
         raise InvalidInputError(
             f"cannot read object ids: {error}: give integers of 64 bits or ZTF names", kind="invalid-request"
@@ -240,7 +243,7 @@ def _id_column(given: Any) -> Any:
 
 
 def _ids_of_texts(texts: Any) -> Any:
-    trimmed = pc.utf8_trim_whitespace(texts.cast(pa.string()))
+    trimmed = pc.utf8_trim_whitespace(texts)
     ids = np.empty(len(trimmed), np.int64)
     is_name = pc.starts_with(trimmed, "ZTF", ignore_case=True)
     ztf = is_name.to_numpy(zero_copy_only=False)
