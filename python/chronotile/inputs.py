@@ -117,15 +117,16 @@ def _pandas(frame: Any, types: Types) -> Any:
 
 def _plain_frame(frame: Any) -> Any:
     """Replace columns of types that Arrow has no equivalent for; see :func:`_plain_series`."""
-    names = list(frame.columns)
-    copied = False
-    for place, name in enumerate(names):
+    replaced = {}
+    for place, name in enumerate(frame.columns):
         series = frame.iloc[:, place]
         plain = _plain_series(series, str(name))
         if plain is not series:
-            frame = frame if copied else frame.copy(deep=False)
-            copied = True
-            frame.isetitem(place, plain)
+            replaced[place] = plain
+    if replaced:
+        frame = frame.copy(deep=False)
+    for place, plain in replaced.items():
+        frame.isetitem(place, plain)
     return frame
 
 
@@ -311,7 +312,9 @@ def _column_of_list(values: list[Any], wanted: str | None, what: str) -> _native
         return _native.column_of_list(values, wanted)
     except InvalidInputError as error:
         # The list has no name there.
-        text = str(error).replace("the list ", f"{what} ", 1)
+        text = str(error)
+        if text.startswith("the list "):
+            text = f"{what} {text.removeprefix('the list ')}"
         kind = f" of type {wanted}" if wanted and text.startswith("value ") else ""
         text = text if what in text else f"{what}{kind}: {text}"
         raise InvalidInputError(text, kind=error.kind, **error.details) from None

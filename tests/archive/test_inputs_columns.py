@@ -64,6 +64,8 @@ class Numbers(list[int]):
         (pd.Series([True, None], dtype="boolean"), pa.bool_(), [True, None]),
         (pd.Series(["a", None], dtype="object"), pa.utf8(), ["a", None]),
         (pd.Index([3, 4]), pa.int64(), [3, 4]),
+        (pd.Series([0, 0, 1], dtype="Sparse[int16]"), pa.int16(), [0, 0, 1]),
+        (pd.arrays.SparseArray([0, 0, 1], dtype="int8"), pa.int8(), [0, 0, 1]),
         (np.ma.masked_array([1, 2, 3], mask=[False, True, False]), pa.int64(), [1, None, 3]),
         (np.ma.masked_array([1, 2]), pa.int64(), [1, 2]),
         (np.ma.masked_array(["a", "b"], mask=[True, False]), pa.utf8(), [None, "b"]),
@@ -111,8 +113,29 @@ def test_what_makes_no_column_is_named() -> None:
         refused(wrong, match="invalid column 'c': .*; give an array or a list, even for one value")
     refused(np.zeros((2, 2)), match="has 2 dimensions: give one")
     refused(np.array(5), match="has 0 dimensions")
+    refused(pd.Timestamp("2026-01-31"), match="invalid column 'c': .*; give an array or a list, even for one value")
+    # Its mask is a field of its records.
+    refused(np.rec.array([(1,), (2,)], dtype=[("mask", "int8")]), match="has unsupported array type")
     refused(np.array([1j]), match="has unsupported array type complex128: convert it first")
     refused([object()], match="cannot convert .* to an Arrow array")
+
+
+def test_what_is_wrong_with_a_list_is_said_of_its_column() -> None:
+    others = "of type str, but the others are int: give values of one type"
+    refused([1, "x"], match=f"^column 'c': value 1 is 'x', {others}")
+    refused([1, "x"], match=f"^column 'c' of type int8: value 1 is 'x', {others}", wanted="int8")
+    refused([300], match="^column 'c' has a value, number 0, that Int8 cannot hold", wanted="int8")
+    refused([1.5], match="^column 'c': Float64 values do not fit Int8", wanted="int8")
+
+
+def test_text_that_is_no_number_stays_text_in_a_column_of_floats() -> None:
+    for texts in (["1", "2.5e3"], ["1", None]):
+        found = column(texts, "float64")
+        assert found.type == pa.float64()
+        assert found.to_pylist() == [None if text is None else float(text) for text in texts]
+    for texts in (["x", "1"], ["1", "x"], ["x", "y"]):
+        assert column(texts, "float64").to_pylist() == texts
+    assert column([1, 2], "float64").to_pylist() == [1.0, 2.0]
 
 
 # ---------------------------------------------------------------- Python values
@@ -272,6 +295,31 @@ def test_data_frames_without_pyarrow_have_the_same_columns(monkeypatch: pytest.M
     assert written(frame).schema.metadata is None
 
 
+def test_a_sparse_data_frame_is_read_as_it_is_and_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse = {name: pd.Series([0, 0, 1], dtype="Sparse[int16]") for name in ("a", "b")}
+    frame = pd.DataFrame({"n": [1, 2, 3], **sparse})
+    before = dict(frame.dtypes)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pyarrow", None)
+        plain = inputs.rows(frame, {})
+    for table in (written(frame), pa.table(plain)):
+        assert table["n"].to_pylist() == [1, 2, 3]
+        for name in sparse:
+            assert table[name].type == pa.int16()
+            assert table[name].to_pylist() == [0, 0, 1]
+    assert dict(frame.dtypes) == before
+
+
+def test_levels_of_an_index_are_columns_if_one_has_a_name() -> None:
+    index = [[7, 8], [9, 10]]
+    frame = pd.DataFrame({"n": [1, 2]}, index=index)
+    assert written(frame).column_names == ["n"]
+    for names, wanted in ((["a", "b"], ["a", "b"]), ([None, "b"], ["level_0", "b"])):
+        table = written(frame.rename_axis(names))
+        assert table.column_names == [*wanted, "n"]
+        assert [table[name].to_pylist() for name in wanted] == index
+
+
 def test_only_slices_of_structs_in_structs_are_copied() -> None:
     inner = pa.struct([("x", pa.int32())])
     for kind, values, nested in (
@@ -309,6 +357,7 @@ def test_schemas_from_everything_that_has_one(memory: ct.Archive) -> None:
     ):  # fmt: skip
         assert names(source) == wanted
     assert names({}) == []
+    assert names({"a": pa.array([1])}) == [("a", "int64")]
     assert names({"a": "int64", "b": ["x"]} | {"a": [1]}) == [("a", "int64"), ("b", "utf8")]
     for wrong in (5, None, "text", object()):
         with pytest.raises(

@@ -74,6 +74,11 @@ def test_trends_and_constants_have_blocks_too() -> None:
         assert (block, longrun) == (expected[0], pytest.approx(expected[1], rel=1e-9, abs=1e-12))
 
 
+def test_a_block_is_three_times_the_root_of_the_samples_at_most() -> None:
+    count = 22_500
+    assert statistics.block_length(np.arange(count))[0] == 3 * math.isqrt(count)
+
+
 def test_samples_are_ten_at_least() -> None:
     assert statistics.block_length(range(10))[0] >= 1
     with pytest.raises(InvalidInputError, match="9 samples are too few: at least 10 are required"):
@@ -202,7 +207,14 @@ def test_the_tails_of_the_bootstrap_widen_an_interval() -> None:
     assert math.log(found.low) < math.log(found.ratio) - 1.5 * error
     backwards = load.compare([made(run) for run in second], [made(run) for run in first])
     assert math.log(backwards.high) > math.log(backwards.ratio) + 1.5 * error
-    assert found == load.compare([made(run) for run in first], [made(run) for run in second], seed=0)
+
+
+def test_the_resamples_are_those_of_a_seed_zero_by_default() -> None:
+    rng = np.random.default_rng(3)
+    first, second = ([made(run) for run in rng.uniform(1, 9, (9, 40))] for _ in range(2))
+    found = load.compare(first, second)
+    assert found == load.compare(first, second, seed=0)
+    assert found != load.compare(first, second, seed=1)
 
 
 def test_an_interval_that_touches_one_is_no_difference() -> None:
