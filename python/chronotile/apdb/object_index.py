@@ -157,8 +157,9 @@ class ObjectIndex:
         old = self.dataset.retire(before=limit, dry_run=True)
         starts = [cast(float, part.start) for table in names.MAIN_TABLES for part in datasets[table].info().slices]
         first = min(starts, default=math.inf)
-        # By rounding, the entry of a row at the border of two slices may lie in the earlier one.
-        old = [part for part in old if cast(float, part.end) < first]
+        # Windows of entries are counted from MJD 0, slices from 1970: an entry lies up to half a window from its rows,
+        # and may so lie in an earlier slice.
+        old = [part for part in old if cast(float, part.end) < first - self._window_days / 2]
         return old if dry_run or not old else self.dataset.retire(unchanged=old)
 
 
