@@ -17,6 +17,7 @@ _BINARY: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd, ast.Pow: ast.Mult,
 }  # fmt: skip
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "floor": "ceil", "ceil": "floor"}
+_STATEMENT_CHARS_MAX = 240
 _WORDS_METHODS = ("__repr__", "__str__")
 _NOT_CODE = ("annotation", "returns", "decorator_list", "type_params", "type_comment")
 _COMPOUND = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.For, ast.While, ast.With, ast.Try)
@@ -40,7 +41,8 @@ class Mutant:
     lines : range
         Where it is: the lines of its statement, without those of statements inside.
     statement, change : str
-        The statement's first line, and what became what; numbered where the same is there more than once.
+        The beginning of the statement's first line, and what became what; numbered where the same is there more than
+        once.
     function : tuple of str and int, or None
         Name and first line of the outermost function around it; None if it happens when the module is imported.
     names : frozenset of str
@@ -72,7 +74,7 @@ def mutants(source: str) -> list[Mutant]:
                 return ast.fix_missing_locations(fresh)
 
             function = place.function
-            statement = ast.unparse(place.statement).partition("\n")[0]
+            statement = _shortened(_shown(place.statement))
             words = f"{_shown(place.node)} -> {_shown(changed)}"
             times[statement, words] = time = times.get((statement, words), 0) + 1
             found.append(
@@ -93,6 +95,10 @@ def _become(node: ast.AST, other: ast.AST) -> None:
     node.__class__ = other.__class__
     node.__dict__.clear()
     node.__dict__.update({**location, **other.__dict__})
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _STATEMENT_CHARS_MAX else f"{text[:_STATEMENT_CHARS_MAX]}..."
 
 
 def _shown(node: ast.AST) -> str:

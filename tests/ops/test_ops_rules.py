@@ -11,7 +11,7 @@ import pytest
 from chronotile.errors import InvalidInputError
 from chronotile_tools.ops import measures
 from chronotile_tools.ops.measures import Baseline, RuleInput
-from chronotile_tools.ops.rules import RULES, Finding, Result, check, chosen, with_limits
+from chronotile_tools.ops.rules import RULES, Finding, Result, Rule, check, chosen, with_limits
 from chronotile_tools.ops.state import (
     ClusterSettings,
     Disk,
@@ -104,6 +104,15 @@ def test_a_rule_needs_an_earlier_look_a_baseline_or_jmx_exactly_where_it_says_so
         if not rule.jmx and rule.name != "repair-failed":
             without = RuleInput(snapshot(blind, minutes=1, repairs=repaired), snapshot(blind, repairs=repaired), USUAL)
             assert values(rule, without) is True, rule.name
+
+
+def test_rules_that_do_without_jmx_read_what_clients_can() -> None:
+    without = {
+        "clock", "messages-expired", "partition-size", "probe-slow", "releases-differ", "repair-age", "repair-failed",
+        "repair-stage", "stage-pending", "tombstones",
+    }  # fmt: skip
+    assert {rule.name for rule in RULES.values() if not rule.jmx} == without
+    assert not Rule("mine", "", 1, None, "It is mine.", "Nothing.", lambda _: ()).jmx
 
 
 def values(rule: Any, look: RuleInput) -> bool:
