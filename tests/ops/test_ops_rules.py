@@ -25,6 +25,7 @@ from chronotile_tools.ops.state import (
     Snapshot,
     Table,
     TableRepair,
+    Unobserved,
 )
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -396,3 +397,49 @@ def test_a_rule_that_cannot_be_judged_or_is_not_known_is_named() -> None:
         chosen(["nonsense"])
     with pytest.raises(InvalidInputError, match="--limit heap: unknown rule; the rules are timeouts"):
         with_limits(chosen(["timeouts"]), {"heap": (1.0, 2.0)})
+
+
+def test_shares_are_exact() -> None:
+    room = changed(disks=[Disk("/a", 10**12, 2**20), Disk("/b", 10**12, 3 * 2**20)])
+    (found,) = measured("compaction-room", room)
+    assert found.value == 100 * TABLE.disk_mib / 4
+    assert found.words.endswith(" and 4 MiB are free")
+    (found,) = measured("collecting", changed(heap=Heap(500, 1_000, 9, 7_000, 5)))
+    assert found.value == 10
+    assert found.words == "6000 ms of 60 s went into collections"
+
+
+def test_rates_are_of_the_time_between_two_looks_and_never_negative() -> None:
+    more, less = changed(hints_written=6), changed(hints_written=4)
+    for seconds, minutes in ((30, 0.5), (0.5, 0.5 / 60), (0, 0.001 / 60)):
+        now, before = snapshot(more, minutes=seconds / 60), snapshot(QUIET)
+        assert RuleInput(now, before, None).minutes == pytest.approx(minutes)
+        (found,) = RULES["hints-written"].measure(RuleInput(now, before, None))
+        assert found.value == pytest.approx(1 / minutes)
+    (found,) = measured("hints-written", less)
+    assert (found.value, found.words) == (0, "0 hints written in 60 s")
+
+
+def test_a_silent_node_says_what_was_missed_of_its_own_clients() -> None:
+    gone = changed(cql=False, jmx=False)
+    missed = [
+        Unobserved(address, what, f"{what} of {address}")
+        for address in (gone.address, "10.0.0.2")
+        for what in ("cql", "jmx")
+    ]
+    now = dataclasses.replace(snapshot(gone), not_seen=missed)
+    (found,) = RULES["node-silent"].measure(RuleInput(now, None, None))
+    assert found.words == "cql of 10.0.0.1"
+
+
+def test_figures_of_a_node() -> None:
+    node = changed(pools={"A": Pool(0, 3, 0, 9), "B": Pool(0, 5, 0, 9), "C": Pool(0, 7, 0, 9)})
+    assert measures.pool_pending("A", "B")(node) == 5
+    assert measures.pool_pending("A", "B")(changed(pools={})) is None
+    assert measures.requests(lambda each: each.timeouts)(QUIET) == 10
+    assert measures.requests(lambda each: each.timeouts)(changed(requests={})) is None
+    assert measures.p99("Read")(QUIET) == LATENCY.p99_ms
+    assert measures.p99("Scan")(QUIET) is None
+    assert measures.anti_entropy(node) == 0
+    assert measures.anti_entropy(changed(pools={"AntiEntropyStage": Pool(0, 4, 0, 9)})) == 4
+    assert measures.anti_entropy(changed(pools={})) is None
