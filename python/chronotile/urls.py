@@ -36,9 +36,7 @@ def _without_secret(part: str, *, named: bool) -> str:
     words = part.split("=")
     for place, name in enumerate(words[:-1]):
         if place or not named:
-            _, begins, name = name.partition("?")
-            if not begins:
-                continue
+            name = name.partition("?")[2]
         if name.casefold().endswith(_SECRETS):
             return f"{'='.join(words[: place + 1])}=***"
     return part

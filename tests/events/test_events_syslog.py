@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
@@ -39,6 +39,7 @@ def element(name: str, values: list[tuple[str, str]]) -> str:
     return "[" + " ".join([name, *(f'{key}="{value}"' for key, value in escaped)]) + "]"
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 999), st.integers(1, 999), MOMENTS | st.none(), *[WORDS | st.none()] * 4,
        ELEMENTS | st.none(), MESSAGES | st.none(), st.booleans())  # fmt: skip
 @example(191, 1, None, "h", "a", "p", "m", None, "", False)
@@ -62,6 +63,7 @@ def test_messages_of_rfc_5424(
     }  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 999) | st.none(), MOMENTS, st.booleans(), WORDS | st.just("-"), NAMES | st.none(),
        st.text("ab1 -", max_size=4) | st.none(), st.text("abc é-\n", min_size=1, max_size=8))  # fmt: skip
 @example(191, datetime(2026, 1, 1), True, "h", "a", "1", "m")
@@ -168,6 +170,14 @@ def test_what_is_no_time_leaves_json_alone(value: Any) -> None:
     assert guessed([{"time": value}]) is None
     assert guessed([{"time": value}], format="lines") == guessing.Guess("JSON", {"format": "ndjson"})
     assert guessed([{"a": 1}], format="syslog") == guessing.Guess("JSON", {"format": "ndjson"})
+
+
+def test_the_first_time_tells_the_format() -> None:
+    text, number = "2026-01-31", NOW["epoch_ms"]
+    for first, second, fields in ((text, number, {}), (number, text, {"time_format": "epoch_ms"})):
+        found = guessed([{"time": first}, {"time": second}], format="lines")
+        assert found is not None
+        assert found.settings == {"format": "ndjson", **fields}
 
 
 def test_lists_and_deep_text_are_no_objects() -> None:

@@ -356,6 +356,65 @@ def test_unknown_columns_of_groups_are_refused_with_the_nearest(done: jobs.Jobs,
         done.group_by(**columns)
 
 
+def test_texts_of_arguments_that_are_refused(done: jobs.Jobs) -> None:
+    refusals: list[tuple[str, Any]] = [
+        ("^indexes is 5, of type int: give a list of column names",
+         lambda archive: jobs.create(archive, schema=SCHEMA, indexes=5)),
+        (r"^archive is '.*', of type str: give an open archive", lambda _: jobs.open("a.db")),  # type: ignore[arg-type]
+        ("^q is 5, of type int: give a list of numbers", lambda _: done.percentiles("run_s", 5)),  # type: ignore[arg-type]
+        ("^duration has 1 columns: give one, or a pair", lambda _: done.percentiles(["run_s"])),  # type: ignore[arg-type]
+        ("^duration has 3 columns: give one, or a pair",
+         lambda _: done.percentiles(("run_s", "run_s", "load"))),  # type: ignore[arg-type]
+    ]  # fmt: skip
+    with ct.open("memory:") as archive:
+        for words, call in refusals:
+            with pytest.raises(InvalidInputError, match=words):
+                call(archive)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [("avg", "did you mean mean? Use"), ("Average", "did you mean mean? Use"), ("std", "did you mean stddev? Use"),
+     ("maxx", "did you mean max? Use"), ("zzzzzzzz", "use")],
+)  # fmt: skip
+def test_an_unknown_aggregate_is_refused_with_the_nearest(done: jobs.Jobs, wrong: str, hint: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        done.group_by("user", aggregates={"run_s": wrong})
+    assert f"unknown aggregate {wrong!r} of 'run_s': {hint} one of sum, mean" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "argument", "words"),
+    [
+        ({"id": "number"}, "id", '^id column "number" is not in the schema'),
+        ({"time": "began"}, "time", '^time column "began" is not in the schema'),
+        ({"version": "changed"}, "version", '^version column "changed" is not in the schema'),
+        ({"id": "cell column"}, "id", '^id column "cell column" is not in the schema'),
+    ],
+)
+def test_a_column_that_jobs_lack_is_named_with_its_argument(columns: dict[str, str], argument: str, words: str) -> None:
+    with ct.open("memory:") as archive:
+        with pytest.raises(InvalidInputError, match=words) as caught:
+            jobs.create(archive, schema=SCHEMA, **columns)  # type: ignore[arg-type]
+        assert str(caught.value).endswith(f": name the column with {argument}= (--{argument})")
+        for other in ({"id": "user"}, {"window": "0d"}):
+            with pytest.raises(InvalidInputError) as caught:
+                jobs.create(archive, schema=SCHEMA, **other)  # type: ignore[arg-type]
+            assert "name the column" not in str(caught.value)
+
+
+def test_the_definition_is_read_again_with_columns_of_other_processes() -> None:
+    with ct.open("memory:") as archive:
+        made = jobs.create(archive, schema=SCHEMA)
+        archive.dataset("jobs").add_columns({"more": "int64"})
+        made.refresh()
+        assert "more" in made.dataset.column_types
+        archive.drop("jobs")
+        archive.create("jobs", schema={"id": "utf8", "t": "timestamp[us]"}, cell=ct.hash("id"), time="t", id="id")
+        with pytest.raises(ct.ChronotileError):
+            made.refresh()
+
+
 def test_percentiles_that_are_refused(done: jobs.Jobs) -> None:
     assert done.percentiles("run_s").column_names == ["count", "p50", "p90", "p99"]
     assert done.percentiles("run_s", user="nobody").to_pylist() == [{"count": 0, "p50": None, "p90": None, "p99": None}]

@@ -276,9 +276,8 @@ class Jobs:
             raise InvalidInputError(f"n={n} is out of range: use at least 1", kind="invalid-request")
         _refuse_names(arguments.name_list(columns, "columns"), ["count", "share"])
         found = self.group_by(columns, **question)
-        total = pc.sum(found["count"]).as_py() or 0
         best = found.slice(0, n)
-        share = pc.divide(pc.cast(best["count"], pa.float64()), float(max(total, 1)))
+        share = pc.divide(pc.cast(best["count"], pa.float64()), pc.cast(pc.sum(found["count"]), pa.float64()))
         return best.append_column("share", share)
 
     def histogram(
