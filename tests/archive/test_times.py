@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,12 @@ def test_datetimes_with_and_without_zone_are_the_instant_that_they_name(value: d
     # A datetime without zone is UTC, never the machine's zone.
     if value.tzinfo is None:
         assert times.moment(value.replace(tzinfo=UTC), TICKS, "the time") == wanted
+
+
+def test_an_offset_of_a_zone_counts_to_the_microsecond() -> None:
+    for offset in (timedelta(microseconds=1), timedelta(hours=-5, microseconds=7), timedelta(days=-1, seconds=1)):
+        value = datetime(2026, 1, 1, 0, 30, tzinfo=timezone(offset))
+        assert times.moment(value, TICKS, "the time") == ("utc_ns", nanoseconds(value))
 
 
 @given(st.dates())
@@ -177,10 +184,12 @@ def test_fractions_are_days_and_never_ticks(fraction: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [True, None, b"2026", object(), [1], np.bool_(True), np.timedelta64(5, "ns"), np.timedelta64(5, "s")]
-)
+    "value",
+    [True, None, b"2026", object(), [1], np.bool_(True), np.timedelta64(5, "ns"), np.timedelta64(5, "s"),
+     SimpleNamespace(jd1=1.0, jd2=2.0), SimpleNamespace(jd1=1.0, utc=3.0), SimpleNamespace(jd2=2.0, utc=3.0)],
+)  # fmt: skip
 def test_what_is_no_time_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(InvalidInputError, match="the end is"):
+    with pytest.raises(InvalidInputError, match=r"the end is .*: give a datetime, ISO 8601 text, or"):
         times.moment(value, TICKS, "the end")
     assert not times.is_whole(value)
 
@@ -300,6 +309,18 @@ def test_now_and_lengths_from_now_are_times(monkeypatch: pytest.MonkeyPatch, tex
     monkeypatch.setattr(times, "datetime", Clock)
     for axis in (TICKS, DAYS):
         assert times.moment(text, axis, "the start") == ("utc_ns", nanoseconds(instant + away))
+
+
+def test_texts_of_times_have_a_hundred_characters_at_most() -> None:
+    assert times.moment("now".ljust(100), TICKS, "the start")[0] == "utc_ns"
+    text = "2026-01-31T12:00:00"
+    noon = times.moment(text, TICKS, "the start")
+    assert times.moment(text.ljust(100), TICKS, "the start") == noon
+    with pytest.raises(InvalidInputError, match="write ISO 8601"):
+        times.moment(text.ljust(101), TICKS, "the start")
+    for length in (99, 100):
+        with pytest.raises(InvalidInputError, match="at most 9 decimal places"):
+            times.exact_text_ns(f"{text}.".ljust(length, "1"), "the start")
 
 
 def test_what_only_begins_with_now_is_no_time() -> None:
