@@ -70,6 +70,10 @@ def test_the_ring_is_covered_since_its_oldest_token(marked: list[tuple[TokenRang
 def test_a_ring_that_is_not_covered_was_never_repaired_whole() -> None:
     assert covered_since([]) is None
     assert covered_since([(TokenRange(TOKEN_MIN, 5), 10.0), (TokenRange(6, TOKEN_MAX), 10.0)]) is None
+    # Of the first and the last token that rows have, one is missing.
+    assert covered_since([(TokenRange(TOKEN_MIN + 1, TOKEN_MAX), 10.0)]) is None
+    assert covered_since([(TokenRange(TOKEN_MIN, TOKEN_MAX - 1), 10.0)]) is None
+    assert covered_since([(TokenRange(TOKEN_MIN, TOKEN_MAX), 10.0)]) == 10.0
 
 
 def test_the_oldest_range_decides_and_a_newer_repair_of_it_counts() -> None:
