@@ -192,14 +192,14 @@ def test_pixels_are_distinct_and_sorted() -> None:
 # ---------------------------------------------------------------- maintenance
 
 
-def main_tables(archive: ct.Archive, window: str = "360d") -> dict[str, ct.Dataset]:
+def main_tables(archive: ct.Archive, window: str = "360d", **more: Any) -> dict[str, ct.Dataset]:
     """Datasets of the main tables, with slices of a window."""
     made = {}
     for table in names.MAIN_TABLES:
         name = names.dataset_name(table)
         made[table] = archive.create(
             name, schema=table_of([], TABLES[name]).schema, cell=ct.sky(names.RA, names.DEC),
-            time=ct.mjd(TABLES[name], scale="tai"), window=window, slice=1,
+            time=ct.mjd(TABLES[name], scale="tai"), window=window, slice=1, **more,
         )  # fmt: skip
     return made
 
@@ -257,11 +257,30 @@ def test_an_entry_is_retired_after_its_rows_and_not_before(
         assert index.dataset.count() == count
         dropped = index.retire(datasets, 99_999.0, dry_run=False)
         assert [part.slice for part in dropped] == [part.slice for part in planned]
+        assert all(part.end < min(each.start for each in slices) - WINDOW_DAYS / 2 for part in dropped)
         left = datasets[table].read(columns=[names.OBJECT_ID]).to_arrow()[names.OBJECT_ID].to_pylist()
         assert kept(index) >= set(left)
         first, end = min((part.start, part.end) for part in slices)
         assert all(part.end >= first - WINDOW_DAYS / 2 for part in index.dataset.info().slices)
         datasets[table].retire(before=end)
+
+
+def test_older_versions_are_indexed_too(index: ObjectIndex, archive: ct.Archive) -> None:
+    datasets = main_tables(archive, id=names.OBJECT_ID, merge="latest")
+    for time in (61_000.0, 61_000.0 + WINDOW_DAYS):
+        datasets[names.OBJECT].write(table_of([(1, 10.0, 5.0, time)], names.VALID_FROM))
+    index.build(datasets, lambda done, total: None)
+    assert index.dataset.count(history=True) == 2
+
+
+def test_an_index_is_created_for_a_database_that_has_none() -> None:
+    with ct.open("memory:") as archive:
+        create_own(archive, Layout(object_index_partitions=0))
+        assert names.OBJECT_INDEX not in archive
+        index = ObjectIndex(archive, Layout(), Metadata(archive[names.METADATA]))
+        index.create()
+        index.create()
+        assert index.dataset.count() == 0
 
 
 def test_slices_that_end_after_the_limit_stay(index: ObjectIndex, archive: ct.Archive) -> None:
