@@ -63,8 +63,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "jobs.percentiles": ("jobs/test_jobs_questions.py",),
     "jobs.comparing": ("jobs/test_jobs_comparing.py",),
     "jobs.swf": ("jobs/test_jobs_swf.py",),
-    "ring": ("ops/test_ring.py",),
-    "ops.repair.segments": ("ops/test_repair.py",),
     "ops.rules": ("ops/test_ops_rules.py",),
     "ops.measures": ("ops/test_ops_rules.py",),
     "load.statistics": ("load/test_load_statistics.py", "load/test_load.py"),

@@ -326,6 +326,12 @@ def test_percentiles_of_any_groups(values: list[tuple[tuple[Any, Any], int]], q:
         assert row[f"p{q:g}"] == pytest.approx(float(np.percentile(groups[row["g"], row["h"]], q)), abs=1e-9)
 
 
+def test_a_whole_number_of_more_digits_than_a_float_has_is_rounded() -> None:
+    schema = pa.schema([("v", pa.int64())])
+    [found] = percentiles([pa.record_batch({"v": [2**53 + 1]}, schema=schema)], schema, "v", [50], []).to_pylist()
+    assert found == {"count": 1, "p50": 2.0**53}
+
+
 def test_columns_named_as_the_result_names_its_own_are_refused() -> None:
     names = ["count", "share", "start", "p50", "x_sum", "x"]
     schema = pa.schema(
