@@ -243,61 +243,6 @@ def test_integers_that_pandas_made_floats_are_kept_where_they_are_exact_and_neve
                 assert any("1 detections" in note for note in done.notes)
 
 
-@pytest.mark.parametrize("version", ["7.4", "8.0", "9.0", "10.1", "11.1"])
-def test_avro_packets_of_each_lsst_schema_become_rows(version: str, tmp_path: Path) -> None:
-    fastavro = pytest.importorskip("fastavro")
-    major = int(version.split(".", maxsplit=1)[0])
-
-    def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
-        namespace = f"lsst.v{version.replace('.', '_')}"
-        return {"type": "record", "namespace": namespace, "name": name, "fields": [
-            {"name": n, "type": t, **({"default": None} if isinstance(t, list) else {})} for n, t in fields
-        ]}  # fmt: skip
-
-    double, place = ["null", "double"], [("ra", "double"), ("dec", "double")]
-    seen = [("visit", "long"), ("detector", "int"), ("midpointMjdTai", "double"), ("band", ["null", "string"])]
-    flux = [("psfFlux", ["null", "float"]), ("psfFluxErr", ["null", "float"])]
-    source = record(
-        "diaSource", ("diaSourceId", "long"), ("diaObjectId", ["null", "long"]), ("ssObjectId", ["null", "long"]),
-        ("parentDiaSourceId", ["null", "long"]), *seen, *place, *flux,
-    )  # fmt: skip
-    forced = record("diaForcedSource", ("diaForcedSourceId", "long"), ("diaObjectId", "long"), *place, *seen, *flux)
-    since = [("validityStartMjdTai", "double")] if major >= 8 else [("radecMjdTai", double)]
-    thing = record("diaObject", ("diaObjectId", "long"), *since, *place, ("nDiaSources", ["null", "int"]))
-    own: list[tuple[str, Any]] = [("alertId" if major < 10 else "diaSourceId", "long"), ("diaSource", source)]
-    of = source["namespace"]
-    own += [("prvDiaSources", ["null", {"type": "array", "items": f"{of}.diaSource"}])]
-    own += [("prvDiaForcedSources", ["null", {"type": "array", "items": forced}]), ("diaObject", ["null", thing])]
-    solar = "ssObject" if major < 9 else "ssSource"
-    own += [(solar, ["null", record(solar, ("ssObjectId", ["null", "long"]))]), ("cutoutScience", ["null", "bytes"])]
-
-    def detection(number: int, object_id: int | None) -> dict[str, Any]:
-        return {
-            "diaSourceId": 2**60 + number, "diaObjectId": object_id, "visit": number, "detector": 4, "ra": 150.0,
-            "dec": 2.0, "midpointMjdTai": 61_000.0 + number, "band": "r", "psfFlux": 100.0, "psfFluxErr": 1.0,
-        }  # fmt: skip
-
-    thing_row = {"diaObjectId": 2**59 + 1, "ra": 150.0, "dec": 2.0, "nDiaSources": 2, "validityStartMjdTai": 61_002.5}
-    measured = {**detection(1, 2**59 + 1), "diaForcedSourceId": 9}
-    of_solar_system = {"alertId": 2, "diaSource": detection(3, None), solar: {"ssObjectId": 77}}
-    packets: list[dict[str, Any]] = [
-        {"alertId": 1, "diaSource": detection(2, 2**59 + 1), "prvDiaSources": [detection(1, 2**59 + 1)],
-         "prvDiaForcedSources": [measured], "diaObject": thing_row, "cutoutScience": b"an image"},
-        of_solar_system,
-    ]  # fmt: skip
-    packets = [{**packet, "diaSourceId": packet["diaSource"]["diaSourceId"]} for packet in packets]
-    with (tmp_path / "alerts.avro").open("wb") as file:
-        fastavro.writer(file, fastavro.parse_schema(record("alert", *own)), packets)
-    with apdb.create("memory:", relaxed()) as database:
-        done = import_alerts(database, [tmp_path / "alerts.avro"])
-        assert (done.objects, done.sources, done.forced_sources, done.detector_visits) == (1, 3, 1, 3)
-        assert set(done.left_out) - {"DiaObject.radecMjdTai"} == {solar, "cutoutScience"}
-        stored = database.objects().to_arrow().to_pylist()
-        assert [row["diaObjectId"] for row in stored] == [2**59 + 1]
-        assert stored[0]["validityStartMjdTai"] == (61_002.5 if major >= 8 else 61_002.0)
-        assert len(database.light_curve(2**59 + 1)) == 3
-
-
 def test_files_without_alerts_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("no parquet")
     (tmp_path / "text.avro").write_text("no avro")

@@ -23,6 +23,9 @@ _GZIP, _PARQUET, _AVRO, _AVRO_SINGLE = b"\x1f\x8b", b"PAR1", b"Obj\x01", b"\xc3\
 _TAR_MAGIC = slice(257, 262)
 # Packages that fastavro needs for a codec and does not install; each is an extra of it, named as the codec is.
 _CODEC_PACKAGES = {"snappy": "cramjam", "zstandard": "backports.zstd", "lz4": "lz4"}
+# Before and after the version in the name of an LSST alert schema, such as lsst.v7_1.alert.
+_LSST_NAME = ("lsst.v", ".alert")
+_LSST_MAJOR_MIN = 7
 # In a folder, files with these suffixes are skipped.
 _HIDDEN = (".", "_")
 
@@ -158,6 +161,7 @@ def _container(file: Any, head: bytes, where: str) -> Iterator[dict[str, Any]]:
         raise _other(where, _what_else(head))
     fastavro = optional.module("fastavro", "reading Avro", "alerts")
     packets = fastavro.reader(file)
+    _refuse_early(packets.writer_schema, where)
     try:
         yield from packets
     except ValueError as error:
@@ -172,6 +176,20 @@ def _container(file: Any, head: bytes, where: str) -> Iterator[dict[str, Any]]:
         if reason.startswith("Unrecognized codec"):
             raise _other(where, f"is compressed with {codec}, which cannot be read: write it with deflate") from None
         raise
+
+
+def _refuse_early(schema: Any, where: str) -> None:
+    """Refuse alerts of the LSST before schema 7, whose sources name no visit and detector."""
+    name = schema["name"] if isinstance(schema, dict) else ""
+    prefix, suffix = _LSST_NAME
+    version = name.removeprefix(prefix).removesuffix(suffix)
+    major, between, minor = version.partition("_")
+    if name == f"{prefix}{version}{suffix}" and major.isdecimal() and between and int(major) < _LSST_MAJOR_MIN:
+        raise _other(
+            where,
+            f"contains LSST alerts of schema {major}.{minor}, whose sources have no visit and detector: alerts are "
+            f"imported from schema {_LSST_MAJOR_MIN} on",
+        )
 
 
 def _what_else(head: bytes) -> str:

@@ -58,6 +58,8 @@ class Tables:
     rounded: Any = None
     forced_unit_known: bool = True
     """Whether the positions of forced sources are known to be degrees, or cannot be radians."""
+    path: Path | None = None
+    """File that the rows are from, or None if they are from several."""
 
 
 def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
@@ -79,6 +81,7 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
                 raise InvalidInputError(f"{path}: {error}", kind="invalid-rows") from error
             if tables is not None:
                 tables.no_column.update(images)
+                tables.path = path
                 yield tables
     if any(getattr(flat, attribute) is not None for attribute, _ in PARTS):
         _finish(flat, [] if flat.sources is None else [flat.sources])
@@ -320,10 +323,19 @@ def _with_ids_of_alerts(sources: Any, alerts: Any) -> Any:
     return sources
 
 
+def _with_start(objects: Any) -> Any:
+    """Convert the start of validity that objects of schema 8 have as a timestamp."""
+    place = objects.schema.get_field_index("validityStart")
+    if place < 0 or not pa.types.is_timestamp(objects.schema.field(place).type):
+        return objects
+    return objects.set_column(place, names.VALID_FROM, mjd_of_timestamps(objects["validityStart"]))
+
+
 def _lsst_objects(objects: Any, sources: Any, tables: Tables) -> Any:
     """Objects in packets; `sources` holds the triggering source of each row. Packets before schema 8 give no start of
     validity: the time of the source is used.
     """
+    objects = _with_start(objects)
     if lacking := _lacking(objects, _OBJECT_NEEDED):
         tables.notes.append(_not_imported("diaObject", lacking))
         return None
@@ -443,6 +455,15 @@ def _signs(positive: Any) -> tuple[Any, bool]:
     return np.array(signs, float), None in given
 
 
+def mjd_of_timestamps(timestamps: Any) -> Any:
+    """Convert an Arrow column of timestamps in UTC to MJD in TAI."""
+    microseconds = timestamps.cast(pa.timestamp("us", timestamps.type.tz), safe=False).cast(pa.int64())
+    missing = pc.is_null(microseconds).to_numpy()
+    whole, rest = np.divmod(pc.fill_null(microseconds, 0).to_numpy(), 86_400_000_000)
+    mjd = _tai(whole + values.MJD_OF_UNIX_EPOCH + rest / 86_400_000_000)
+    return pa.chunked_array([pa.array(mjd, mask=missing)])
+
+
 def _tai(mjd_utc: Any) -> Any:
     """Convert an array of MJD in UTC to MJD in TAI."""
     days, places = np.unique(np.floor(mjd_utc), return_inverse=True)
@@ -462,7 +483,7 @@ def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
     elif {names.OBJECT_ID, names.VISIT, names.DETECTOR} <= here:
         attribute = "forced_sources"
     elif {names.OBJECT_ID, names.RA, names.DEC} <= here:
-        attribute = "objects"
+        attribute, rows = "objects", _with_start(rows)
     else:
         raise InvalidInputError(
             f"{path}: no known alert format (packets, ZTF detections, or LSST objects, sources or forced "

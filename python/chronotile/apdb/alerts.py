@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile.apdb import names
-from chronotile.apdb.alert_files import PARTS, Tables, convert_radians, exact_ids, read_alerts
+from chronotile.apdb.alert_files import PARTS, Tables, convert_radians, exact_ids, mjd_of_timestamps, read_alerts
 from chronotile.apdb.rows import newest
+from chronotile.apdb.schema import Table
 from chronotile.apdb.survey import Apdb
 from chronotile.apdb.values import ztf_object_ids
 from chronotile.errors import InvalidInputError
@@ -67,7 +69,7 @@ def import_alerts(
 ) -> Import:
     """Import alert files: Avro packets, or Parquet files of packets or of flattened tables.
 
-    Supported packets: ZTF, and LSST from alert schema 7.1 on. Avro files may be compressed or in an archive, and a
+    Supported packets: ZTF, and LSST from alert schema 7.0 on. Avro files may be compressed or in an archive, and a
     folder stands for all files in it. Give the flattened tables of one stream (objects, sources, forced sources) in one
     call.
 
@@ -94,6 +96,7 @@ def import_alerts(
             rows = getattr(tables, attribute)
             if rows is None:
                 continue
+            rows = _with_current_names(rows, database.schema[name])
             known = [column for column in rows.schema.names if column in database.schema[name]]
             no_column.update(f"{name}.{column}" for column in rows.schema.names if column not in known)
             rows = _of_schema(rows.select(known), database, name, dropped)
@@ -102,7 +105,7 @@ def import_alerts(
                 rounded += inexact
             setattr(fitted, attribute, rows)
             seen[name].add(rows, _KEYS[name])
-        here, new = _store(database, fitted)
+        here, new = _store(database, fitted, tables.path)
         visits |= here
         stored = stored or new
         no_column |= tables.no_column
@@ -268,6 +271,22 @@ def _identified_by(sources: Any, inexact: Any, stored: Any) -> Any:
     return sources.set_column(place, sources.schema.field(place), ids)
 
 
+_CURRENT_NAMES = {"is_negative": "isNegative", "time_processed": "timeProcessedMjdTai"}
+"""Columns of LSST alerts before schema 9, with the name that the same column has since."""
+
+
+def _with_current_names(rows: Any, table: Table) -> Any:
+    """Rename columns of early LSST alerts where the schema has the current name alone; timestamps become MJD (TAI)."""
+    for early, current in _CURRENT_NAMES.items():
+        if early not in rows.schema.names or early in table or current not in table or current in rows.schema.names:
+            continue
+        column = rows[early]
+        if pa.types.is_timestamp(column.type):
+            column = mjd_of_timestamps(column)
+        rows = rows.set_column(rows.schema.get_field_index(early), current, column)
+    return rows
+
+
 def _of_schema(rows: Any, database: Apdb, name: str, dropped: Counter[str]) -> Any:
     """Cast columns to the types of the schema, so that rows of different packets compare.
 
@@ -280,16 +299,31 @@ def _of_schema(rows: Any, database: Apdb, name: str, dropped: Counter[str]) -> A
             if inexact.any():
                 dropped[f"values of {name}.{wanted.name}, rounded in the file"] += int(inexact.sum())
             rows = rows.set_column(place, wanted.name, pc.if_else(pa.array(inexact), None, ids))
+    return pa.table([_cast(rows[wanted.name], wanted, name) for wanted in fields], schema=pa.schema(fields))
+
+
+def _cast(column: Any, wanted: Any, table: str) -> Any:
+    """Cast a column to the type of the schema; a float may lose digits, but an integer may not lose bits."""
+    integers = pa.types.is_integer(column.type) and pa.types.is_integer(wanted.type)
     try:
-        return rows.cast(pa.schema(fields), safe=False)
+        return column.cast(wanted.type, safe=integers)
     except pa.ArrowInvalid as error:
         raise InvalidInputError(
-            f"{name} in the alerts does not match the schema: {error}", kind="invalid-rows"
+            f"{table}.{wanted.name} in the alerts does not match the schema: {error}", kind="invalid-rows"
         ) from None
 
 
-def _store(database: Apdb, tables: Tables) -> tuple[set[tuple[int, int]], bool]:
+def _store(database: Apdb, tables: Tables, path: Path | None) -> tuple[set[tuple[int, int]], bool]:
     """Store rows by detector-visit; return the detector-visits, and whether anything is new."""
+    try:
+        return _store_visits(database, tables)
+    except InvalidInputError as error:
+        if path is None:
+            raise
+        raise InvalidInputError(f"{path}: {error}", kind=error.kind) from None
+
+
+def _store_visits(database: Apdb, tables: Tables) -> tuple[set[tuple[int, int]], bool]:
     stored = False
     sources = None if tables.sources is None else _once(tables.sources, [names.SOURCE_ID])
     key = [names.OBJECT_ID, names.VISIT, names.DETECTOR]
