@@ -1,7 +1,8 @@
 """Each extra brings all that its part of the package needs, and where a package is missing its line for pip is told.
 
 An environment that has one extra alone is made by hiding from this one, in all processes of a command, whatever the
-extra's requirements do not bring.
+extra's requirements do not bring. The slow tests install each extra in an environment of its own instead, in the lowest
+versions that the project allows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -25,7 +27,9 @@ from support_data import SAMPLES
 
 from chronotile.optional import DISTRIBUTIONS
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TOOLS = tomllib.loads((ROOT / "tools" / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 HIDING = """
@@ -91,7 +95,14 @@ USES: dict[str, list[list[str]]] = {
     ],
     "numpy": [["-c", READ + "import numpy; ds.write({'t': numpy.array(['2026-02-01'], 'M8[us]'), 'x': [0.5]})"]],
     "pandas": [["-c", READ + "ds.write(ds.read().to_pandas())"]],
-    "polars": [["-c", READ + "assert ds.read().to_polars().height == ds.scan().collect().height"]],
+    "polars": [
+        ["-c", READ + "assert ds.read().to_polars().height == ds.scan().collect().height"],
+        ["-c", READ + "import polars as p; assert ds.scan().filter(p.col('x') > 1).select('t').collect().height == 1"],
+        [
+            "-c",
+            READ + "import polars as p; ds.scan().filter(p.col('t') < p.date(2026, 1, 2)).head().collect().item(0, 1)",
+        ],
+    ],
     "tools": [
         ["lab", "--help"],
         ["bench", "--help"],
@@ -283,6 +294,70 @@ def test_a_command_of_the_tools_says_how_to_get_them(command: str, surroundings:
 
 
 def test_the_tools_are_of_the_release_of_the_package() -> None:
-    tools = tomllib.loads((Path(__file__).parents[2] / "tools" / "pyproject.toml").read_text())["project"]
-    assert tools["version"] == metadata.version("chronotile")
-    assert f"chronotile[apdb]=={tools['version']}" in tools["dependencies"]
+    assert TOOLS["version"] == metadata.version("chronotile")
+    assert f"chronotile[apdb]=={TOOLS['version']}" in TOOLS["dependencies"]
+
+
+# ---------------------------------------------------------------- the lowest versions
+
+
+def lowest(extra: str | None) -> list[str]:
+    """What pip installs for an extra, each package in the lowest version that the project allows."""
+    found: set[str] = set()
+    waiting = [*PROJECT["dependencies"], *(EXTRAS[extra] if extra else [])]
+    while waiting:
+        one = Requirement(waiting.pop())
+        if one.name == "chronotile":
+            waiting += [text for name in one.extras for text in EXTRAS[name]]
+        elif one.name == "chronotile-tools":
+            waiting += TOOLS["dependencies"]
+        else:
+            (bound,) = one.specifier
+            assert bound.operator == ">=", one
+            found.add(f"{one.name}=={bound.version}")
+    return sorted(found)
+
+
+@functools.cache
+def oldest_python() -> str:
+    """The interpreter of the oldest Python that the package supports."""
+    version = PROJECT["requires-python"].removeprefix(">=")
+    command = [sys.executable, ROOT / "scripts" / "check_wheel.py", "--interpreter", version]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"no Python {version} was found, the oldest that the package supports")
+    return found.stdout.strip()
+
+
+def install(python: str, packages: list[str], folder: Path) -> Path:
+    """Make an environment of these packages and this project; return its interpreter."""
+    subprocess.run([python, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    inside = folder / "env" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(inside), "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, *packages], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (packages, done.stderr)
+    (site,) = (folder / "env" / "lib").glob("python*/site-packages")
+    (site / "chronotile.pth").write_text(f"{ROOT / 'python'}\n{ROOT / 'tools'}\n")
+    # The commands of the tools are found by the metadata of an installation.
+    for name in ("chronotile", "chronotile_tools"):
+        info = f"{name}-{TOOLS['version']}.dist-info"
+        shutil.copytree(str(metadata.distribution(name).locate_file(info)), site / info)
+    return inside
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", [None, *USES, "all"])
+def test_an_extra_works_in_the_lowest_versions_that_it_allows(extra: str | None, surroundings: Path) -> None:
+    inside = install(oldest_python(), lowest(extra), surroundings)
+    environment = {name: value for name, value in os.environ.items() if name != "CHRONOTILE_ARCHIVE"}
+    environment.pop("PYTHONPATH", None)
+    uses = [*BASE[:2], *USES[extra]] if extra in USES else BASE
+    if extra == "all":
+        uses = [*USES["demo"], *USES["lsst"], *USES["alerts"], *USES["events"], *USES["sync"]]
+    for arguments in uses:
+        command = arguments if arguments[0] == "-c" else ["-m", "chronotile", *arguments]
+        done = subprocess.run(
+            [inside, *command], capture_output=True, text=True, cwd=surroundings, env=environment, timeout=300,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (extra, arguments, done.stderr)

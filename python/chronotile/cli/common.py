@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,17 @@ from chronotile.terminal import bar, bytes_text
 ENVIRONMENT = "CHRONOTILE_ARCHIVE"
 
 Command = Callable[..., Any]
+
+if TYPE_CHECKING:
+    from click import ParamType as ParamType
+else:
+
+    class ParamType(click.ParamType):
+        """A type of parameters; click before 8.4 has none that takes the type of its values in brackets."""
+
+        def __class_getitem__(cls, values):
+            return cls
+
 
 _MADE: list[str] = []
 """Archive files that did not exist when the command started."""
@@ -132,7 +143,7 @@ def target(*, dataset: bool = True, optional: bool = False, rest: str | None = N
     return decorate
 
 
-class Size(click.ParamType[int]):
+class Size(ParamType[int]):
     """A number of bytes, such as 64MiB."""
 
     name = "size"

@@ -14,14 +14,14 @@ import click
 
 from chronotile import _native
 from chronotile.archive import Archive
-from chronotile.cli.common import Size, Target, target, timeout_option, with_options
+from chronotile.cli.common import ParamType, Size, Target, target, timeout_option, with_options
 from chronotile.cli.plugins import node_diagnostics
 from chronotile.errors import ArchiveNotFoundError, ChronotileError
 from chronotile.service import FrontEnds
 from chronotile.times import duration_ns
 
 
-class Duration(click.ParamType[float]):
+class Duration(ParamType[float]):
     """A duration in seconds."""
 
     name = "length"

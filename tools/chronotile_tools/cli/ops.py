@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import click
 
-from chronotile.cli.common import debug_option, json_option
+from chronotile.cli.common import ParamType, debug_option, json_option
 from chronotile.cli.plugins import LateGroup
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
 from chronotile.terminal import ProgressLine, count_text
@@ -42,7 +42,7 @@ jmx_option = click.option(
 )  # fmt: skip
 
 
-class Time(click.ParamType[datetime]):
+class Time(ParamType[datetime]):
     """A time in ISO 8601, with an offset or in UTC."""
 
     name = "time"
