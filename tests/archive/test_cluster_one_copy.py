@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyarrow")
 import pyarrow as pa
 from support_lab import keyspace_of
+from support_waiting import wait_until
 
 import chronotile as ct
 from chronotile import apdb, events, historian, jobs
@@ -123,6 +124,12 @@ READS: dict[str, Callable[[ct.Archive], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+NOT_LOWERED = (
+    "opening fails: a node says that a majority is missing, the driver then tries the nodes that are away, and a lower "
+    "level is asked for only where the last error was of missing replicas"
+)
+
+
 def alone_in_its_keyspace(cluster: lab.Cluster, keyspace: str) -> None:
     """Let the keyspace have three copies, two of them on nodes that are not there."""
     with cluster.nodes[0].connect(timeout_s=60) as connection:
@@ -135,13 +142,20 @@ def killed(cluster: lab.Cluster, keyspace: str) -> None:
     cluster.nodes[0].nodetool("repair", "-full", keyspace)
     for node in cluster.nodes[1:]:
         node.kill()
+    # Until then, it asks them for records of the catalog, which a majority must give.
+    wait_until(lambda: up_at(cluster.nodes[0]) == 1, "the node that stays to notice the loss", every_s=0.3)
+
+
+def up_at(node: lab.Node) -> int:
+    """How many nodes a node believes to be up."""
+    return sum(line.startswith("UN") for line in node.nodetool("status").splitlines())
 
 
 @pytest.mark.parametrize(
     ("nodes", "leave_one"),
     [
         ("single_node", alone_in_its_keyspace),
-        pytest.param("cluster", killed, marks=pytest.mark.slow),
+        pytest.param("cluster", killed, marks=[pytest.mark.slow, pytest.mark.xfail(reason=NOT_LOWERED, strict=True)]),
     ],
 )
 def test_one_copy_answers_every_read_at_one_as_three_did(
