@@ -204,7 +204,7 @@ impl Aggregate {
 
     /// Whether the points before the interval matter even where a value lies exactly at its start.
     pub fn looks_back_always(self) -> bool {
-        matches!(self, NumberOfTransitions | Rate)
+        self == NumberOfTransitions
     }
 }
 

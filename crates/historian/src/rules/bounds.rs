@@ -49,11 +49,10 @@ impl Around {
 
 /// The value at `time` on the line through two points.
 pub(crate) fn line(a: Point, b: Point, time: i64) -> f64 {
-    let share = (time as f64 - a.time as f64) / (b.time as f64 - a.time as f64);
     // Differences of nanoseconds lose digits as floats; the exact difference is taken where it fits.
     let share = match (time.checked_sub(a.time), b.time.checked_sub(a.time)) {
-        (Some(part), Some(whole)) if whole != 0 => part as f64 / whole as f64,
-        _ => share,
+        (Some(part), Some(whole)) => part as f64 / whole as f64,
+        _ => (time as f64 - a.time as f64) / (b.time as f64 - a.time as f64),
     };
     a.value + (b.value - a.value) * share
 }

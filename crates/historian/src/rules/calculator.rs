@@ -109,12 +109,7 @@ impl Calculator {
         }
     }
 
-    /// The results that are known by now, in the order of time.
-    pub fn take(&mut self) -> Output {
-        std::mem::take(&mut self.frame.out)
-    }
-
-    /// The results that are left once there are no more points, in the order of time.
+    /// The results, once there are no more points, in the order of time.
     pub fn finish(mut self) -> Output {
         let frame = &mut self.frame;
         match &mut self.fold {
@@ -126,13 +121,13 @@ impl Calculator {
     }
 }
 
-/// Of points that are all Good those that matter: in the range, the last two before it and the first behind it.
+/// Of points that are all Good those that matter: in the range, the last two up to its start and the first behind it.
 fn near<'a>(frame: &mut Frame, times: &'a [i64], values: &'a [f64]) -> (&'a [i64], &'a [f64]) {
     let Some(first) = times.first() else { return (times, values) };
     frame.first.get_or_insert(*first);
     let (low, high) = (frame.grid.low(), frame.grid.high());
-    let start = times.partition_point(|time| *time < low).saturating_sub(2);
-    let end = (times.partition_point(|time| *time <= high) + 1).clamp(start + 1, times.len());
+    let start = times.partition_point(|time| *time <= low).saturating_sub(2);
+    let end = (times.partition_point(|time| *time <= high) + 1).min(times.len());
     (&times[start..end], &values[start..end])
 }
 

@@ -43,12 +43,12 @@ impl InterpolatedFold {
         while row < times.len() {
             self.push(frame, good(row));
             row += 1;
-            let inside = self.next >= 1 && self.next <= frame.grid.count();
-            if !inside || frame.aggregate == Aggregate::Rate {
+            if frame.aggregate == Aggregate::Rate {
                 continue;
             }
+            // Before the range too, where the area is dropped; behind it there is no such row.
             let end = row + times[row..].partition_point(|time| *time < frame.grid.boundary(self.next));
-            if end - row < 2 {
+            if end == row {
                 continue;
             }
             if frame.aggregate != Aggregate::Interpolative {
@@ -63,18 +63,15 @@ impl InterpolatedFold {
     }
 
     pub(crate) fn segment(&mut self, frame: &mut Frame, segment: &Segment) -> bool {
-        if frame.aggregate == Aggregate::Rate || crosses(frame, self.next, segment) {
+        if crosses(frame, self.next, segment) {
             return false;
         }
         self.push(frame, segment.first_point());
-        if segment.count > 1 {
-            if frame.aggregate != Aggregate::Interpolative && self.next >= 1 && self.next <= frame.grid.count() {
-                self.area += if frame.settings.stepped { segment.area_stepped } else { segment.area_sloped };
-                self.covered += segment.last_time - segment.first_time;
-            }
-            self.around.step(segment.last_point());
-            frame.last = Some(segment.last_time);
-        }
+        // Before the range and behind it no interval takes the area.
+        self.area += if frame.settings.stepped { segment.area_stepped } else { segment.area_sloped };
+        self.covered += segment.last_time - segment.first_time;
+        self.around.step(segment.last_point());
+        frame.last = Some(segment.last_time);
         true
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::aggregate::{Aggregate, Settings};
 use super::frame::{Frame, TooManyValues, VALUES_PER_INTERVAL_MAX};
 use super::segment::Segment;
-use super::simple::{Extreme, Worst, greater, less};
+use super::simple::{Beats, Extreme, Worst};
 use super::status::{Class, Point, Status};
 
 /// Counts, averages, extremes, ends and deviations.
@@ -219,8 +219,8 @@ impl Sums {
             Work::Sum => self.sum += point.value,
             Work::Moments => self.meet_moment(point.value, true),
             Work::Extremes => {
-                Extreme::meet(&mut self.least, point, less);
-                Extreme::meet(&mut self.greatest, point, greater);
+                Extreme::meet(&mut self.least, point, f64::lt);
+                Extreme::meet(&mut self.greatest, point, f64::gt);
             }
             Work::Values => {
                 self.values.push(point.value);
@@ -287,8 +287,8 @@ impl Sums {
         self.moments = (self.moments.0 + count * away, self.moments.1 + segment.squares + count * away * away);
         self.moment_count += segment.count;
         let mut one = |least: bool, time: i64, value: f64, again: bool| {
-            let (held, beats): (_, fn(f64, f64) -> bool) =
-                if least { (&mut self.least, less) } else { (&mut self.greatest, greater) };
+            let (held, beats): (_, Beats) =
+                if least { (&mut self.least, f64::lt) } else { (&mut self.greatest, f64::gt) };
             Extreme::meet(held, Point { time, value, status: Status::GOOD }, beats);
             if let Some(held) = held.as_mut().filter(|held| held.value == value) {
                 held.again |= again;
@@ -314,14 +314,11 @@ impl Sums {
         Some(match frame.aggregate {
             Count => (None, self.good as f64, counted),
             AnnotationCount => (None, self.total as f64, calculated),
-            _ if self.total == 0 && frame.aggregate != NumberOfTransitions && frame.aggregate != Distinct => {
-                return None;
-            }
             NumberOfTransitions => (None, self.transitions as f64, counted),
             Distinct => (None, self.distinct.len() as f64, counted),
             Start => own(self.first?),
             End => own(self.last?),
-            Delta if self.good == 0 && !frame.settings.sample_results => return None,
+            Delta if self.total == 0 || self.good == 0 && !frame.settings.sample_results => return None,
             Delta => self.delta(),
             WorstQuality => {
                 let (value, status) = self.worst.result()?;
@@ -410,13 +407,26 @@ impl Sums {
         let values = &mut self.values;
         let rank = percent.clamp(0.0, 100.0) / 100.0 * (values.len() - 1) as f64;
         let (_, low, above) = values.select_nth_unstable_by(rank as usize, f64::total_cmp);
-        let low = *low;
+        let (low, part) = (*low, rank.fract());
+        if part == 0.0 {
+            return low;
+        }
         let high = above.iter().copied().fold(f64::INFINITY, f64::min);
-        let part = rank.fract();
-        if part > 0.0 && high.is_finite() { low + (high - low) * part } else { low }
+        low + (high - low) * part
     }
 }
 
 fn check(count: usize) -> Result<(), TooManyValues> {
     if count > VALUES_PER_INTERVAL_MAX { Err(TooManyValues) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_may_hold_as_many_values_as_are_kept_and_no_more() {
+        assert_eq!(check(VALUES_PER_INTERVAL_MAX), Ok(()));
+        assert_eq!(check(VALUES_PER_INTERVAL_MAX + 1), Err(TooManyValues));
+    }
 }

@@ -49,22 +49,17 @@ pub(crate) struct Extreme {
 
 impl Extreme {
     /// Lets `point` take the place of what it beats.
-    pub(crate) fn meet(held: &mut Option<Self>, point: Point, beats: fn(f64, f64) -> bool) {
+    pub(crate) fn meet(held: &mut Option<Self>, point: Point, beats: Beats) {
         match held {
             Some(held) if point.value == held.value => held.again = true,
-            Some(held) if !beats(point.value, held.value) => {}
+            Some(held) if !beats(&point.value, &held.value) => {}
             _ => *held = Some(Self { time: point.time, value: point.value, status: point.status, again: false }),
         }
     }
 }
 
-pub(crate) fn less(a: f64, b: f64) -> bool {
-    a < b
-}
-
-pub(crate) fn greater(a: f64, b: f64) -> bool {
-    a > b
-}
+/// Whether the first value takes the place of the second.
+pub(crate) type Beats = fn(&f64, &f64) -> bool;
 
 /// The worst quality met, and how many were as bad.
 #[derive(Debug, Default)]
@@ -147,13 +142,11 @@ impl SimpleFold {
         while row < times.len() {
             self.push(frame, good(row));
             row += 1;
-            if !in_bulk || !self.inside(frame) {
+            if !in_bulk {
                 continue;
             }
+            // Before the range too, where the sums are dropped; behind it there is no such row.
             let end = row + times[row..].partition_point(|time| *time < frame.grid.boundary(self.next));
-            if end == row {
-                continue;
-            }
             if matches!(frame.aggregate, TimeAverage2 | Total2) {
                 self.sums.area += area(&times[row - 1..end], &values[row - 1..end], frame.settings.stepped);
             }
@@ -175,23 +168,19 @@ impl SimpleFold {
             return false;
         }
         self.push(frame, segment.first_point());
-        if segment.count > 1 {
-            if self.inside(frame) {
-                self.sums.area += if frame.settings.stepped { segment.area_stepped } else { segment.area_sloped };
-                self.good_time(segment.last_time - segment.first_time);
-                self.sums.worst.meet(Status::GOOD);
-                self.meet_extremes(segment);
-            }
-            self.before = Some(segment.last_point());
-            frame.last = Some(segment.last_time);
-        }
+        // Before the range and behind it no interval takes the sums.
+        self.sums.area += if frame.settings.stepped { segment.area_stepped } else { segment.area_sloped };
+        self.good_time(segment.last_time - segment.first_time);
+        self.meet_extremes(segment);
+        self.before = Some(segment.last_point());
+        frame.last = Some(segment.last_time);
         true
     }
 
     fn meet_extremes(&mut self, segment: &Segment) {
         let mut one = |least: bool, time: i64, value: f64, again: bool| {
-            let (held, beats): (_, fn(f64, f64) -> bool) =
-                if least { (&mut self.sums.least, less) } else { (&mut self.sums.greatest, greater) };
+            let (held, beats): (_, Beats) =
+                if least { (&mut self.sums.least, f64::lt) } else { (&mut self.sums.greatest, f64::gt) };
             // The first point was met already.
             let seen_first = time == segment.first_time;
             if !seen_first {
@@ -276,8 +265,8 @@ impl SimpleFold {
     fn meet(&mut self, frame: &Frame, point: Point) {
         self.sums.worst.meet(point.status);
         if self.extremes && point.class(frame.settings.treat_uncertain_as_bad).usable() {
-            Extreme::meet(&mut self.sums.least, point, less);
-            Extreme::meet(&mut self.sums.greatest, point, greater);
+            Extreme::meet(&mut self.sums.least, point, f64::lt);
+            Extreme::meet(&mut self.sums.greatest, point, f64::gt);
         }
     }
 
@@ -322,9 +311,9 @@ impl SimpleFold {
         // Backwards, an interval starts at its later bound.
         let (first, last) = if frame.grid.backward() { (end, self.start) } else { (self.start, end) };
         Some(match frame.aggregate {
-            TimeAverage2 if sums.covered > 0 => (None, sums.area / seconds(sums.covered), timed),
-            Total2 if sums.covered > 0 => (None, sums.area, timed),
-            TimeAverage2 | Total2 => return None,
+            TimeAverage2 | Total2 if sums.covered == 0 => return None,
+            TimeAverage2 => (None, sums.area / seconds(sums.covered), timed),
+            Total2 => (None, sums.area, timed),
             DurationInStateZero => (None, milliseconds(sums.zero), timed),
             DurationInStateNonZero => (None, milliseconds(sums.non_zero), timed),
             DurationGood => (None, milliseconds(sums.good), calculated),

@@ -53,11 +53,6 @@ impl Status {
     pub fn with(self, bits: u32) -> Self {
         if bits == 0 { self } else { Self(self.0 | Self::INFO_DATA_VALUE | bits) }
     }
-
-    /// Another severity and sub-code with the same information bits.
-    pub fn recoded(self, code: Self) -> Self {
-        Self(code.code().0 | (self.0 & !Self::CODE_MASK))
-    }
 }
 
 /// One value of a series.
