@@ -1,77 +1,19 @@
 //! Properties of the rules: how a series is cut changes nothing, segments stand for their points, and every aggregate agrees
-//! with a reference that does it the plain way, on lists.
+//! with a sum over every nanosecond.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
-use chronotile_historian::rules::{Aggregate, Calculator, Grid, Output, Segment, Settings, Status};
+use chronotile_historian::rules::{Aggregate, Calculator, Grid, Segment, Settings, Status};
 use proptest::prelude::*;
 
-type Row = (i64, f64, u32);
+mod support;
 
-fn compute(aggregate: Aggregate, settings: Settings, grid: Grid, pieces: &[&[Row]]) -> Output {
-    let mut calculator = Calculator::new(aggregate, settings, grid);
-    for piece in pieces {
-        let times: Vec<i64> = piece.iter().map(|row| row.0).collect();
-        let values: Vec<f64> = piece.iter().map(|row| row.1).collect();
-        let statuses: Vec<u32> = piece.iter().map(|row| row.2).collect();
-        let good = statuses.iter().all(|status| *status == 0);
-        calculator.push(&times, &values, (!good).then_some(&statuses[..])).unwrap();
-    }
-    calculator.finish()
-}
-
-fn assert_same(a: &Output, b: &Output, what: &str) {
-    assert_eq!(a.times, b.times, "{what}");
-    for (index, (x, y)) in a.values.iter().zip(&b.values).enumerate() {
-        let close = (x - y).abs() <= 1e-9 * (1.0 + x.abs().max(y.abs()));
-        assert!(close || x.is_nan() && y.is_nan(), "{what} at {index}: {x} and {y}");
-        assert_eq!(a.statuses[index], b.statuses[index], "{what} at {index}, value {x}");
-    }
-}
-
-fn series(bad: bool) -> impl Strategy<Value = Vec<Row>> {
-    let status = if bad {
-        prop_oneof![6 => Just(0), 1 => Just(Status::UNCERTAIN.0), 1 => Just(Status::BAD.0)].boxed()
-    } else {
-        Just(0).boxed()
-    };
-    let step = prop_oneof![3 => 1..20i64, 1 => 20..200i64];
-    prop::collection::vec((step, -3..4i32, status), 0..60).prop_map(|steps| {
-        let mut time = 0;
-        steps
-            .into_iter()
-            .map(|(step, value, status)| {
-                time += step;
-                let bad = Status(status).is_bad();
-                (time, if bad { f64::NAN } else { f64::from(value) }, status)
-            })
-            .collect()
-    })
-}
-
-fn settings() -> impl Strategy<Value = Settings> {
-    let percent = prop_oneof![Just(100.0), Just(50.0), Just(0.0)];
-    (any::<bool>(), any::<bool>(), any::<bool>(), percent.clone(), percent, 0.0..100.0).prop_map(
-        |(stepped, treat_uncertain_as_bad, sloped_extrapolation, percent_good, percent_bad, percent)| Settings {
-            stepped,
-            treat_uncertain_as_bad,
-            sloped_extrapolation,
-            percent_good,
-            percent_bad,
-            percent,
-            sample_results: false,
-        },
-    )
-}
-
-fn grids() -> impl Strategy<Value = Grid> {
-    (-50..400i64, -50..400i64, 1..150i64)
-        .prop_filter_map("an empty range", |(start, end, width)| Grid::new(start, end, width).ok())
-}
+use support::{Row, assert_same, compute, good_series, grids, is_good, series, settings};
 
 proptest! {
     #[test]
     fn how_a_series_is_cut_changes_nothing(
-        rows in series(true), settings in settings(), grid in grids(), cuts in prop::collection::vec(0..60usize, 0..5)
+        rows in prop_oneof![series(), good_series()], settings in settings(), grid in grids(),
+        cuts in prop::collection::vec(0..60usize, 0..5)
     ) {
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(rows.len())).collect();
         cuts.extend([0, rows.len()]);
@@ -87,13 +29,12 @@ proptest! {
     }
 
     #[test]
-    fn points_that_lie_too_far_away_change_nothing(rows in series(true), settings in settings(), grid in grids()) {
-        let good = |row: &Row| Status(row.2).is_good();
+    fn points_that_lie_too_far_away_change_nothing(rows in series(), settings in settings(), grid in grids()) {
         for aggregate in Aggregate::ALL {
             let whole = compute(aggregate, settings, grid, &[&rows]);
             // What a reader of stored points gives: back to the last Good points but one, on to the next Good one.
-            let before: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].0 < grid.low() && good(&rows[*i])).collect();
-            let behind = (0..rows.len()).find(|i| rows[*i].0 > grid.high() && good(&rows[*i]));
+            let before: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].0 < grid.low() && is_good(&rows[*i])).collect();
+            let behind = (0..rows.len()).find(|i| rows[*i].0 > grid.high() && is_good(&rows[*i]));
             let start = before.len().checked_sub(2).map_or(0, |i| before[i]);
             let end = behind.map_or(rows.len(), |i| i + 1);
             assert_same(&whole, &compute(aggregate, settings, grid, &[&rows[start..end]]), &aggregate.name());
@@ -101,15 +42,25 @@ proptest! {
     }
 
     #[test]
-    fn a_segment_stands_for_its_points(rows in series(false), settings in settings(), grid in grids(), size in 1..12usize) {
-        for aggregate in Aggregate::ALL.into_iter().filter(|aggregate| aggregate.takes_segments(&settings)) {
+    fn a_segment_stands_for_its_points(
+        rows in good_series(), settings in settings(), grid in grids(), size in 1..12usize
+    ) {
+        for aggregate in Aggregate::ALL {
             let whole = compute(aggregate, settings, grid, &[&rows]);
             let mut calculator = Calculator::new(aggregate, settings, grid);
             for piece in rows.chunks(size) {
                 let times: Vec<i64> = piece.iter().map(|row| row.0).collect();
                 let values: Vec<f64> = piece.iter().map(|row| row.1).collect();
                 let segment = Segment::of(&times, &values, None).unwrap();
-                if !calculator.push_segment(&segment) {
+                let taken = calculator.push_segment(&segment);
+                let (first, last) = (times[0], times[times.len() - 1]);
+                let boundaries = || (0..=grid.count()).map(|index| grid.boundary(index));
+                // Backwards, aggregates differ in where a point at a boundary belongs.
+                if !grid.backward() || boundaries().all(|boundary| boundary != first && boundary != last) {
+                    let crosses = boundaries().any(|boundary| first < boundary && boundary <= last);
+                    prop_assert_eq!(taken, aggregate.takes_segments(&settings) && !crosses, "{:?}", aggregate);
+                }
+                if !taken {
                     calculator.push(&times, &values, None).unwrap();
                 }
             }
@@ -118,41 +69,81 @@ proptest! {
     }
 
     #[test]
-    fn aggregates_of_values_agree_with_plain_lists(rows in series(true), mut settings in settings(), grid in grids()) {
-        (settings.percent_good, settings.percent_bad) = (0.0, 100.0);
-        for index in 0..grid.count() {
-            let (start, end) = (grid.boundary(index), grid.boundary(index + 1));
-            let inside = |time: i64| if grid.backward() { start < time && time <= end } else { start <= time && time < end };
-            let values: Vec<f64> =
-                rows.iter().filter(|row| inside(row.0) && row.2 == 0).map(|row| row.1).collect();
-            if values.is_empty() {
-                continue;
+    fn what_follows_once_all_is_known_changes_nothing(rows in series(), settings in settings(), grid in grids()) {
+        for aggregate in Aggregate::ALL {
+            let mut calculator = Calculator::new(aggregate, settings, grid);
+            let mut known = 0;
+            while known < rows.len() && !calculator.done() {
+                let (time, value, status) = rows[known];
+                calculator.push(&[time], &[value], Some(&[status])).unwrap();
+                known += 1;
+                let behind = time > grid.high() && is_good(&rows[known - 1]);
+                prop_assert!(calculator.done() == behind || time >= grid.high(), "{:?} at {}", aggregate, time);
+                prop_assert!(calculator.done() || !behind, "{:?} at {}", aggregate, time);
             }
-            let count = values.len() as f64;
-            let mean = values.iter().sum::<f64>() / count;
-            let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-            let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-            let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sample = if values.len() == 1 { 0.0 } else { squares / (count - 1.0) };
-            for (aggregate, expected) in [
-                (Aggregate::Average, mean),
-                (Aggregate::Count, count),
-                (Aggregate::Minimum, least),
-                (Aggregate::MaximumActualTime, greatest),
-                (Aggregate::Range, greatest - least),
-                (Aggregate::VarianceSample, sample),
-                (Aggregate::StandardDeviationSample, sample.sqrt()),
-                (Aggregate::StandardDeviationPopulation, (squares / count).sqrt()),
-            ] {
-                let output = compute(aggregate, settings, grid, &[&rows]);
-                let found = output.values[index];
-                prop_assert!((found - expected).abs() < 1e-9, "{aggregate:?} at {index}: {found}, expected {expected}");
+            assert_same(&compute(aggregate, settings, grid, &[&rows]), &calculator.finish(), &aggregate.name());
+        }
+    }
+
+    #[test]
+    fn a_value_at_the_start_hides_those_before_it(
+        rows in series(), value in -3..4i32, mut settings in settings(), grid in grids()
+    ) {
+        // A slope needs the value before.
+        settings.sloped_extrapolation = false;
+        let start = (grid.low(), f64::from(value), 0);
+        let from_start: Vec<Row> =
+            [start].into_iter().chain(rows.iter().copied().filter(|row| row.0 > grid.low())).collect();
+        let all: Vec<Row> =
+            rows.iter().copied().filter(|row| row.0 < grid.low()).chain(from_start.iter().copied()).collect();
+        for aggregate in Aggregate::ALL.into_iter().filter(|aggregate| !aggregate.looks_back_always()) {
+            let whole = compute(aggregate, settings, grid, &[&all]);
+            assert_same(&whole, &compute(aggregate, settings, grid, &[&from_start]), &aggregate.name());
+        }
+    }
+
+    #[test]
+    fn aggregates_that_need_no_number_ignore_values(rows in series(), settings in settings(), grid in grids()) {
+        let zeros: Vec<Row> = rows.iter().map(|row| (row.0, if row.1.is_nan() { row.1 } else { 0.0 }, row.2)).collect();
+        for aggregate in Aggregate::ALL.into_iter().filter(|aggregate| aggregate.needs_no_number()) {
+            let whole = compute(aggregate, settings, grid, &[&rows]);
+            assert_same(&whole, &compute(aggregate, settings, grid, &[&zeros]), &aggregate.name());
+        }
+    }
+
+    #[test]
+    fn a_good_status_without_a_value_is_bad(rows in series(), settings in settings(), grid in grids()) {
+        use Aggregate::{End, Start, WorstQuality, WorstQuality2};
+        let without_value = |row: &Row| row.1.is_nan() && row.2 == 0;
+        let bad: Vec<Row> =
+            rows.iter().map(|row| if without_value(row) { (row.0, row.1, Status::BAD.0) } else { *row }).collect();
+        // The others show the status that was stored.
+        let shown = [Start, End, WorstQuality, WorstQuality2];
+        for aggregate in Aggregate::ALL.into_iter().filter(|aggregate| !shown.contains(aggregate)) {
+            let expected = compute(aggregate, settings, grid, &[&bad]);
+            assert_same(&expected, &compute(aggregate, settings, grid, &[&rows]), &aggregate.name());
+            let single: Vec<&[Row]> = rows.chunks(1).collect();
+            assert_same(&expected, &compute(aggregate, settings, grid, &single), &aggregate.name());
+        }
+    }
+
+    #[test]
+    fn an_offset_changes_no_deviation(rows in good_series(), sample_results: bool, grid in grids()) {
+        use Aggregate::{StandardDeviationPopulation, StandardDeviationSample, VariancePopulation, VarianceSample};
+        let settings = Settings { sample_results, ..Settings::default() };
+        let far: Vec<Row> = rows.iter().map(|row| (row.0, row.1 + 1e9, row.2)).collect();
+        for aggregate in [StandardDeviationPopulation, StandardDeviationSample, VariancePopulation, VarianceSample] {
+            let expected = compute(aggregate, settings, grid, &[&rows]).values;
+            let found = compute(aggregate, settings, grid, &[&far]).values;
+            for (x, y) in expected.iter().zip(&found) {
+                // Values between points are rounded, more so far from zero.
+                prop_assert!((x - y).abs() < 1e-2 || x.is_nan() && y.is_nan(), "{:?}: {} and {}", aggregate, x, y);
             }
         }
     }
 
     #[test]
-    fn areas_agree_with_a_sum_over_every_nanosecond(rows in series(false), stepped: bool, grid in grids()) {
+    fn areas_agree_with_a_sum_over_every_nanosecond(rows in good_series(), stepped: bool, grid in grids()) {
         let settings = Settings { stepped, ..Settings::default() };
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
         let value = |time: f64| {
@@ -189,10 +180,10 @@ proptest! {
 
 proptest! {
     #[test]
-    fn durations_agree_with_a_count_of_nanoseconds(rows in series(true), treat_uncertain_as_bad: bool, grid in grids()) {
+    fn durations_agree_with_a_count_of_nanoseconds(rows in series(), treat_uncertain_as_bad: bool, grid in grids()) {
         let settings = Settings { stepped: true, treat_uncertain_as_bad, percent_bad: 100.0, ..Settings::default() };
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Ok(()) };
-        let usable = |row: &Row| row.2 == 0 || row.2 == Status::UNCERTAIN.0 && !treat_uncertain_as_bad;
+        let usable = |row: &Row| is_good(row) || row.2 == Status::UNCERTAIN.0 && !treat_uncertain_as_bad;
         for index in 0..grid.count() {
             let (start, end) = (grid.boundary(index), grid.boundary(index + 1));
             if end <= first.0 || start > last.0 {
@@ -202,7 +193,7 @@ proptest! {
             let count = |fits: &dyn Fn(Option<Row>) -> bool| {
                 (start..end).filter(|time| fits(before(*time))).count() as f64 * 1e-6
             };
-            let good = |row: Option<Row>| row.is_some_and(|row| row.2 == 0);
+            let good = |row: Option<Row>| row.is_some_and(|row| is_good(&row));
             let bad = count(&|row| !row.is_some_and(|row| usable(&row)));
             for (aggregate, expected) in [
                 (Aggregate::DurationBad, bad),
@@ -343,4 +334,127 @@ fn percents_of_quality_that_overlap_are_refused() {
     assert!(percents(0.0, 80.0).unwrap_err().to_string().contains("overlap"));
     assert!(percents(101.0, 100.0).unwrap_err().to_string().contains("101"));
     assert!(percents(f64::NAN, 100.0).is_err());
+}
+
+#[test]
+fn aggregates_that_need_numbers_tell_values_apart() {
+    let grid = Grid::new(0, 40, 0).unwrap();
+    let rows = |values: [f64; 4]| -> Vec<Row> { values.into_iter().zip(0..).map(|(v, t)| (t * 10, v, 0)).collect() };
+    let (one, other) = (rows([1.0, 2.0, 4.0, 9.0]), rows([0.0, 0.0, 0.0, 0.0]));
+    for aggregate in Aggregate::ALL {
+        let values =
+            |rows: &[Row]| compute(aggregate, Settings::default(), grid, &[rows, &[(50, rows[3].1, 0)]]).values;
+        assert_eq!(values(&one) == values(&other), aggregate.needs_no_number(), "{aggregate:?}");
+    }
+}
+
+#[test]
+fn the_value_before_the_start_matters_to_transitions_alone() {
+    let grid = Grid::new(0, 40, 0).unwrap();
+    let rows = [(-10, 7.0, 0), (0, 1.0, 0), (10, 2.0, 0), (50, 3.0, 0)];
+    let same = |aggregate, settings| {
+        compute(aggregate, settings, grid, &[&rows]) == compute(aggregate, settings, grid, &[&rows[1..]])
+    };
+    let samples = Settings { sample_results: true, ..Settings::default() };
+    for aggregate in Aggregate::ALL {
+        assert_eq!(!same(aggregate, samples), aggregate.looks_back_always(), "{aggregate:?}");
+    }
+}
+
+#[test]
+fn segments_stand_for_points_where_their_statistics_suffice() {
+    use Aggregate::*;
+    let needs_points = [Percentile, Distinct, Rate, DurationInStateZero, DurationInStateNonZero];
+    let departs =
+        [StandardDeviationSample, StandardDeviationPopulation, VarianceSample, VariancePopulation, AnnotationCount];
+    let text = Settings::default();
+    let samples = Settings { sample_results: true, ..text };
+    for aggregate in Aggregate::ALL {
+        let suffices = !needs_points.contains(&aggregate);
+        assert_eq!(aggregate.takes_segments(&text), suffices, "{aggregate:?}");
+        assert_eq!(aggregate.takes_segments(&samples), suffices && !departs.contains(&aggregate), "{aggregate:?}");
+        assert!(!aggregate.takes_segments(&Settings { sloped_extrapolation: true, ..text }), "{aggregate:?}");
+    }
+}
+
+#[test]
+fn only_good_points_make_a_segment() {
+    assert_eq!(Segment::of(&[], &[], None), None);
+    assert_eq!(Segment::of(&[1, 2], &[1.0, 2.0], Some(&[0, Status::UNCERTAIN.0])), None);
+    for value in [f64::NAN, f64::INFINITY] {
+        assert_eq!(Segment::of(&[1, 2], &[1.0, value], Some(&[0, 0])), None);
+    }
+    assert!(Segment::of(&[1, 2], &[1.0, 2.0], Some(&[0, 0])).is_some());
+}
+
+#[test]
+fn squares_of_a_segment_are_exact_far_from_zero() {
+    let values: Vec<f64> = (0..10).map(|row| 1e12 + f64::from(row % 3) * 0.125).collect();
+    let away: Vec<f64> = values.iter().map(|value| value - 1e12).collect();
+    let mean = away.iter().sum::<f64>() / 10.0;
+    let squares: f64 = away.iter().map(|value| (value - mean).powi(2)).sum();
+    let times: Vec<i64> = (0..10).collect();
+    let found = Segment::of(&times, &values, None).unwrap().squares;
+    assert!((found - squares).abs() < 1e-6, "{found}, expected {squares}");
+}
+
+#[test]
+fn annotations_of_one_time_count_each() {
+    let grid = Grid::new(0, 20, 10).unwrap();
+    let rows = [(0, 1.0, 0), (0, 1.0, 0), (5, 1.0, 0), (5, 1.0, 0), (10, 1.0, 0), (10, 1.0, 0), (20, 1.0, 0)];
+    assert_eq!(compute(Aggregate::AnnotationCount, Settings::default(), grid, &[&rows]).values, [4.0, 2.0]);
+}
+
+#[test]
+fn lines_between_the_greatest_numbers_stay_finite_at_their_ends() {
+    let grid = Grid::new(0, 2 * S, S).unwrap();
+    let rows = [(0, 1e308, 0), (S, -1e308, 0), (2 * S, 1e308, 0)];
+    let single: Vec<&[Row]> = rows.chunks(1).collect();
+    for aggregate in [Aggregate::TimeAverage, Aggregate::TimeAverage2] {
+        assert_eq!(compute(aggregate, Settings::default(), grid, &single).values, [0.0, 0.0], "{aggregate:?}");
+    }
+}
+
+#[test]
+fn a_bounding_extreme_at_the_far_end_is_stamped_inside_of_its_interval() {
+    let ms = S / 1000;
+    let rows = [(0, 0.0, 0), (30 * S, 30.0, 0)];
+    for (start, end, least, greatest) in [(10 * S, 20 * S, 10 * S, 20 * S - ms), (20 * S, 10 * S, 10 * S + ms, 20 * S)]
+    {
+        let grid = Grid::new(start, end, 0).unwrap();
+        for (aggregate, time) in [(Aggregate::MinimumActualTime2, least), (Aggregate::MaximumActualTime2, greatest)] {
+            let output = compute(aggregate, Settings::default(), grid, &[&rows]);
+            assert_eq!(output.times, [time], "{aggregate:?} from {start} to {end}");
+        }
+    }
+}
+
+#[test]
+fn no_value_within_an_interval_has_no_difference() {
+    let grid = Grid::new(0, 30, 10).unwrap();
+    let rows = [(0, 1.0, 0), (5, 3.0, 0), (25, 4.0, 0), (26, 8.0, 0), (40, 8.0, 0)];
+    for sample_results in [false, true] {
+        let settings = Settings { sample_results, ..Settings::default() };
+        let output = compute(Aggregate::Delta, settings, grid, &[&rows]);
+        assert_eq!((output.values[0], output.values[2]), (2.0, 4.0));
+        assert_eq!(Status(output.statuses[1]), Status::BAD_NO_DATA);
+    }
+}
+
+#[test]
+fn an_average_over_nothing_but_bad_values_has_no_data() {
+    let grid = Grid::new(0, 10, 0).unwrap();
+    let settings = Settings { percent_good: 0.0, ..Settings::default() };
+    let rows = [(0, f64::NAN, Status::BAD.0), (20, 1.0, 0)];
+    for aggregate in [Aggregate::TimeAverage2, Aggregate::Total2] {
+        assert_eq!(of(aggregate, settings, grid, &rows).1, Status::BAD_NO_DATA, "{aggregate:?}");
+    }
+}
+
+#[test]
+fn bits_are_added_once() {
+    let calculated = Status::GOOD.with(Status::CALCULATED);
+    assert_eq!(calculated.with(Status::CALCULATED), calculated);
+    assert_eq!(calculated.with(Status::PARTIAL), Status::GOOD.with(Status::PARTIAL | Status::CALCULATED));
+    assert_eq!((calculated.with(0), calculated.code()), (calculated, Status::GOOD));
 }

@@ -85,9 +85,9 @@ impl Frame {
     /// The Partial bit says that the data begin or end inside the interval; by the samples, end inside the last one.
     pub(crate) fn emit(&mut self, index: usize, time: Option<i64>, value: f64, status: Status, ended: bool) {
         let (start, end) = (self.grid.boundary(index), self.grid.boundary(index + 1));
-        let begins_inside = self.first.is_some_and(|first| start < first && first < end);
+        let begins_inside = self.first.is_some_and(|first| start < first && first < end + self.shift);
         let may_end = ended && (index + 1 == self.grid.count() || !self.settings.sample_results);
-        let ends_inside = may_end && self.last.is_some_and(|last| start <= last && last < end);
+        let ends_inside = may_end && self.last.is_some_and(|last| start + self.shift <= last && last < end);
         let partial = (begins_inside || ends_inside) && self.aggregate != Aggregate::Interpolative;
         let status = status.with(if partial { Status::PARTIAL } else { 0 });
         self.out.push(time.unwrap_or_else(|| self.grid.stamp(index)), value, status);
