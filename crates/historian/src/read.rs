@@ -300,9 +300,9 @@ impl Feed<'_> {
         self.behind(high, sink).await
     }
 
-    /// Whether a usable point lies at the start.
+    /// Whether a usable point lies at the start, so that none before it matters. A slope begins at the point before.
     fn begins_at(&self, points: &Points, low: i64) -> bool {
-        points.times()[0] == low && usable(&self.settings, points, 0)
+        !self.settings.sloped_extrapolation && points.times()[0] == low && usable(&self.settings, points, 0)
     }
 
     /// The points before `low` that can matter, newest piece first: back to the last usable one, with sloped extrapolation
