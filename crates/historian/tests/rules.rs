@@ -458,3 +458,27 @@ fn bits_are_added_once() {
     assert_eq!(calculated.with(Status::PARTIAL), Status::GOOD.with(Status::PARTIAL | Status::CALCULATED));
     assert_eq!((calculated.with(0), calculated.code()), (calculated, Status::GOOD));
 }
+
+#[test]
+fn a_backward_interval_behind_the_last_value_has_no_data() {
+    let grid = Grid::new(30, 0, 10).unwrap();
+    let output = compute(Aggregate::Count, Settings::default(), grid, &[&[(5, 1.0, 0), (10, 1.0, 0)]]);
+    let partial = Status::GOOD.with(Status::CALCULATED | Status::PARTIAL);
+    assert_eq!(output.statuses, [partial, Status::BAD_NO_DATA, Status::BAD_NO_DATA].map(|status| status.0));
+    assert_eq!(output.values[0], 2.0);
+}
+
+#[test]
+fn a_segment_lies_in_the_interval_that_holds_its_ends() {
+    let grid = Grid::new(20, 0, 10).unwrap();
+    // Backwards, the values of an interval include those at its later end; what lies between points begins there.
+    for (first, last, of_values, between) in
+        [(3, 9, true, true), (3, 10, true, false), (3, 11, false, false), (10, 15, false, true), (11, 20, true, false)]
+    {
+        let segment = Segment::of(&[first, last], &[1.0, 2.0], None).unwrap();
+        for (aggregate, taken) in [(Aggregate::Count, of_values), (Aggregate::TimeAverage2, between)] {
+            let mut calculator = Calculator::new(aggregate, Settings::default(), grid);
+            assert_eq!(calculator.push_segment(&segment), taken, "{aggregate:?} {first} {last}");
+        }
+    }
+}
