@@ -323,3 +323,13 @@ fn a_line_may_be_longer_than_a_count_of_nanoseconds() {
     }
     assert_eq!(values.finish().values, [2.0, 3.0, 4.0]);
 }
+
+#[test]
+fn a_line_is_exact_to_the_nanosecond_in_our_time() {
+    let now = 1_790_000_000_000_000_001;
+    let mut values = At::new(vec![now + 1, now + 3], Settings::default());
+    for (time, value) in [(now, 0.0), (now + 4, 4.0)] {
+        values.push(Point { time, value, status: Status::GOOD });
+    }
+    assert_eq!(values.finish().values, [1.0, 3.0]);
+}
