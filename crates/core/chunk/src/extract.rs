@@ -120,7 +120,7 @@ fn walk(
         Slots::All(rows) => rows,
         Slots::Pick(rows) => rows.len(),
     };
-    let bitmap = (has_nulls && count > 0).then_some(bitmap.as_slice());
+    let bitmap = has_nulls.then_some(bitmap.as_slice());
     let mut send = |values| sink.node(NodeData { rows, present: count, bitmap, values });
     match &node.kind {
         Kind::Bool => {
@@ -158,9 +158,7 @@ fn walk(
 /// The rows of a struct's children: those of the struct, masked where it is null.
 fn child_slots(slots: Slots, chosen: Slots, bitmap: Option<&[u8]>, rows: usize) -> Option<Vec<u32>> {
     let Slots::Pick(present) = chosen else { return None };
-    let Some(bitmap) = bitmap else {
-        return Some(if present.is_empty() { vec![MASKED; rows] } else { present.to_vec() });
-    };
+    let Some(bitmap) = bitmap else { return Some(present.to_vec()) };
     let row = |at: usize| match slots {
         Slots::All(_) => at as u32,
         Slots::Pick(rows) => rows[at],
