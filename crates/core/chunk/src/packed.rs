@@ -176,7 +176,7 @@ fn pco_decompress_into<T: PcoNumber + ArrowNativeType>(bytes: &[u8], out: &mut [
 #[allow(clippy::unwrap_used)] // a test may unwrap
 mod tests {
     use super::*;
-    use pco::DeltaSpec;
+    use pco::{DeltaSpec, ModeSpec};
 
     /// Noise that comes again and again, which pco tells best by how far back it stood.
     fn repeated() -> Vec<u64> {
@@ -184,18 +184,42 @@ mod tests {
         noise.cycle().take(4_000).collect()
     }
 
+    fn by_pco(values: &[u64], config: &ChunkConfig) -> Vec<u8> {
+        let file = FileCompressor::default();
+        let mut chunk = file.chunk_compressor(values, config).unwrap();
+        let out = chunk.write_meta(file.write_header(Vec::new()).unwrap()).unwrap();
+        chunk.write_page(0, out).unwrap()
+    }
+
+    fn damage_of(bytes: &[u8], count: usize) -> String {
+        pco_decompress(bytes, Number::U64, count, &mut MutableBuffer::new(0)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn another_number_of_values_than_announced_is_refused() {
+        let mut bytes = by_pco(&repeated(), &ChunkConfig::default().with_delta_spec(DeltaSpec::NoOp));
+        pco_decompress(&bytes, Number::U64, 4_000, &mut MutableBuffer::new(0)).unwrap();
+        for count in [3_900, 4_100] {
+            assert!(pco_decompress(&bytes, Number::U64, count, &mut MutableBuffer::new(0)).is_err());
+        }
+        bytes.push(0);
+        assert!(damage_of(&bytes, 4_000).contains("another number of values"));
+    }
+
+    #[test]
+    fn dictionaries_of_pco_are_not_read() {
+        let values = repeated();
+        let bytes = by_pco(&values, &ChunkConfig::default().with_mode_spec(ModeSpec::TryDict));
+        let damage = damage_of(&bytes, values.len());
+        assert!(damage.contains("dictionary"), "{damage}");
+    }
+
     #[test]
     fn lookback_is_neither_written_nor_read() {
         let values = repeated();
         let config = ChunkConfig::default().with_delta_spec(DeltaSpec::TryLookback);
-        let file = FileCompressor::default();
-        let mut chunk = file.chunk_compressor(&values, &config).unwrap();
-        assert!(matches!(chunk.meta().delta_encoding, DeltaEncoding::Lookback { .. }));
-        let out = chunk.write_meta(file.write_header(Vec::new()).unwrap()).unwrap();
-        let bytes = chunk.write_page(0, out).unwrap();
-        let mut out = MutableBuffer::new(0);
-        let damage = pco_decompress(&bytes, Number::U64, values.len(), &mut out).unwrap_err();
-        assert!(damage.to_string().contains("lookback"), "{damage}");
+        let damage = damage_of(&by_pco(&values, &config), values.len());
+        assert!(damage.contains("lookback"), "{damage}");
 
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         if let Some(packed) = pco_compress(&bytes, Number::U64, PCO_LEVEL) {
