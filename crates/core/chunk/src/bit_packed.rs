@@ -187,7 +187,6 @@ pub(crate) struct BitPacked<'a> {
     base: u64,
     bits: usize,
     rotated: bool,
-    count: usize,
     packed: &'a [u8],
     exceptions: Vec<(usize, &'a [u8])>,
 }
@@ -220,7 +219,7 @@ impl<'a> BitPacked<'a> {
         }
         let mut wide = [0; 8];
         wide[..base.len()].copy_from_slice(base);
-        Ok(Self { base: u64::from_le_bytes(wide), bits, rotated, count, packed, exceptions: found })
+        Ok(Self { base: u64::from_le_bytes(wide), bits, rotated, packed, exceptions: found })
     }
 
     /// Fills `room` with all values, `width` bytes each.
@@ -240,7 +239,7 @@ impl<'a> BitPacked<'a> {
 
     fn fill_by<const WIDTH: usize>(&self, room: &mut [[u8; WIDTH]], value_of: impl Fn(u64) -> [u8; WIDTH]) {
         // Eight values take as many bytes as one takes bits.
-        let eights = (self.packed.len().saturating_sub(WORD) / self.bits).min(self.count / 8);
+        let eights = self.packed.len().saturating_sub(WORD) / self.bits;
         let (whole, rest) = room.split_at_mut(8 * eights);
         for (eight, values) in whole.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             let bytes = &self.packed[eight * self.bits..][..self.bits + WORD];
@@ -374,6 +373,21 @@ mod tests {
         assert!(!is_noise(&doubles(&mut noise(300).map(|x| f64::from(x as f32))), Number::F64));
         let few: Vec<f64> = noise(10).collect();
         assert!(!is_noise(&doubles(&mut (0..300).map(|i| few[i * 7 % 10])), Number::F64));
+        // Eight bits at the end that are zero are a unit; seven are none, nor are eight that are equal.
+        let with_end = |bits: u32, end: u64| {
+            let values: Vec<f64> =
+                noise(300).map(|x| f64::from_bits((1.0 + x).to_bits() >> bits << bits | end)).collect();
+            is_noise(&doubles(&mut values.into_iter()), Number::F64)
+        };
+        assert_eq!((with_end(8, 0), with_end(7, 0), with_end(8, 1)), (false, true, true));
+        // Neighbours that are close are half of the values, and one fewer.
+        let close = |count: usize| {
+            let mut values: Vec<f64> =
+                noise(300).enumerate().map(|(i, x)| (i / 2 % 2) as f64 + 1.2 + x / 100.0).collect();
+            values[299] += count as f64;
+            is_noise(&doubles(&mut values.into_iter()), Number::F64)
+        };
+        assert_eq!((close(0), close(1)), (false, true));
         let whole: Vec<u8> = noise(300).flat_map(|x| ((x * 1e9) as u64 * 1_000).to_le_bytes()).collect();
         assert!(!is_noise(&whole, Number::U64));
     }
@@ -397,7 +411,8 @@ mod tests {
         for width in [0, 1, IN_BITS, IN_BITS | 32, IN_BITS | 57, ROTATED | 20] {
             let mut bad = good.clone();
             bad[4] = width;
-            assert!(read(&bad, Number::F32, 100).is_err(), "{width:#x}");
+            let error = read(&bad, Number::F32, 100).err().unwrap();
+            assert!(error.to_string().contains("unknown width"), "{width:#x}: {error}");
         }
         assert!(read(&good, Number::I32, 100).is_err(), "integers are not rotated");
         for (place, count) in [([100, 0].as_slice(), 1u8), ([99, 0, 0, 0, 0, 0, 9, 9, 9, 9].as_slice(), 2)] {

@@ -355,6 +355,40 @@ mod tests {
     }
 
     #[test]
+    fn decimals_with_nearly_as_many_digits_as_floats_are_left_alone() {
+        // Between 18 and 22 lie 2^21 float32, 400,000 of five digits and 4,000 of three.
+        let values = |power: i32| (0..500).map(move |i| (18 * power + i * 7_919 % (4 * power)) as f32 / power as f32);
+        assert!(Decimals::of(&bytes_of_singles(&values(100_000).collect::<Vec<_>>()), Number::F32).is_none());
+        assert!(Decimals::of(&bytes_of_singles(&values(1_000).collect::<Vec<_>>()), Number::F32).is_some());
+    }
+
+    #[test]
+    fn whole_numbers_are_wide_from_half_of_what_int32_holds() {
+        for (around, wide) in [(1_000_000_000, false), (1_500_000_000, true)] {
+            let values: Vec<f64> = (0..500).map(|i| f64::from(around + i * 37 % 501)).collect();
+            assert_eq!(Decimals::of(&bytes_of(&values), Number::F64).unwrap().scale.wide, wide);
+        }
+        // One that the sample does not show is an exception from the greatest int32 on.
+        for (odd, exceptions) in [(f64::from(i32::MAX), vec![101]), (f64::from(i32::MAX) - 1.0, vec![])] {
+            let mut values: Vec<f64> = (0..500).map(|i| f64::from(i * 37 % 501)).collect();
+            values[101] = odd;
+            let found = Decimals::of(&bytes_of(&values), Number::F64).unwrap();
+            assert_eq!(found.exceptions, exceptions);
+            assert_eq!(again(&found, &bytes_of(&values), Number::F64), bytes_of(&values));
+        }
+    }
+
+    #[test]
+    fn a_sample_with_too_many_exceptions_is_enough() {
+        // Each hundredth value is in the sample, which has 64: four may be exceptions.
+        for (count, is_decimal) in [(4, true), (5, false)] {
+            let mut values: Vec<f64> = (0..6_400).map(|i| f64::from(i * 37 % 501) / 10.0).collect();
+            (0..count).for_each(|i| values[i * 700] = f64::NAN);
+            assert_eq!(Decimals::of(&bytes_of(&values), Number::F64).is_some(), is_decimal);
+        }
+    }
+
+    #[test]
     fn a_scale_that_a_column_cannot_have_is_refused() {
         for byte in 0..=255u8 {
             let (of_f64, of_f32) = (Scale::from_byte(byte, Number::F64), Scale::from_byte(byte, Number::F32));

@@ -184,6 +184,20 @@ mod tests {
         noise.cycle().take(4_000).collect()
     }
 
+    #[test]
+    fn bytes_are_compressed_where_that_saves_more_than_one_in_sixteen() {
+        let noise: Vec<u8> = repeated().iter().flat_map(|value| value.to_le_bytes()[..5].to_vec()).take(900).collect();
+        let mut equal = 0;
+        for zeros in 0..200 {
+            let bytes = [noise.as_slice(), &vec![0; zeros]].concat();
+            let packed = lz4_flex::block::compress(&bytes);
+            equal += usize::from(packed.len() + bytes.len() / 16 == bytes.len());
+            let is_worth = packed.len() + bytes.len() / 16 < bytes.len();
+            assert_eq!(compress(&bytes, Compression::Lz4).is_some(), is_worth, "{zeros} zeros");
+        }
+        assert!(equal > 0, "no case lies on the bound");
+    }
+
     fn by_pco(values: &[u64], config: &ChunkConfig) -> Vec<u8> {
         let file = FileCompressor::default();
         let mut chunk = file.chunk_compressor(values, config).unwrap();

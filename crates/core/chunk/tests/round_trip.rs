@@ -286,6 +286,18 @@ fn null_empty_and_nan_stay_apart() {
 }
 
 #[test]
+fn decimals_and_sequences_of_many_chunks_stand_in_a_line() {
+    let batches = [400, 30, 700].map(|rows| decimal_batch(&mut Rng(rows), rows as usize));
+    let layout = Layout::new(batches[0].schema()).unwrap();
+    let mut set = Columns::new(&layout, &(0..batches[0].num_columns()).collect::<Vec<_>>(), &Defaults::none());
+    for batch in &batches {
+        let chunk = write_as(BodyLayout::Columnar, &layout, batch);
+        set.append(&Head::parse(&chunk.head, &BINDING).unwrap(), &chunk.body, batch.num_columns()).unwrap();
+    }
+    assert_eq!(set.finish(), arrow_select::concat::concat_batches(layout.schema(), &batches).unwrap());
+}
+
+#[test]
 fn extremes_are_kept_without_nulls_and_nans() {
     let mut values: Vec<Option<f64>> = (0..1000).map(|i| Some(f64::from(i) * 0.37 - 5.0)).collect();
     values[10] = None;

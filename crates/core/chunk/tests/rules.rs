@@ -209,6 +209,16 @@ fn lists_of_which_few_are_picked_hold_no_more_than_a_chunk_may() {
 }
 
 #[test]
+fn a_text_that_stands_for_all_is_picked_whatever_their_number() {
+    let layout = one_column(DataType::Utf8, true);
+    let body = [&[1, 65], "t".repeat(65).as_bytes()].concat();
+    let head = head_for(BodyLayout::Small, 1 << 20, &body);
+    let mut set = Columns::new(&layout, &[0], &Defaults::none());
+    set.append_rows(&Body::open(&head, &body).unwrap(), 1, &[7]).unwrap();
+    assert_eq!(set.finish().column(0).as_ref(), &StringArray::from(vec!["t".repeat(65)]));
+}
+
+#[test]
 fn long_texts_are_passed_over() {
     let lens = [3usize, 200, 0, 131];
     let first: ArrayRef = Arc::new(StringArray::from_iter_values(lens.map(|len| "t".repeat(len))));
@@ -397,13 +407,13 @@ fn extremes_of_every_type_of_number_come_back() {
 }
 
 #[test]
-fn equal_ordinals_and_origins_come_back() {
+fn ordinals_and_origins_come_back_in_every_shape() {
     let layout = one_column(DataType::Int8, true);
-    for rows in [2, 90, 300] {
+    for rows in [5, 90, 300] {
         let column: ArrayRef = Arc::new(arrow_array::Int8Array::from(vec![1; rows]));
         let batch = RecordBatch::try_new(layout.schema().clone(), vec![column]).unwrap();
-        for ordinal in [0, -9] {
-            let numbers = vec![ordinal; rows];
+        for (ordinal, step) in [(0, 0), (-9, 0), (7, 100)] {
+            let numbers: Vec<i64> = (0..rows as i64).map(|row| ordinal + row * row * step).collect();
             let indexes = vec![u32::from(ordinal != 0); rows];
             let given = ChunkRows {
                 batch: &batch,

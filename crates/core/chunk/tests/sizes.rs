@@ -109,6 +109,10 @@ const INTEGERS: &[Column] = &[
     ("int64_noise_57", &[48, 300], |rng, rows| i64s((0..rows).map(|_| noise(rng, 57) as i64))),
     ("int64_noise_64", &[48, 300], |rng, rows| i64s((0..rows).map(|_| rng.next() as i64))),
     ("int64_few", &[48, 300], |rng, rows| i64s((0..rows).map(|_| [3, 70_000, i64::MAX, 5][rng.below(4)]))),
+    ("int64_half_distinct", &[48, 300], |rng, rows| {
+        let values: Vec<i64> = (0..rows.div_ceil(2)).map(|_| noise(rng, 20) as i64).collect();
+        i64s((0..rows).map(|row| values[row / 2]))
+    }),
     ("int64_outliers_200", &[100, 1_000, 5_000], |rng, rows| with_outliers(rng, rows, 200)),
     ("int64_outliers_60", &[100, 1_000, 5_000], |rng, rows| with_outliers(rng, rows, 60)),
     ("int64_outliers_24", &[100, 1_000, 5_000], |rng, rows| with_outliers(rng, rows, 24)),
@@ -184,6 +188,21 @@ const FLOATS: &[Column] = &[
         f64s((0..rows).map(|row| if row % 50 == 3 { f64::NAN } else { 18.0 + rng.unit() }))
     }),
     ("float64_of_float32", &[48, 300], |rng, rows| f64s((0..rows).map(|_| f64::from(rng.unit() as f32)))),
+    ("float64_of_float32_signed", &[48, 300], |rng, rows| f64s((0..rows).map(|_| f64::from(rng.unit() as f32 - 0.5)))),
+    ("float64_off_by_one_ulp", &[300, 2_000], |rng, rows| {
+        let levels: Vec<i64> = walk(rng, rows, 3, 1).collect();
+        f64s(levels.iter().enumerate().map(|(row, level)| {
+            let value = *level as f64 / 100.0;
+            if row % 20 == 7 { value.next_up() } else { value }
+        }))
+    }),
+    ("float64_seldom_off_by_one_ulp", &[300, 2_000], |rng, rows| {
+        let levels: Vec<i64> = (0..rows).map(|_| noise(rng, 12) as i64).collect();
+        f64s(levels.iter().enumerate().map(|(row, level)| {
+            let value = *level as f64 / 100.0;
+            if row % 260 == 7 { value.next_up() } else { value }
+        }))
+    }),
     ("float64_of_float32_decimals", &[48, 300], |rng, rows| {
         f64s(walk(rng, rows, 5, 2).map(|level| f64::from(level as f32 / 100.0)))
     }),
@@ -262,6 +281,28 @@ const OTHERS: &[Column] = &[
 const SWEEPS: &[Column] = &[
     ("int64_noise_5", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 5) as i64))),
     ("int64_noise_8", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 8) as i64))),
+    ("int64_noise_3", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 3) as i64))),
+    ("int64_noise_7", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 7) as i64))),
+    ("int64_noise_10", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 10) as i64))),
+    ("int64_noise_13", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 13) as i64))),
+    ("int64_noise_21", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 21) as i64))),
+    ("int64_noise_27", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 27) as i64))),
+    ("int64_noise_39", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 39) as i64))),
+    ("int32_noise_6", &[130], |rng, rows| {
+        Arc::new(Int32Array::from_iter_values((0..rows).map(|_| noise(rng, 6) as i32)))
+    }),
+    ("int32_noise_7", &[130], |rng, rows| {
+        Arc::new(Int32Array::from_iter_values((0..rows).map(|_| noise(rng, 7) as i32)))
+    }),
+    ("int32_noise_14", &[130], |rng, rows| {
+        Arc::new(Int32Array::from_iter_values((0..rows).map(|_| noise(rng, 14) as i32)))
+    }),
+    ("int32_noise_23", &[130], |rng, rows| {
+        Arc::new(Int32Array::from_iter_values((0..rows).map(|_| noise(rng, 23) as i32)))
+    }),
+    ("int32_noise_29", &[130], |rng, rows| {
+        Arc::new(Int32Array::from_iter_values((0..rows).map(|_| noise(rng, 29) as i32)))
+    }),
     ("int64_noise_15", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 15) as i64))),
     ("int64_noise_30", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 30) as i64))),
     ("int64_noise_60", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 60) as i64))),
