@@ -196,6 +196,8 @@ mod tests {
             "10h70m",
             "10h20m60s",
             "10h20s",
+            "10d20s10s",
+            "10d20m10m",
             "10m20h",
             "1:2:3:4",
             "10.5h20m",
@@ -215,6 +217,14 @@ mod tests {
             &"1".repeat(65),
         ] {
             assert!(parse_angle(text, AngleKind::Other).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_exponent_without_digits_is_no_part_of_the_number() {
+        for text in ["1e", "1E+", "1e-"] {
+            let error = parse_angle(text, AngleKind::Other).unwrap_err().to_string();
+            assert!(error.contains("its unit is none of"), "{text}: {error}");
         }
     }
 

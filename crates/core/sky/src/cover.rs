@@ -426,6 +426,38 @@ mod tests {
     use crate::Scheme;
 
     #[test]
+    fn the_smallest_gaps_are_closed_first() {
+        let ranges = |parts: &[(u64, u64)]| -> Vec<PixelRange> {
+            parts.iter().map(|&(first, last)| PixelRange { first, last }).collect()
+        };
+        let given = ranges(&[(10, 10), (21, 22), (40, 1_000), (1_012, 1_100), (1_115, 1_115)]);
+        assert_eq!(close_gaps(given.clone(), 5), given);
+        assert_eq!(close_gaps(given.clone(), 4), ranges(&[(10, 22), (40, 1_000), (1_012, 1_100), (1_115, 1_115)]));
+        assert_eq!(close_gaps(given.clone(), 3), ranges(&[(10, 22), (40, 1_100), (1_115, 1_115)]));
+        assert_eq!(close_gaps(given.clone(), 2), ranges(&[(10, 22), (40, 1_115)]));
+        assert_eq!(close_gaps(given, 1), ranges(&[(10, 1_115)]));
+    }
+
+    #[test]
+    fn an_edge_reaches_beyond_its_corners() {
+        // The middle triangle of an octant: its edge between two corners at 45 degrees reaches 54.7 in the middle.
+        for sign in [1.0, -1.0] {
+            let p = Pixelization::new(Scheme::Htm, 1).expect("level");
+            let middle = p.index(45.0, sign * 53.0).expect("position");
+            let (south, north) = if sign > 0.0 { (53.8, 54.2) } else { (-54.2, -53.8) };
+            let ranges = Region::lonlat_box(44.0, 46.0, south, north).expect("box").cover(&p).expect("cover");
+            assert_eq!(ranges, vec![PixelRange { first: middle, last: middle }]);
+            let children = Node::roots(Scheme::Htm).flat_map(|root| (0..4).map(move |k| root.child(k)));
+            let outline =
+                children.filter(|node| node.index == middle).map(|node| node.outline()).next().expect("pixel");
+            let (low, high) = z_range(&outline);
+            let (near, far) = ((0.5f64).sqrt(), (2.0f64 / 3.0).sqrt());
+            let (least, most) = if sign > 0.0 { (0.0, far) } else { (-far, 0.0) };
+            assert!((low - least).abs() < 1e-12 && (high - most).abs() < 1e-12 && far > near, "{low} {high}");
+        }
+    }
+
+    #[test]
     fn a_cover_of_too_many_ranges_is_refused() {
         let region = Region::circle(10.0, 20.0, 60.0).expect("circle");
         for scheme in Scheme::ALL {

@@ -136,6 +136,21 @@ mod tests {
     use super::*;
     use crate::cover::distance;
 
+    #[test]
+    fn rings_are_counted_from_the_nearer_pole() {
+        for level in [0, 2, 5] {
+            let last = (1u32 << level) - 1;
+            let nside = f64::from(last + 1);
+            for (face, at_start, at_end) in
+                [(1, 2.0 * nside - 1.0, 1.0), (6, nside, nside), (9, 1.0, 2.0 * nside - 1.0)]
+            {
+                assert_eq!(pole_ring(face, 0, 0, level), at_start);
+                assert_eq!(pole_ring(face, last, last, level), at_end);
+            }
+            assert_eq!((pole_ring(0, last, 0, level), pole_ring(8, 0, last, level)), (nside, nside));
+        }
+    }
+
     /// The largest bulge of a pixel, times nside and ring.
     fn bulge(face: usize, x: u32, y: u32, level: u32) -> f64 {
         const STEPS: u32 = 32;

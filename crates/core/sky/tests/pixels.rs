@@ -172,3 +172,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_range_holds_its_ends_and_what_is_between() {
+    let range = PixelRange { first: 5, last: 9 };
+    assert!(range.contains(5) && range.contains(7) && range.contains(9));
+    assert!(!range.contains(4) && !range.contains(10));
+    assert_eq!(range.len(), 5);
+}
+
+#[test]
+fn pixels_of_the_deepest_level_have_no_children_and_those_of_the_first_no_parent() {
+    for scheme in Scheme::ALL {
+        let deepest = pixelization(scheme, scheme.level_max());
+        let PixelRange { first, last } = deepest.index_range();
+        assert_eq!((deepest.children(first), deepest.children(last)), (Ok(None), Ok(None)));
+        let above = pixelization(scheme, scheme.level_max() - 1).index_range();
+        let above = pixelization(scheme, scheme.level_max() - 1).children(above.first);
+        assert_eq!(above, Ok(Some(PixelRange { first, last: first + 3 })));
+        let top = pixelization(scheme, 0);
+        assert_eq!(top.parent(top.index_range().last), Ok(None));
+    }
+}

@@ -314,6 +314,38 @@ fn covers_are_tight_for_survey_sizes() {
     }
 }
 
+/// Pixels in covers of boxes, by scheme: two of a few pixels, across a pole and a meridian, flat, high and wide ones. More is
+/// as right and takes longer to read.
+#[test]
+fn covers_of_boxes_have_no_more_pixels_than_they_had() {
+    let boxes = [
+        (10.0, 12.0, 20.0, 23.0),
+        (40.0, 50.0, 30.0, 40.0),
+        (350.0, 371.0, -7.0, 11.0),
+        (80.0, 100.0, 70.0, 82.0),
+        (130.0, 170.0, 60.0, 61.0),
+        (200.0, 290.0, -75.0, -40.0),
+        (10.0, 300.0, -31.0, -28.0),
+        (100.0, 280.0, 84.0, 90.0),
+        (0.0, 360.0, -90.0, -80.0),
+        (301.0, 302.0, -60.0, 60.0),
+    ];
+    let found = Scheme::ALL.map(|scheme| {
+        let counts = boxes.map(|(west, east, south, north)| {
+            let cover = |level: u32| lonlat_box(west, east, south, north).cover(&pixelization(scheme, level));
+            [2, 4, 6].map(|level| pixel_count(&cover(level).expect("cover"))).iter().sum::<u64>()
+        });
+        (scheme, counts)
+    });
+    let known = [
+        (Scheme::Mq3c, [12, 84, 248, 58, 41, 1194, 842, 59, 220, 232]),
+        (Scheme::Q3c, [9, 155, 162, 38, 38, 1235, 868, 39, 136, 172]),
+        (Scheme::Htm, [14, 61, 439, 106, 52, 1508, 1054, 100, 384, 276]),
+        (Scheme::Healpix, [21, 151, 558, 114, 75, 2312, 1441, 121, 472, 376]),
+    ];
+    assert_eq!(found, known);
+}
+
 #[test]
 fn covers_are_sorted_and_have_gaps() {
     for scheme in Scheme::ALL {
@@ -569,6 +601,16 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_reach_of_45_degrees_is_the_last_that_is_not_the_whole_sky() {
+    for scheme in Scheme::ALL {
+        let p = pixelization(scheme, 4);
+        let around = |reach: f64| circle(30.0, 20.0, 1.0).cover_around(&p, reach, 10_000);
+        assert!(pixel_count(&around(45.0)) < p.index_range().len() / 3);
+        assert_eq!(around(45.0f64.next_up()), vec![p.index_range()]);
     }
 }
 
