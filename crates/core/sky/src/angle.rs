@@ -221,6 +221,14 @@ mod tests {
     }
 
     #[test]
+    fn minutes_and_seconds_alone_are_refused_with_what_to_write() {
+        for text in ["20m", "30s", "5'"] {
+            let error = parse_angle(text, AngleKind::Other).unwrap_err().to_string();
+            assert!(error.contains("write arcmin or arcsec"), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn an_exponent_without_digits_is_no_part_of_the_number() {
         for text in ["1e", "1E+", "1e-"] {
             let error = parse_angle(text, AngleKind::Other).unwrap_err().to_string();
