@@ -29,13 +29,15 @@ impl Attempts {
         !self.only_reads && self.doubtful.load(Ordering::Acquire) > 0
     }
 
+    /// What a node said of replicas, where the request then ended with `last`, which says less.
+    pub(crate) fn of_replicas(&self, last: &CqlError) -> Option<CqlError> {
+        let reported = self.of_replicas.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        reported.filter(|_| last.passes() && !last.names_replicas())
+    }
+
     /// The error to tell for a request that ended with `last`.
     pub(crate) fn conclude(&self, last: CqlError) -> CqlError {
-        let reported = self.of_replicas.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let error = match reported {
-            Some(reported) if last.passes() && !last.names_replicas() => reported,
-            _ => last,
-        };
+        let error = self.of_replicas(&last).unwrap_or(last);
         if self.may_have_applied() && error.applied() == Applied::No {
             return CqlError::InDoubt { last: Box::new(error) };
         }
@@ -115,9 +117,11 @@ mod tests {
     fn what_a_node_said_of_replicas_is_told_rather_than_that_another_was_not_reached() {
         let attempts = Attempts::at("SELECT");
         attempt(&attempts, Some(UNAVAILABLE));
+        // Asked for before the request ends: a lower level may have enough replicas.
+        assert!(matches!(attempts.of_replicas(&refused()), Some(CqlError::Unavailable { required: 2, alive: 1, .. })));
         assert!(matches!(attempts.conclude(refused()), CqlError::Unavailable { required: 2, alive: 1, .. }));
         let denied = CqlError::Denied { reason: String::new() };
-        attempt(&attempts, Some(UNAVAILABLE));
+        assert!(attempts.of_replicas(&denied).is_none());
         assert!(matches!(attempts.conclude(denied), CqlError::Denied { .. }));
     }
 }

@@ -188,7 +188,8 @@ impl Session {
                 Ok(found) => return Ok(found),
                 Err(error) => CqlError::from(error),
             };
-            let Some(lowered) = call.lowered(&failed) else { return Err(failed) };
+            let reported = attempts.of_replicas(&failed);
+            let Some(lowered) = call.lowered(reported.as_ref().unwrap_or(&failed)) else { return Err(failed) };
             Ok(self.inner.execute_unpaged(&with_call(&statement, &lowered), &values).await?)
         };
         self.repeat(call, repeatable, &attempts, send).await
@@ -227,7 +228,8 @@ impl Session {
                 Ok(found) => return Ok(found),
                 Err(error) => CqlError::from(error),
             };
-            let Some(lowered) = call.lowered(&failed) else { return Err(failed) };
+            let reported = attempts.of_replicas(&failed);
+            let Some(lowered) = call.lowered(reported.as_ref().unwrap_or(&failed)) else { return Err(failed) };
             let statement = with_call(&statement, &lowered);
             Ok(self.inner.execute_single_page(&statement, &values, from.clone()).await?)
         };
