@@ -302,7 +302,7 @@ proptest! {
         let mut values = At::new(times.clone(), settings);
         for row in &rows {
             values.push(Point { time: row.0, value: row.1, status: Status(row.2) });
-            let known = rows.iter().filter(|other| other.0 <= row.0 && usable(other, &settings)).next_back();
+            let known = rows.iter().rfind(|other| other.0 <= row.0 && usable(other, &settings));
             let last = times.last();
             prop_assert_eq!(values.done(), last.is_none_or(|last| known.is_some_and(|known| known.0 >= *last)));
         }

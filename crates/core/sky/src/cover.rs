@@ -438,6 +438,28 @@ mod tests {
         assert_eq!(close_gaps(given, 1), ranges(&[(10, 1_115)]));
     }
 
+    proptest::proptest! {
+        #[test]
+        fn the_support_of_a_box_is_that_of_its_farthest_point(
+            (west, width) in (0.0..360.0f64, 0.1..359.9f64),
+            (south, height) in (-90.0..89.9f64, 0.001..1.0f64),
+            (ra, dec) in (0.0..360.0f64, -90.0..90.0f64),
+        ) {
+            const STEPS: u32 = 60;
+            let north = south + (90.0 - south) * height;
+            let zone = Zone::new(Lon::Between { west, east: (west + width) % 360.0 }, south, north);
+            let n = Vec3::from_degrees(ra, dec);
+            let at = |first: f64, length: f64, step: u32| first + length * f64::from(step) / f64::from(STEPS);
+            let points = (0..=STEPS).flat_map(|i| (0..=STEPS).map(move |j| (i, j)));
+            let farthest = points
+                .map(|(i, j)| n.dot(Vec3::from_degrees(at(west, width, i), at(south, north - south, j))))
+                .fold(f64::MIN, f64::max);
+            let support = zone.support(n);
+            // A sample lies within 3.2 degrees of the farthest point.
+            proptest::prop_assert!(farthest - 1e-12 <= support && support <= farthest + 0.002, "{farthest} {support}");
+        }
+    }
+
     #[test]
     fn an_edge_reaches_beyond_its_corners() {
         // The middle triangle of an octant: its edge between two corners at 45 degrees reaches 54.7 in the middle.
