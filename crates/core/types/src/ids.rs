@@ -119,7 +119,7 @@ impl ChunkId {
 
     /// Whether the chunk is as one write left it.
     pub fn is_written(self) -> bool {
-        self.0 & Self::REWRITTEN == 0
+        self.0 & (Self::OLDER | Self::PARTED | Self::REWRITTEN) == 0
     }
 
     /// Whether older versions of its records were parted from the rows of the chunk, at some time.
@@ -270,6 +270,9 @@ mod tests {
 
         #[test]
         fn ids_tell_of_versions_and_those_of_older_ones_come_last(a: u128, b: u128) {
+            for bit in [ChunkId::OLDER, ChunkId::PARTED, ChunkId::REWRITTEN] {
+                prop_assert!(!ChunkId(ChunkId::of_write(a).0 | bit).is_written());
+            }
             let kinds = [ChunkId::of_write(b), ChunkId::of_any(b), ChunkId::of_newest(b), ChunkId::of_older(a)];
             prop_assert_eq!(kinds.map(ChunkId::is_written), [true, false, false, false]);
             prop_assert_eq!(kinds.map(ChunkId::is_parted), [false, false, true, false]);
