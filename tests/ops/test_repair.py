@@ -208,7 +208,8 @@ def test_few_large_partitions_are_estimated_at_their_true_size(uneven: lab.Clust
         for node in uneven.nodes if flushed else ():
             node.nodetool("flush", "wide")
         (known,) = reading.estimates(AccessNodes(ops.for_lab(uneven.name)), ["wide.tiles"])["wide.tiles"]
-        assert partitions <= known.partitions <= partitions + 1, flushed
+        # Nodes count partitions by a sketch.
+        assert abs(known.partitions - partitions) <= 1, flushed
         assert 0.95 < known.bytes / (partitions * chunks * size) < 1.1, flushed
 
 
