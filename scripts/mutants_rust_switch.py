@@ -104,7 +104,9 @@ def with_switches(source: str, mutants: Iterable[Mutant]) -> tuple[str, set[int]
         at.setdefault((mutant.line, mutant.column), []).append(mutant)
     raw = source.encode()
     switches = _Switches(raw, at)
-    text = switches.of(tree_sitter.Parser(_LANGUAGE).parse(raw).root_node)
+    root = tree_sitter.Parser(_LANGUAGE).parse(raw).root_node
+    # The tree begins with the first word and ends with the last one.
+    text = raw[: root.start_byte] + switches.of(root) + raw[root.end_byte :]
     return text.decode(), switches.placed
 
 
