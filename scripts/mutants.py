@@ -30,6 +30,7 @@ from pathlib import Path
 
 import mutants_listed
 from mutants_changes import Mutant, mutants
+from mutants_table import write_table
 from mutants_worker import TRACE_AT_START, Job, job_file, read_results
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,19 +156,6 @@ def _left(module: str) -> set[tuple[str, str]]:
     return {(statement, change) for statement, change in json.loads(file.read_text(encoding="utf-8"))}
 
 
-def write_table(rows: dict[str, str], file: Path) -> None:
-    """Put lines of modules into the table of a page; those of other modules stay."""
-    text = file.read_text(encoding="utf-8")
-    before, head, rest = text.partition(TABLE_HEAD)
-    if not head:
-        sys.exit(f"{file.name} has no table that begins with {TABLE_HEAD!r}")
-    lines = rest.split("\n")
-    end = next(at for at, line in enumerate(lines) if at and not line.startswith("|"))
-    known = {line.split("`")[1]: line for line in lines[2:end]} | rows
-    table = [TABLE_HEAD, lines[1], *(known[module] for module in MODULES if module in known)]
-    file.write_text("\n".join([before + table[0], *table[1:], *lines[end:]]), encoding="utf-8")
-
-
 def _copy_of(module: str, folder: Path) -> Path:
     """Copy the packages into a folder; the path of the module there."""
     for package in PACKAGES:
@@ -255,7 +243,7 @@ def main() -> int:
         _print(module, verdicts)
         good &= explained(module, verdicts)
         if given.table and verdicts.is_complete:
-            write_table({module: verdicts.row(module)}, TABLE)
+            write_table({module: verdicts.row(module)}, TABLE_HEAD, MODULES, TABLE)
     return 0 if good else 1
 
 

@@ -31,6 +31,7 @@ from typing import Any
 
 from mutants_rust_run import Runner, Test, Verdict
 from mutants_rust_switch import NUMBERS, Mutant, at_top, listed, nearest, with_switches
+from mutants_table import write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "target" / "mutants"
@@ -218,19 +219,6 @@ def _tests_of(program: Path, folder: Path) -> Iterator[Test]:
             yield Test(program, folder, line.removesuffix(": test"))
 
 
-def write_table(rows: dict[str, str], file: Path) -> None:
-    """Put lines of crates into the table of a page; those of other crates stay."""
-    text = file.read_text(encoding="utf-8")
-    before, head, rest = text.partition(TABLE_HEAD)
-    if not head:
-        sys.exit(f"{file.name} has no table that begins with {TABLE_HEAD!r}")
-    lines = rest.split("\n")
-    end = next(at for at, line in enumerate(lines) if at and not line.startswith("|"))
-    known = {line.split("`")[1]: line for line in lines[2:end]} | rows
-    table = [TABLE_HEAD, lines[1], *(known[crate] for crate in CRATES if crate in known)]
-    file.write_text("\n".join([before + table[0], *table[1:], *lines[end:]]), encoding="utf-8")
-
-
 def _sample(mutants: list[Mutant], count: int | None, seed: int) -> list[Mutant]:
     """So many changes of each file, at random."""
     by_file: dict[str, list[Mutant]] = defaultdict(list)
@@ -304,12 +292,15 @@ def main() -> int:
         own = [each for each in every if each.file.startswith(CRATES[crate].folder + "/") and given.files in each.file]
         wanted = _sample(own, given.count, given.seed)
         if given.left:
-            before = set(json.loads((WORK / f"left-{crate}.json").read_text("utf-8")))
+            last = WORK / f"left-{crate}.json"
+            if not last.exists():
+                sys.exit(f"{crate}: its changes have not been tried yet: leave --left out")
+            before = set(json.loads(last.read_text("utf-8")))
             wanted = [each for each in own if each.name in before]
         outcome = examine(crate, wanted, given.seconds)
         good &= _report(crate, outcome, {each.number: each for each in own}, known)
         if given.table and not given.left and not given.files:
-            write_table({crate: outcome.row(crate, len(own))}, TABLE)
+            write_table({crate: outcome.row(crate, len(own))}, TABLE_HEAD, CRATES, TABLE)
     return 0 if good else 1
 
 
