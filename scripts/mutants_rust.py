@@ -94,6 +94,8 @@ class Outcome:
 def all_mutants() -> list[Mutant]:
     """All changes that cargo-mutants lists."""
     program = ROOT / ".venv" / "cargo" / "bin" / "cargo-mutants"
+    if not program.exists():
+        sys.exit("cargo-mutants is not installed: run ./dev mutants-rust, which installs it")
     text = subprocess.run(
         [program, "mutants", "--list", "--json", "--dir", ROOT], check=True, capture_output=True, text=True
     ).stdout  # fmt: skip
