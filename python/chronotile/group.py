@@ -7,11 +7,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, arguments, optional, times
-from chronotile.dataset import Dataset, check_batch_name
+from chronotile.dataset import Dataset, Progress, check_batch_name
 from chronotile.dataset.retirement import retire_limit
 from chronotile.errors import DatasetNotFoundError, InvalidInputError
 from chronotile.hints import name_hint
-from chronotile.reports import GroupBatchInfo, SliceInfo, WriteReport, utc_of_us
+from chronotile.reports import (
+    ConsolidateReport,
+    DatasetInfo,
+    GroupBatchInfo,
+    SliceInfo,
+    WriteReport,
+    utc_of_us,
+)
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,8 +30,9 @@ class Group:
     """Datasets of an archive that share their batches: a batch is complete in all of them or in none. Returned by
     :meth:`Archive.group`; datasets join a group when they are created with ``group=``. Thread-safe.
 
-    Everything that concerns one dataset is done through that dataset, ``group["name"]``: reads, consolidation,
-    retention, indexes, verification. Writing and removing batches concerns all of them.
+    Everything that concerns one dataset is done through that dataset, ``group["name"]``: reads, retention, indexes,
+    verification. Writing and removing batches concerns all of them. Consolidation and statistics take several datasets
+    at once, at a lower cost where datasets share their slices.
     """
 
     def __init__(self, native: _native.Group, name: str) -> None:
@@ -141,6 +149,54 @@ class Group:
         """
         return self._native.remove_batch(arguments.text(key, "key"))
 
+    def info(self, datasets: str | Iterable[str] | None = None) -> dict[str, DatasetInfo]:
+        """Statistics of some datasets, by default of all, as of :meth:`Dataset.info`. What datasets that share their
+        slices hold is looked up once.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            A dataset is not in the group.
+        """
+        return {name: self[name].statistics_info(info) for name, info in self._native.info(self._named(datasets))}
+
+    def consolidate(
+        self,
+        datasets: str | Iterable[str] | None = None,
+        *,
+        before: times.Moment = None,
+        chunks_min: int | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> dict[str, ConsolidateReport]:
+        """Merge the small chunks of each tile of several datasets as :meth:`Dataset.consolidate` does; return the
+        report of each dataset.
+
+        On a cluster this is cheaper than one dataset after the other where datasets share their slices: a partition is
+        read once, and its tiles of all datasets are replaced in one lightweight transaction.
+
+        Parameters
+        ----------
+        datasets : str or iterable of str, optional
+            Names of the datasets; by default all.
+        before, chunks_min, dry_run, progress
+            As for :meth:`Dataset.consolidate`.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            A dataset is not in the group.
+        InvalidInputError
+            `before` is given for datasets whose time columns differ in type, format or scale.
+        """
+        wanted = self._named(datasets)
+        moment = None
+        if before is not None and wanted:
+            self._check_axes(wanted, "consolidate")
+            moment = times.moment(before, self[wanted[0]].time, "before")
+        found = self._native.consolidate(wanted, moment, chunks_min, dry_run, progress)
+        return {name: ConsolidateReport.of_native(report) for name, report in found}
+
     def retire(
         self,
         datasets: str | Iterable[str],
@@ -178,13 +234,8 @@ class Group:
         wanted = arguments.name_list(datasets, "datasets")
         if not wanted:
             raise InvalidInputError("name the datasets to retire", kind="invalid-request")
-        axes = {(self[name].time.format, self[name].time.scale, self._time_type(name)) for name in wanted}
-        if before is not None and len(axes) > 1:
-            raise InvalidInputError(
-                f"the time columns of {', '.join(wanted)} differ in type, format or scale: give older_than, or retire "
-                "them in several calls",
-                kind="invalid-request",
-            )
+        if before is not None:
+            self._check_axes(wanted, "give older_than, or retire")
         limit = retire_limit(self[wanted[0]].time, before, older_than, unchanged, dry_run)
         if isinstance(limit, list):
             found = self._native.retire_unchanged(wanted, limit)
@@ -192,9 +243,20 @@ class Group:
             found = self._native.retire(wanted, *limit, dry_run)
         return {name: [self[name].slice_info(part) for part in parts] for name, parts in found}
 
-    def _time_type(self, name: str) -> str:
-        dataset = self[name]
-        return dataset.column_types[dataset.time.column]
+    def _named(self, datasets: str | Iterable[str] | None) -> list[str]:
+        wanted = list(self) if datasets is None else arguments.name_list(datasets, "datasets")
+        return [self[name].name for name in wanted]
+
+    def _check_axes(self, names: list[str], advice: str) -> None:
+        """Refuse datasets for which one moment would mean different times."""
+        datasets = [self[name] for name in names]
+        axes = {(each.time.format, each.time.scale, each.column_types[each.time.column]) for each in datasets}
+        if len(axes) > 1:
+            raise InvalidInputError(
+                f"the time columns of {', '.join(names)} differ in type, format or scale: {advice} them in several "
+                "calls",
+                kind="invalid-request",
+            )
 
     def _info(self, info: dict[str, Any]) -> GroupBatchInfo:
         datasets = {name: self[name].batch_info(part) for name, part in info.pop("datasets").items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from chronotile.terminal import count_text
 
@@ -146,6 +147,12 @@ class ConsolidateReport:
     """Tiles skipped because another process changed them meanwhile."""
     failed: tuple[TileFailure, ...] = ()
     """Tiles, or parts of large tiles, that could not be rewritten."""
+
+    @classmethod
+    def of_native(cls, report: dict[str, Any]) -> ConsolidateReport:
+        """A report of the native module."""
+        failed = tuple(TileFailure(Tile(*tile), reason) for tile, reason in report.pop("failed"))
+        return cls(**report, failed=failed)
 
 
 @dataclass(frozen=True)

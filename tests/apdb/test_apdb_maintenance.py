@@ -38,14 +38,16 @@ def test_maintenance_goes_on_with_other_tables_where_one_is_damaged(
 ) -> None:
     first, consolidate = names.dataset_name(names.MAIN_TABLES[0]), Dataset.consolidate
 
+    def fail(*_: Any, **how: Any) -> Any:
+        raise ct.DamagedError("a record of the catalog is damaged", kind="damaged-catalog")
+
     def damaged(self: Dataset, **how: Any) -> Any:
-        if self.name == first:
-            raise ct.DamagedError("a record of the catalog is damaged", kind="damaged-catalog")
-        return consolidate(self, **how)
+        return fail() if self.name == first else consolidate(self, **how)
 
     with apdb.create(path, "small") as database:
         for number in range(2):
             database.store(**visit_of(number, [1, 2, 3]))
+        monkeypatch.setattr(ct.Group, "consolidate", fail)
         monkeypatch.setattr(Dataset, "consolidate", damaged)
         with pytest.raises(ct.DamagedError, match="of the catalog"):
             database.maintain()
@@ -195,7 +197,7 @@ def test_maintenance_killed_in_the_middle_beside_a_writer_loses_nothing(path: Pa
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            for moment in ("reassociation 5000", "dia_source", "statistics"):
+            for moment in ("reassociation 5000", "tiles", "statistics"):
                 kill_maintenance(path, tmp_path / "given.parquet", moment)
         finally:
             stop.set()

@@ -221,6 +221,33 @@ def test_slices_that_are_shared_are_retired_together(tmp_path: Path) -> None:
         assert group.retire(["sources", "forced"]) == {"sources": [], "forced": []}
 
 
+def test_datasets_are_consolidated_and_described_together(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        group = sharing(archive)
+        for part in range(3):
+            forced = rows(20 * part, 60).drop_columns(["visit"])
+            group.write({"objects": rows(0, 10), "sources": rows(50 * part, 50), "forced": forced})
+        before = group.read({name: {} for name in group})
+        assert group.info() == {name: group[name].info() for name in group}
+        planned = group.consolidate(dry_run=True)
+        assert planned == {name: group[name].consolidate(dry_run=True) for name in group}
+        assert group.consolidate(before=60000.0)["sources"].tiles == 0
+        told: list[tuple[int, int]] = []
+        done = group.consolidate(["forced", "sources"], progress=lambda *parts: told.append(parts))
+        assert done == {name: planned[name] for name in ("forced", "sources")}
+        tiles = sum(report.tiles for report in done.values())
+        assert tiles > 0
+        assert told[-1] == (tiles, tiles)
+        assert group.read({name: {} for name in group}) == before
+        assert sum(part.chunks for part in group.info("forced")["forced"].slices) < planned["forced"].chunks_before
+        for call in (group.info, group.consolidate):
+            with pytest.raises(ct.DatasetNotFoundError, match="no dataset 'force'"):
+                call(["force"])
+        archive.create("notes", schema={"t": "timestamp[s]"}, cell=ct.single(), time="t", group="survey")
+        with pytest.raises(ct.InvalidInputError, match="type, format or scale: consolidate them in several calls"):
+            archive.group("survey").consolidate(before=61030.0)
+
+
 def test_only_datasets_that_fit_share_slices(tmp_path: Path) -> None:
     with ct.open(tmp_path / "survey.db") as archive:
         create(archive)

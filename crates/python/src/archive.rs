@@ -100,6 +100,29 @@ impl Group {
         wait(py, self.open()?.remove_batch(key))
     }
 
+    /// Statistics of these datasets; those of each.
+    fn info<'py>(&self, py: Python<'py>, datasets: Vec<String>) -> PyResult<Vec<(String, Bound<'py, PyDict>)>> {
+        let found = wait(py, self.open()?.info(&names_of(&datasets)))?;
+        found.iter().map(|(name, info)| Ok((name.to_string(), reports::dataset_info(py, info)?))).collect()
+    }
+
+    /// Rewrites tiles of these datasets, as `Dataset.consolidate` does; a report for each.
+    fn consolidate<'py>(
+        &self,
+        py: Python<'py>,
+        datasets: Vec<String>,
+        before: Option<Moment>,
+        chunks_min: Option<u64>,
+        dry_run: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Vec<(String, Bound<'py, PyDict>)>> {
+        let group = self.open()?;
+        let options = consolidate_options(before, chunks_min, dry_run)?;
+        let report_progress = reporter(progress);
+        let found = wait(py, group.consolidate(&names_of(&datasets), options, Some(&report_progress)))?;
+        found.iter().map(|(name, report)| Ok((name.to_string(), reports::consolidate_report(py, report)?))).collect()
+    }
+
     /// Drops slices of these datasets, as `Dataset.retire` does; those of each.
     fn retire<'py>(
         &self,
@@ -110,8 +133,7 @@ impl Group {
         dry_run: bool,
     ) -> PyResult<Vec<(String, Vec<Bound<'py, PyDict>>)>> {
         let limit = retire_limit(before, older_than)?;
-        let names: Vec<&str> = datasets.iter().map(String::as_str).collect();
-        retired(py, &wait(py, self.open()?.retire(&names, limit, dry_run))?)
+        retired(py, &wait(py, self.open()?.retire(&names_of(&datasets), limit, dry_run))?)
     }
 
     /// Drops slices of datasets that share them, given by number and fingerprint, that hold what they held then; those of each.
@@ -122,9 +144,17 @@ impl Group {
         slices: Vec<(i32, String)>,
     ) -> PyResult<Vec<(String, Vec<Bound<'py, PyDict>>)>> {
         let slices = fingerprints(&slices)?;
-        let names: Vec<&str> = datasets.iter().map(String::as_str).collect();
-        retired(py, &wait(py, self.open()?.retire_unchanged(&names, &slices))?)
+        retired(py, &wait(py, self.open()?.retire_unchanged(&names_of(&datasets), &slices))?)
     }
+}
+
+fn names_of(datasets: &[String]) -> Vec<&str> {
+    datasets.iter().map(String::as_str).collect()
+}
+
+fn consolidate_options(before: Option<Moment>, chunks_min: Option<u64>, dry_run: bool) -> PyResult<ConsolidateOptions> {
+    let before = before.map(Moment::instant).transpose()?;
+    Ok(ConsolidateOptions { chunks_min, before, dry_run, ..Default::default() })
 }
 
 fn retire_limit(before: Option<Moment>, older_than: Option<&str>) -> PyResult<RetireLimit> {
@@ -577,8 +607,7 @@ impl Dataset {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let dataset = self.open()?;
-        let before = before.map(Moment::instant).transpose()?;
-        let options = ConsolidateOptions { chunks_min, before, dry_run, ..Default::default() };
+        let options = consolidate_options(before, chunks_min, dry_run)?;
         let report_progress = reporter(progress);
         let report = wait(py, dataset.consolidate(options, Some(&report_progress)))?;
         reports::consolidate_report(py, &report)

@@ -124,7 +124,7 @@ class Maintenance:
             were never stored, such as those before the first imported alert, are not counted.
         progress : callable, optional
             Called with (what, parts done, parts in total): associations, then objects whose sources are counted, then
-            tiles of each dataset, then tables.
+            tiles, then tables.
 
         Raises
         ------
@@ -148,10 +148,8 @@ class Maintenance:
         damage = damage or more_damage
         if damage is not None:
             raise damage
-        statistics = {}
-        for number, name in enumerate(self._all()):
-            notify("statistics", number, len(self._all()))
-            statistics[name] = self._tables.archive[name].info()
+        notify("statistics", 0, len(self._all()))
+        statistics = self.info()
         self._note(statistics)
         return MaintenanceReport(consolidated, changed, unknown, corrected, statistics, self._crowded(statistics))
 
@@ -159,17 +157,32 @@ class Maintenance:
         self, moment: float | None, chunks_min: int | None, notify: Progress
     ) -> tuple[dict[str, ConsolidateReport], DamagedError | None]:
         """Consolidate all datasets; return the reports, and the error of the first dataset that is damaged."""
-        consolidated, damage = {}, None
-        for name in self._all():
-            dataset = self._tables.archive[name]
-            if moment is not None and dataset.time.format != "mjd":
-                continue
+        of_mjd = [name for name in self._all() if self._tables.archive[name].time.format == "mjd"]
+        wanted = self._all() if moment is None else of_mjd
+        grouped, alone = self._by_group(wanted)
+        consolidated: dict[str, ConsolidateReport] = {}
+        try:
+            consolidated = self._tables.group.consolidate(
+                grouped, before=moment, chunks_min=chunks_min, progress=functools.partial(notify, "tiles")
+            )
+        except DamagedError:
+            # Consolidate what is not damaged.
+            alone = wanted
+        damage = None
+        for name in alone:
             report = functools.partial(notify, name)
             try:
-                consolidated[name] = dataset.consolidate(before=moment, chunks_min=chunks_min, progress=report)
+                consolidated[name] = self._tables.archive[name].consolidate(
+                    before=moment, chunks_min=chunks_min, progress=report
+                )
             except DamagedError as error:
                 damage = damage or error
-        return consolidated, damage
+        return {name: consolidated[name] for name in wanted if name in consolidated}, damage
+
+    def _by_group(self, wanted: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Those of the datasets that are in the group of the main tables, and the others."""
+        group = self._tables.group
+        return [name for name in wanted if name in group], [name for name in wanted if name not in group]
 
     def _associate(self, associations: Any, notify: Progress) -> tuple[int, int]:
         """Assign sources to objects, one change per part; return how many changed and how many are not stored."""
@@ -247,7 +260,9 @@ class Maintenance:
 
     def info(self) -> dict[str, DatasetInfo]:
         """Statistics of every dataset, by name."""
-        return {name: self._tables.archive[name].info() for name in self._all()}
+        grouped, alone = self._by_group(self._all())
+        found = self._tables.group.info(grouped) | {name: self._tables.archive[name].info() for name in alone}
+        return {name: found[name] for name in self._all()}
 
     def verify(self) -> dict[str, VerifyReport]:
         """Read and check every chunk of every dataset. Damage is reported, not raised."""

@@ -27,7 +27,6 @@ from chronotile.reports import (
     SliceInfo,
     Spread,
     Tile,
-    TileFailure,
     VerifyReport,
     WriteReport,
     utc_of_us,
@@ -695,9 +694,7 @@ class Dataset:
             Called with (tiles done, tiles in total).
         """
         moment = None if before is None else times.moment(before, self.time, "before")
-        report = self._native.consolidate(moment, chunks_min, dry_run, progress)
-        failed = tuple(TileFailure(Tile(*tile), reason) for tile, reason in report.pop("failed"))
-        return ConsolidateReport(**report, failed=failed)
+        return ConsolidateReport.of_native(self._native.consolidate(moment, chunks_min, dry_run, progress))
 
     def prepare(self, start: times.Moment, end: times.Moment) -> list[int]:
         """Create the slices of a half-open period in advance; return their numbers.
@@ -788,7 +785,10 @@ class Dataset:
 
     def info(self) -> DatasetInfo:
         """Statistics: all slices, and the distribution of chunks, rows and bytes over tiles."""
-        info = self._native.info()
+        return self.statistics_info(self._native.info())
+
+    def statistics_info(self, info: dict[str, Any]) -> DatasetInfo:
+        """A report of the native module about its slices and tiles."""
         largest = info["tile_largest"]
         return DatasetInfo(
             slices=tuple(self.slice_info(part) for part in info["slices"]),

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use chronotile_store::TileStatistics;
-use chronotile_types::{SliceId, TimeRange};
+use chronotile_types::{DatasetName, SliceId, TimeRange};
 use futures::{StreamExt, TryStream, TryStreamExt, stream};
 
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
-use crate::maintenance::retire::{fingerprint, numbered, retired_text};
+use crate::group::Group;
+use crate::maintenance::retire::{by_dataset, fingerprint, retired_text};
 use crate::report::{DatasetInfo, SliceInfo, Spread};
 use crate::time_axis::Bounds;
 
@@ -19,28 +20,35 @@ const SLICES_AT_ONCE: usize = 4;
 impl Dataset {
     /// Statistics of every slice and of the sizes of tiles.
     pub async fn info(&self) -> Result<DatasetInfo> {
-        let this = &self.reader();
-        let frame = this.frame();
-        let mut tiles = Vec::new();
+        let this = self.reader();
+        let found = this.info_sharing(&[this.frame()]).await?;
+        Ok(found.into_iter().next().unwrap_or_default())
+    }
+
+    /// Statistics of datasets that share their slices, of which this is one.
+    async fn info_sharing(&self, frames: &[Frame]) -> Result<Vec<DatasetInfo>> {
+        let mut tiles: Vec<Vec<TileStatistics>> = vec![vec![]; frames.len()];
         let mut slices = Vec::new();
-        let token = this.change_token().await?;
-        let asked = this.slices().await?;
+        let token = self.change_token().await?;
+        let asked = self.slices().await?;
         // Before what slices hold: a drop after this is noticed.
-        let retired = this.retired_since(asked.iter().copied().collect(), i64::MIN).await?;
-        let mut found = this.statistics_of(&frame, asked);
+        let retired = self.retired_since(asked.iter().copied().collect(), i64::MIN).await?;
+        let mut found = self.statistics_of(&frames[0], asked);
         while let Some((slice, found)) = found.try_next().await? {
             let changes = format!("{token}{}", retired_text(&retired, slice));
-            slices.push(this.slice_info(&frame, slice, &found, &changes));
-            tiles.extend(own_tiles(&frame, slice, &found).cloned());
+            slices.push(self.slice_infos(frames, slice, &found, &changes));
+            for (frame, tiles) in frames.iter().zip(&mut tiles) {
+                tiles.extend(own_tiles(frame, slice, &found).cloned());
+            }
         }
-        let largest = tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile);
-        Ok(DatasetInfo {
-            slices: numbered(&frame, slices),
+        let info = |(slices, tiles): (Vec<SliceInfo>, Vec<TileStatistics>)| DatasetInfo {
+            slices,
             tile_chunks: spread(tiles.iter().map(|tile| tile.chunks)),
             tile_rows: spread(tiles.iter().map(|tile| tile.rows)),
             tile_bytes: spread(tiles.iter().map(|tile| tile.bytes)),
-            tile_largest: largest,
-        })
+            tile_largest: tiles.iter().max_by_key(|tile| tile.bytes).map(|tile| tile.tile),
+        };
+        Ok(by_dataset(frames, slices).into_iter().zip(tiles).map(info).collect())
     }
 
     /// Statistics of all that slices hold, also for datasets that share them, in the order of the slices. Several are asked for at once.
@@ -106,6 +114,21 @@ impl Dataset {
             self.ensure_slices(&BTreeSet::from([*slice])).await?;
         }
         Ok(slices.iter().map(|slice| SliceId(frame.spec.own_slice(*slice))).collect())
+    }
+}
+
+impl Group {
+    /// Statistics of these datasets as [`Dataset::info`] gives them. What the slices of datasets that share them hold is looked up once.
+    ///
+    /// # Errors
+    /// A dataset that is not in the group; the engine.
+    pub async fn info(&self, names: &[&str]) -> Result<Vec<(DatasetName, DatasetInfo)>> {
+        let mut found = Vec::with_capacity(names.len());
+        for (dataset, frames) in self.by_slices(names).await? {
+            let infos = dataset.reader().info_sharing(&frames).await?;
+            found.extend(frames.iter().map(|frame| frame.spec.name.clone()).zip(infos));
+        }
+        Ok(found)
     }
 }
 

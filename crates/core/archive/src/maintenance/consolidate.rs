@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, StoreError, TileStatistics};
-use chronotile_types::{SliceId, Tile};
+use chronotile_types::{DatasetName, SliceId, Tile, TimeRange};
 use futures::TryStreamExt;
 
 use crate::LOG;
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
+use crate::group::Group;
 use crate::maintenance::rewrite::{Kind, Parting, Rewrite, is_of_the_rows, rewrite, sets};
 use crate::read::assemble::order_key;
 use crate::read::on_pool;
@@ -39,6 +40,8 @@ const CHUNK_BYTES_GOOD: u64 = 128 << 10;
 /// What a tile has of one kind of chunks.
 struct Load {
     tile: Tile,
+    /// The dataset that it is of, by its place among those that share the slice.
+    of: usize,
     chunks: u64,
     /// How many are as one write left them, or of older versions.
     written: u64,
@@ -47,12 +50,13 @@ struct Load {
 }
 
 impl Load {
-    fn of(tile: &TileStatistics, kind: Kind) -> Self {
+    fn of(tile: &TileStatistics, of: usize, kind: Kind) -> Self {
         let (chunks, rows, bytes) = (tile.older_chunks, tile.older_rows, tile.older_bytes);
         match kind {
-            Kind::Older => Self { tile: tile.tile, chunks, written: chunks, rows, bytes },
+            Kind::Older => Self { tile: tile.tile, of, chunks, written: chunks, rows, bytes },
             Kind::Current => Self {
                 tile: tile.tile,
+                of,
                 chunks: tile.chunks - chunks,
                 written: tile.written_chunks,
                 rows: tile.rows - rows,
@@ -64,6 +68,21 @@ impl Load {
 
 /// Attempts that do not count, with the tiles where rows of them were met.
 type Strays = BTreeMap<Origin, BTreeSet<(SliceId, Tile)>>;
+
+/// Tiles of a slice to rewrite, of one kind of chunks.
+type ToDo = (SliceId, Kind, Vec<Load>);
+
+/// The consolidation of datasets that share their slices, or of a single one, and what has come of it.
+struct Run<'a> {
+    /// One of the datasets, through which the engine is asked.
+    dataset: &'a Dataset,
+    /// At least one.
+    frames: Vec<Frame>,
+    options: &'a ConsolidateOptions,
+    /// By dataset.
+    reports: Vec<ConsolidateReport>,
+    strays: Strays,
+}
 
 impl Dataset {
     /// Rewrites tiles of many chunks as few. Safe beside writers, readers and other consolidations, and safe to interrupt:
@@ -81,54 +100,113 @@ impl Dataset {
         progress: Option<Progress<'_>>,
     ) -> Result<ConsolidateReport> {
         self.refresh().await?;
-        if !options.dry_run {
-            self.sweep_attempts().await?;
-        }
-        let frame = self.frame();
-        let mut report = ConsolidateReport::default();
-        let mut strays = Strays::new();
-        let work = self.tiles_to_consolidate(&frame, &options).await?;
-        let total: u64 = work.iter().map(|(_, _, tiles)| tiles.len() as u64).sum();
-        let mut done = 0;
+        let runs = vec![Run::new(self, vec![self.frame()], &options)];
+        let reports = consolidate(runs, progress).await?;
+        Ok(reports.into_iter().next().map(|(_, report)| report).unwrap_or_default())
+    }
+}
+
+impl Group {
+    /// Rewrites tiles of these datasets as [`Dataset::consolidate`] does. What the slices of datasets that share them hold is looked up
+    /// once, and on a cluster tiles of such datasets that lie in one partition are replaced by one transaction.
+    ///
+    /// # Errors
+    /// A dataset that is not in the group; the engine.
+    pub async fn consolidate(
+        &self,
+        names: &[&str],
+        options: ConsolidateOptions,
+        progress: Option<Progress<'_>>,
+    ) -> Result<Vec<(DatasetName, ConsolidateReport)>> {
+        let sets = self.by_slices(names).await?;
+        consolidate(
+            sets.iter().map(|(dataset, frames)| Run::new(dataset, frames.clone(), &options)).collect(),
+            progress,
+        )
+        .await
+    }
+}
+
+/// Consolidates datasets of one group, or a single one, those that share slices together.
+async fn consolidate(
+    mut runs: Vec<Run<'_>>,
+    progress: Option<Progress<'_>>,
+) -> Result<Vec<(DatasetName, ConsolidateReport)>> {
+    if let Some(Run { dataset, options: ConsolidateOptions { dry_run: false, .. }, .. }) = runs.first() {
+        dataset.sweep_attempts().await?;
+    }
+    let mut work = Vec::with_capacity(runs.len());
+    for run in &runs {
+        work.push(run.tiles_to_consolidate().await?);
+    }
+    let total: u64 = work.iter().flatten().map(|(_, _, tiles)| tiles.len() as u64).sum();
+    let (mut done, mut reports) = (0, Vec::new());
+    for (run, work) in runs.iter_mut().zip(work) {
         for (slice, kind, tiles) in work {
             for tiles in per_commit(&tiles) {
-                let (to, found) = ((slice, kind), (&mut report, &mut strays));
-                self.consolidate_run(&frame, to, tiles, &options, found).await?;
+                run.consolidate((slice, kind), tiles).await?;
                 done += tiles.len() as u64;
                 if let Some(progress) = progress {
                     progress(done, total);
                 }
             }
         }
-        if !options.dry_run {
-            self.sweep_strays(strays).await?;
-        }
-        for TileFailure { tile, reason } in &report.failed {
-            tracing::warn!(target: LOG, dataset = %frame.spec.name, "a tile was not consolidated: {tile}: {reason}");
-        }
-        Ok(report)
+        reports.append(&mut run.end().await?);
+    }
+    Ok(reports)
+}
+
+impl<'a> Run<'a> {
+    fn new(dataset: &'a Dataset, frames: Vec<Frame>, options: &'a ConsolidateOptions) -> Self {
+        let reports = frames.iter().map(|_| ConsolidateReport::default()).collect();
+        Self { dataset, frames, options, reports, strays: Strays::new() }
     }
 
-    async fn tiles_to_consolidate(
-        &self,
-        frame: &Frame,
-        options: &ConsolidateOptions,
-    ) -> Result<Vec<(SliceId, Kind, Vec<Load>)>> {
-        let chunks_min = options.chunks_min.unwrap_or(2).max(2);
-        let range = chronotile_types::TimeRange { start: None, end: options.before };
-        let limit = Bounds::new(&frame.spec, &range)?;
-        let end = |tile: &Tile| frame.spec.window_start(tile.window).saturating_add(frame.spec.window_ticks());
-        let ended = |tile: &Tile| limit.ends_after(end(tile));
-        let row_bytes = fixed_row_bytes(frame);
+    /// The dataset that a tile of a slice is of, by its place; `None` where it is of none of these.
+    fn place(&self, slice: SliceId, tile: Tile) -> Option<usize> {
+        self.frames.iter().position(|frame| frame.spec.has_window(slice, tile.window))
+    }
+
+    /// The definition of the dataset that a tile of a slice is of.
+    fn frame(&self, slice: SliceId, tile: Tile) -> &Frame {
+        &self.frames[self.place(slice, tile).unwrap_or(0)]
+    }
+
+    /// What has come of the dataset that a tile of a slice is of.
+    fn report(&mut self, slice: SliceId, tile: Tile) -> &mut ConsolidateReport {
+        let place = self.place(slice, tile).unwrap_or(0);
+        &mut self.reports[place]
+    }
+
+    fn fail(&mut self, slice: SliceId, failures: impl IntoIterator<Item = TileFailure>) {
+        failures.into_iter().for_each(|failure| self.report(slice, failure.tile).failed.push(failure));
+    }
+
+    async fn tiles_to_consolidate(&self) -> Result<Vec<ToDo>> {
+        let chunks_min = self.options.chunks_min.unwrap_or(2).max(2);
+        let older_min = if self.options.older_min.is_some() { 2 } else { OLDER_CHUNKS };
+        let range = TimeRange { start: None, end: self.options.before };
+        let limits =
+            self.frames.iter().map(|frame| Ok(Bounds::new(&frame.spec, &range)?)).collect::<Result<Vec<_>>>()?;
+        let row_bytes: Vec<Option<usize>> = self.frames.iter().map(fixed_row_bytes).collect();
+        let ended = |of: usize, tile: Tile| {
+            let spec = &self.frames[of].spec;
+            limits[of].ends_after(spec.window_start(tile.window).saturating_add(spec.window_ticks()))
+        };
         let mut work = Vec::new();
-        let mut found = self.statistics_of(frame, self.slices().await?);
-        while let Some((slice, mut tiles)) = found.try_next().await? {
-            tiles.retain(|tile| frame.spec.has_window(slice, tile.tile.window) && ended(&tile.tile));
-            let older_min = if options.older_min.is_some() { 2 } else { OLDER_CHUNKS };
+        let mut found = self.dataset.statistics_of(&self.frames[0], self.dataset.slices().await?);
+        while let Some((slice, tiles)) = found.try_next().await? {
+            let wanted: Vec<(usize, &TileStatistics)> = tiles
+                .iter()
+                .filter_map(|tile| Some((self.place(slice, tile.tile)?, tile)))
+                .filter(|(of, tile)| ended(*of, tile.tile))
+                .collect();
             for (kind, chunks_min) in [(Kind::Current, chunks_min), (Kind::Older, chunks_min.max(older_min))] {
-                let mut loads: Vec<Load> = tiles.iter().map(|tile| Load::of(tile, kind)).collect();
+                let mut loads: Vec<Load> = wanted.iter().map(|(of, tile)| Load::of(tile, *of, kind)).collect();
                 // Others are as a consolidation left them.
-                loads.retain(|load| load.chunks >= chunks_min && load.written > 0 && !well_filled(load, row_bytes));
+                loads.retain(|load| {
+                    load.chunks >= chunks_min && load.written > 0 && !well_filled(load, row_bytes[load.of])
+                });
                 if !loads.is_empty() {
                     work.push((slice, kind, loads));
                 }
@@ -137,27 +215,17 @@ impl Dataset {
         Ok(work)
     }
 
-    /// Consolidates the tiles of a run. Where the engine cannot read one of them, the others are done all the same.
-    async fn consolidate_run(
-        &self,
-        frame: &Frame,
-        to: (SliceId, Kind),
-        tiles: &[Load],
-        options: &ConsolidateOptions,
-        (report, strays): (&mut ConsolidateReport, &mut Strays),
-    ) -> Result<()> {
-        let found = (&mut *report, &mut *strays);
+    /// Consolidates tiles that are committed together. Where the engine cannot read one of them, the others are done all the same.
+    async fn consolidate(&mut self, to: (SliceId, Kind), tiles: &[Load]) -> Result<()> {
         let done = match tiles {
-            [large] if large.bytes > BYTES_PER_COMMIT => {
-                self.consolidate_large(frame, to, large.tile, options, found).await
-            }
-            tiles => self.consolidate_tiles(frame, to, tiles, options, found).await,
+            [large] if large.bytes > BYTES_PER_COMMIT => self.consolidate_large(to, large.tile).await,
+            tiles => self.consolidate_tiles(to, tiles).await,
         };
         match (done, tiles) {
-            (Err(error), [tile]) => report.failed.push(TileFailure::of(tile.tile, error)?),
+            (Err(error), [tile]) => self.fail(to.0, [TileFailure::of(tile.tile, error)?]),
             (Err(error), tiles) if is_of_a_tile(&error) => {
                 for tile in tiles.chunks(1) {
-                    Box::pin(self.consolidate_run(frame, to, tile, options, (&mut *report, &mut *strays))).await?;
+                    Box::pin(self.consolidate(to, tile)).await?;
                 }
             }
             (done, _) => done?,
@@ -165,46 +233,28 @@ impl Dataset {
         Ok(())
     }
 
-    async fn consolidate_tiles(
-        &self,
-        frame: &Frame,
-        (slice, kind): (SliceId, Kind),
-        tiles: &[Load],
-        options: &ConsolidateOptions,
-        (report, strays): (&mut ConsolidateReport, &mut Strays),
-    ) -> Result<()> {
+    async fn consolidate_tiles(&mut self, (slice, kind): (SliceId, Kind), tiles: &[Load]) -> Result<()> {
         let wanted: BTreeSet<Tile> = tiles.iter().map(|load| load.tile).collect();
-        let chunks = self.chunks_of(frame, slice, &wanted, (true, kind)).await?;
-        let (tiles, failed) = self.tiles_of(frame, chunks, strays).await?;
-        report.failed.extend(failed);
-        let (worker, parting) = (frame.clone(), Parting::by(options));
-        let rewrites = on_pool(move || Ok(rewrite_tiles(&worker, tiles, (true, parting)))).await?;
+        let chunks = self.dataset.chunks_of(&self.frames[0], slice, &wanted, (true, kind)).await?;
+        let tiles = self.sound_tiles(slice, chunks).await?;
         let mut work = Vec::new();
-        for (tile, rewritten) in rewrites {
+        for (tile, rewritten) in self.rewritten(slice, tiles, true).await? {
             match rewritten {
                 Ok(rewrites) => work.extend(rewrites),
-                Err(error) => report.failed.push(TileFailure::of(tile, error)?),
+                Err(error) => self.fail(slice, [TileFailure::of(tile, error)?]),
             }
         }
-        self.commit_rewrites(work, options.dry_run, report).await
+        self.commit(work).await
     }
 
     /// Rewrites a large tile, some of its chunks at a time, in order of time: what lies together in time comes together. Where
     /// nothing was written to such a part since it was last rewritten it is left as it is.
-    async fn consolidate_large(
-        &self,
-        frame: &Frame,
-        (slice, kind): (SliceId, Kind),
-        tile: Tile,
-        options: &ConsolidateOptions,
-        (report, strays): (&mut ConsolidateReport, &mut Strays),
-    ) -> Result<()> {
-        let heads = self.chunks_of(frame, slice, &BTreeSet::from([tile]), (false, kind)).await?;
-        let (mut tiles, failed) = self.tiles_of(frame, heads, strays).await?;
-        report.failed.extend(failed);
-        let mut heads = tiles.pop().unwrap_or_default();
+    async fn consolidate_large(&mut self, (slice, kind): (SliceId, Kind), tile: Tile) -> Result<()> {
+        let frame = self.frame(slice, tile).clone();
+        let heads = self.dataset.chunks_of(&frame, slice, &BTreeSet::from([tile]), (false, kind)).await?;
+        let mut heads = self.sound_tiles(slice, heads).await?.pop().unwrap_or_default();
         heads.sort_by_key(order_key);
-        let (before, mut changed) = (report.tiles, false);
+        let (before, mut changed) = (self.report(slice, tile).tiles, false);
         for set in sets(&heads) {
             let keys: Vec<ChunkKey> = set.iter().map(|part| part.chunk.key).collect();
             let is_good =
@@ -212,43 +262,37 @@ impl Dataset {
             if keys.len() < 2 || set.iter().all(is_good) {
                 continue;
             }
-            let chunks = self.store().fetch(&frame.dataset, keys).await?;
+            let chunks = self.dataset.store().fetch(&frame.dataset, keys).await?;
             if chunks.len() < set.len() {
-                report.tiles_contended += 1;
+                self.report(slice, tile).tiles_contended += 1;
                 break;
             }
-            let (tiles, failed) = self.tiles_of(frame, chunks, strays).await?;
-            report.failed.extend(failed);
-            let (worker, parting) = (frame.clone(), Parting::by(options));
-            let rewritten = on_pool(move || Ok(rewrite_tiles(&worker, tiles, (false, parting)))).await?;
-            for (tile, rewrites) in rewritten {
+            let tiles = self.sound_tiles(slice, chunks).await?;
+            for (tile, rewrites) in self.rewritten(slice, tiles, false).await? {
                 match rewrites {
-                    Ok(rewrites) => self.commit_rewrites(rewrites, options.dry_run, report).await?,
-                    Err(error) => report.failed.push(TileFailure::of(tile, error)?),
+                    Ok(rewrites) => self.commit(rewrites).await?,
+                    Err(error) => self.fail(slice, [TileFailure::of(tile, error)?]),
                 }
             }
+            let report = self.report(slice, tile);
             changed |= report.tiles > before;
             report.tiles = before;
         }
+        let report = self.report(slice, tile);
         report.tiles += u64::from(changed);
         report.failed.dedup_by_key(|failure| failure.tile);
         Ok(())
     }
 
-    /// The chunks of each tile, without those with rows that do not count, whose attempts are entered in `strays`. A tile with a
-    /// damaged head is left out and told.
-    async fn tiles_of(
-        &self,
-        frame: &Frame,
-        chunks: Vec<Chunk>,
-        strays: &mut Strays,
-    ) -> Result<(Vec<Vec<ParsedChunk>>, Vec<TileFailure>)> {
-        let visible = self.visibility().await?;
+    /// The chunks of each tile, without those with rows that do not count, whose attempts are kept as strays. A tile with a
+    /// damaged head is left out and reported.
+    async fn sound_tiles(&mut self, slice: SliceId, chunks: Vec<Chunk>) -> Result<Vec<Vec<ParsedChunk>>> {
+        let visible = self.dataset.visibility().await?;
         let mut parts: Vec<ParsedChunk> = Vec::with_capacity(chunks.len());
         let mut failed: Vec<TileFailure> = Vec::new();
         for chunk in chunks {
             let tile = chunk.key.tile;
-            match frame.head(&chunk) {
+            match self.frame(slice, tile).head(&chunk) {
                 Ok(head) => parts.push(ParsedChunk::new(chunk, head)),
                 Err(_) if failed.last().is_some_and(|failure| failure.tile == tile) => {}
                 Err(error) => failed.push(TileFailure { tile, reason: error.to_string() }),
@@ -258,7 +302,7 @@ impl Dataset {
         let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;
         for part in parts.iter().filter(|part| visible.hides_all_of(&part.head)) {
             let place = (part.chunk.key.slice, part.chunk.key.tile);
-            part.head.origins.iter().for_each(|origin| _ = strays.entry(*origin).or_default().insert(place));
+            part.head.origins.iter().for_each(|origin| _ = self.strays.entry(*origin).or_default().insert(place));
         }
         parts.retain(|part| visible.settles(&part.head));
         let mut tiles: Vec<Vec<ParsedChunk>> = Vec::new();
@@ -270,30 +314,68 @@ impl Dataset {
         }
         let sound = |parts: &Vec<ParsedChunk>| failed.iter().all(|failure| failure.tile != parts[0].chunk.key.tile);
         tiles.retain(|parts| parts.len() > 1 && sound(parts));
-        Ok((tiles, failed))
+        self.fail(slice, failed);
+        Ok(tiles)
     }
 
-    async fn commit_rewrites(
+    /// What takes the place of chunks of each tile, or why there is nothing. `whole` tells whether the parts are all that the tile has.
+    async fn rewritten(
         &self,
-        rewrites: Vec<Rewrite>,
-        dry_run: bool,
-        report: &mut ConsolidateReport,
-    ) -> Result<()> {
+        slice: SliceId,
+        tiles: Vec<Vec<ParsedChunk>>,
+        whole: bool,
+    ) -> Result<Vec<(Tile, Result<Vec<Rewrite>>)>> {
+        let tiles: Vec<(Frame, Vec<ParsedChunk>)> =
+            tiles.into_iter().map(|parts| (self.frame(slice, parts[0].chunk.key.tile).clone(), parts)).collect();
+        let parting = Parting::by(self.options);
+        on_pool(move || Ok(rewrite_tiles(tiles, (whole, parting)))).await
+    }
+
+    async fn commit(&mut self, rewrites: Vec<Rewrite>) -> Result<()> {
         let mut tiles: HashSet<Tile> = HashSet::new();
-        if dry_run {
-            rewrites.iter().for_each(|rewrite| count(report, rewrite, &mut tiles));
+        if self.options.dry_run {
+            rewrites.iter().for_each(|rewrite| self.count(rewrite, &mut tiles));
             return Ok(());
         }
         let mut contended = HashSet::new();
-        for (rewrite, replaced) in self.replace(rewrites).await? {
+        for (rewrite, replaced) in self.dataset.replace(rewrites).await? {
+            let (slice, tile) = rewrite.place();
             match replaced {
-                Ok(true) => count(report, &rewrite, &mut tiles),
-                Ok(false) => _ = contended.insert(rewrite.tile()),
-                Err(error) => report.failed.push(TileFailure::of(rewrite.tile(), error)?),
+                Ok(true) => self.count(&rewrite, &mut tiles),
+                Ok(false) if contended.insert(tile) => self.report(slice, tile).tiles_contended += 1,
+                Ok(false) => {}
+                Err(error) => self.fail(slice, [TileFailure::of(tile, error)?]),
             }
         }
-        report.tiles_contended += contended.len() as u64;
         Ok(())
+    }
+
+    /// Counts a rewrite as done; `tiles` are those that were counted.
+    fn count(&mut self, rewrite: &Rewrite, tiles: &mut HashSet<Tile>) {
+        let bytes =
+            |chunks: &[Chunk]| chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
+        let (slice, tile) = rewrite.place();
+        let report = self.report(slice, tile);
+        report.tiles += u64::from(tiles.insert(tile));
+        report.chunks_before += rewrite.old.len() as u64;
+        report.chunks_after += rewrite.new.len() as u64;
+        report.bytes_before += bytes(&rewrite.old);
+        report.bytes_after += bytes(&rewrite.new);
+    }
+
+    /// Takes away what attempts that do not count have left, and says what came of each dataset.
+    async fn end(&mut self) -> Result<Vec<(DatasetName, ConsolidateReport)>> {
+        if !self.options.dry_run {
+            self.dataset.sweep_strays(std::mem::take(&mut self.strays)).await?;
+        }
+        let names = self.frames.iter().map(|frame| frame.spec.name.clone());
+        let reports: Vec<_> = names.zip(std::mem::take(&mut self.reports)).collect();
+        for (name, report) in &reports {
+            for TileFailure { tile, reason } in &report.failed {
+                tracing::warn!(target: LOG, dataset = %name, "a tile was not consolidated: {tile}: {reason}");
+            }
+        }
+        Ok(reports)
     }
 }
 
@@ -345,27 +427,17 @@ fn fixed_row_bytes(frame: &Frame) -> Option<usize> {
     frame.spec.schema.fields().iter().map(|field| field.data_type().primitive_width()).sum()
 }
 
-fn count(report: &mut ConsolidateReport, rewrite: &Rewrite, tiles: &mut HashSet<Tile>) {
-    let bytes = |chunks: &[Chunk]| chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
-    report.tiles += u64::from(tiles.insert(rewrite.tile()));
-    report.chunks_before += rewrite.old.len() as u64;
-    report.chunks_after += rewrite.new.len() as u64;
-    report.bytes_before += bytes(&rewrite.old);
-    report.bytes_after += bytes(&rewrite.new);
-}
-
 /// What takes the place of chunks of each tile, or why there is nothing. `whole` tells whether the parts are all that the tile has.
 /// Some chunks of a tile are only rewritten as fewer: else a tile that is never together would be rewritten without end.
 fn rewrite_tiles(
-    frame: &Frame,
-    tiles: Vec<Vec<ParsedChunk>>,
+    tiles: Vec<(Frame, Vec<ParsedChunk>)>,
     (whole, parting): (bool, Parting),
 ) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
     use rayon::prelude::*;
-    let rewrite = |parts: Vec<ParsedChunk>| {
+    let rewrite = |(frame, parts): (Frame, Vec<ParsedChunk>)| {
         let (tile, chunks) = (parts[0].chunk.key.tile, parts.len());
         let kind = Kind::of(parts[0].chunk.key.id);
-        let rewrites = rewrite(frame, parts, (kind, parting), None).map(|mut rewrites| {
+        let rewrites = rewrite(&frame, parts, (kind, parting), None).map(|mut rewrites| {
             rewrites.retain(|rewrite| match whole && rewrite.old.len() == chunks {
                 true => !rewrite.is_idle(),
                 false => rewrite.new.len() < rewrite.old.len(),

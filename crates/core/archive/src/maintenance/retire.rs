@@ -98,7 +98,13 @@ impl Dataset {
         Ok(by_dataset(frames, retired))
     }
 
-    fn slice_infos(&self, frames: &[Frame], slice: SliceId, tiles: &[TileStatistics], changes: &str) -> Vec<SliceInfo> {
+    pub(super) fn slice_infos(
+        &self,
+        frames: &[Frame],
+        slice: SliceId,
+        tiles: &[TileStatistics],
+        changes: &str,
+    ) -> Vec<SliceInfo> {
         frames.iter().map(|frame| self.slice_info(frame, slice, tiles, changes)).collect()
     }
 
@@ -340,17 +346,28 @@ impl Group {
         Ok(frames.iter().map(|frame| frame.spec.name.clone()).zip(dropped).collect())
     }
 
-    /// The datasets of these names by the slices that they have; one of each set, and the definitions of all of it.
+    /// As [`Self::by_slices`].
+    ///
+    /// # Errors
+    /// A dataset that shares its slices with one that is not named.
     async fn sharing(&self, names: &[&str]) -> Result<Vec<(Dataset, Vec<Frame>)>> {
+        let sets = self.by_slices(names).await?;
+        for (dataset, frames) in &sets {
+            let is_named = |name: &DatasetName| frames.iter().any(|frame| frame.spec.name == *name);
+            if let Some(missing) = dataset.shares_slices_with().into_iter().find(|name| !is_named(name)) {
+                let reason = format!("its slices also hold rows of {missing}: name {missing} too");
+                return Err(dataset.frame().refuse(reason));
+            }
+        }
+        Ok(sets)
+    }
+
+    /// The datasets of these names by the slices that they have; one of each set, and the definitions of all that are named of it.
+    pub(super) async fn by_slices(&self, names: &[&str]) -> Result<Vec<(Dataset, Vec<Frame>)>> {
         self.first().refresh_together(self.datasets(), false).await?;
         let mut sets: Vec<(Dataset, Vec<Frame>)> = Vec::new();
         for name in names {
             let dataset = self.dataset(name)?;
-            let missing = dataset.sharers().into_iter().find(|frame| !names.contains(&frame.spec.name.as_str()));
-            if let Some(missing) = missing {
-                let reason = format!("its slices also hold rows of {0}: name {0} too", missing.spec.name);
-                return Err(dataset.frame().refuse(reason));
-            }
             let frame = dataset.frame();
             match sets.iter_mut().find(|(_, frames)| frames[0].spec.slices_named() == frame.spec.slices_named()) {
                 Some((_, frames)) if frames.iter().any(|other| other.spec.name == frame.spec.name) => {}
@@ -363,26 +380,23 @@ impl Group {
 }
 
 /// What slices held, slice by slice for several datasets, dataset by dataset; each slice by its number among those of the dataset alone.
-fn by_dataset(frames: &[Frame], slices: Vec<Vec<SliceInfo>>) -> Vec<Vec<SliceInfo>> {
+pub(super) fn by_dataset(frames: &[Frame], slices: Vec<Vec<SliceInfo>>) -> Vec<Vec<SliceInfo>> {
     let mut found: Vec<Vec<SliceInfo>> = frames.iter().map(|_| Vec::with_capacity(slices.len())).collect();
     for infos in slices {
         for (found, info) in found.iter_mut().zip(infos) {
             found.push(info);
         }
     }
-    frames.iter().zip(found).map(|(frame, infos)| numbered(frame, infos)).collect()
+    for (frame, infos) in frames.iter().zip(&mut found) {
+        infos.iter_mut().for_each(|info| info.slice = SliceId(frame.spec.own_slice(info.slice)));
+    }
+    found
 }
 
 /// When a slice was last dropped, as text; none where it never was. Otherwise a slice that was empty, filled and dropped would be taken for
 /// one that was empty all the while, though somebody has read what it held.
 pub(crate) fn retired_text(retired: &BTreeMap<SliceId, i64>, slice: SliceId) -> String {
     retired.get(&slice).map_or_else(String::new, i64::to_string)
-}
-
-/// Slices by their numbers among those of the dataset alone.
-pub(crate) fn numbered(frame: &Frame, mut slices: Vec<SliceInfo>) -> Vec<SliceInfo> {
-    slices.iter_mut().for_each(|info| info.slice = SliceId(frame.spec.own_slice(info.slice)));
-    slices
 }
 
 /// The end of what is retired of datasets that share slices: by retention, as the one that keeps its rows longest has it.

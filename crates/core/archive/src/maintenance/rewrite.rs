@@ -76,8 +76,9 @@ pub(super) struct Rewrite {
 }
 
 impl Rewrite {
-    pub(super) fn tile(&self) -> Tile {
-        self.old[0].key.tile
+    /// The slice and tile whose chunks they are.
+    pub(super) fn place(&self) -> (SliceId, Tile) {
+        (self.old[0].key.slice, self.old[0].key.tile)
     }
 
     /// Whether the chunks come out as they were.
@@ -144,7 +145,10 @@ impl Dataset {
     /// Rewrites of tiles that share a partition, together as far as a commit takes them.
     fn by_partition(&self, rewrites: Vec<Rewrite>) -> Vec<Vec<Rewrite>> {
         let spec = self.spec();
-        let place = |rewrite: &Rewrite| (rewrite.old[0].key.slice, spec.partition_of(rewrite.tile().cell));
+        let place = |rewrite: &Rewrite| {
+            let (slice, tile) = rewrite.place();
+            (slice, spec.partition_of(tile.cell))
+        };
         let mut runs: BTreeMap<(SliceId, i64), Vec<SizedRun>> = BTreeMap::new();
         for rewrite in rewrites {
             let runs = runs.entry(place(&rewrite)).or_default();

@@ -349,6 +349,61 @@ async fn slices_that_are_shared_are_retired_together() {
     }
 }
 
+/// A store that counts its calls by what they ask for.
+fn counting(below: Arc<dyn Store>) -> (Arc<dyn Store>, impl Fn(Operation) -> u64) {
+    let calls: Arc<[AtomicU64; Operation::ALL.len()]> = Arc::default();
+    let counted = calls.clone();
+    let store = Faulty::new(below, move |call| {
+        counted[call.operation as usize].fetch_add(1, Ordering::SeqCst);
+        Decision::Pass
+    });
+    (Arc::new(store), move |operation| calls[operation as usize].load(Ordering::SeqCst))
+}
+
+#[tokio::test]
+async fn datasets_that_share_slices_are_consolidated_together_as_each_by_itself() {
+    for stepwise in [false, true] {
+        let [apart, together] = [(); 2].map(|()| {
+            let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            counting(if stepwise { Arc::new(Weakened::stepwise(store)) } else { store })
+        });
+        let [(apart, calls_apart), (together, calls_together)] = [apart, together];
+        let [apart, together] = [survey(&apart).await, survey(&together).await];
+        for part in 0..4 {
+            for group in [&apart, &together] {
+                let rows = tables(&format!("part {part}"), 12);
+                write_all(group, rows, named(&format!("visit {part}"))).await.unwrap();
+            }
+        }
+        let before = contents(&together).await;
+        let counts = |calls: &dyn Fn(Operation) -> u64| [Operation::Statistics, Operation::Commit].map(calls);
+        let began = [counts(&calls_apart), counts(&calls_together)];
+        let mut expected = Vec::new();
+        for dataset in apart.datasets() {
+            let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+            assert!(report.tiles > 0);
+            expected.push((dataset.spec().name.to_string(), report.tiles, report.chunks_before, report.chunks_after));
+        }
+        let progress = std::sync::Mutex::new((0, 0));
+        let note = |done: u64, total: u64| *progress.lock().unwrap() = (done, total);
+        let found = together.consolidate(&NAMES, ConsolidateOptions::default(), Some(&note)).await.unwrap();
+        let ended = [counts(&calls_apart), counts(&calls_together)];
+        let found = found.into_iter().map(|(name, r)| (name.to_string(), r.tiles, r.chunks_before, r.chunks_after));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        let tiles = expected.iter().map(|(_, tiles, ..)| tiles).sum();
+        assert_eq!(*progress.lock().unwrap(), (tiles, tiles));
+        assert_eq!(contents(&together).await, before);
+        for (name, info) in together.info(&NAMES).await.unwrap() {
+            assert_eq!(info, together.dataset(name.as_str()).unwrap().info().await.unwrap());
+        }
+        // Each slice that is shared is looked at once instead of twice, and each of its partitions is replaced once.
+        let calls = |of: usize, what: usize| ended[of][what] - began[of][what];
+        let shared = together.dataset("sources").unwrap().info().await.unwrap().slices.len() as u64;
+        assert_eq!(calls(0, 0) - calls(1, 0), shared);
+        assert_eq!(calls(0, 1) - calls(1, 1), shared);
+    }
+}
+
 #[tokio::test]
 async fn one_scan_serves_reads_of_datasets_that_share_slices() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
