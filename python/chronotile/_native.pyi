@@ -54,6 +54,7 @@ DEVELOPMENT_BUILD: Final[bool]
 
 _Moment = tuple[str, int | float]
 _Progress = Callable[[int, int], object] | None
+_ConsolidateOptions = tuple[_Moment | None, int | None, bool, tuple[int, int] | None, float | None]
 
 @final
 class Archive:
@@ -118,12 +119,7 @@ class Group:
     def remove_batch(self, key: str) -> int: ...
     def info(self, datasets: list[str]) -> list[tuple[str, dict[str, Any]]]: ...
     def consolidate(
-        self,
-        datasets: list[str],
-        before: _Moment | None,
-        chunks_min: int | None,
-        dry_run: bool,
-        progress: _Progress,
+        self, datasets: list[str], options: _ConsolidateOptions, progress: _Progress
     ) -> list[tuple[str, dict[str, Any]]]: ...
     def retire(
         self, datasets: list[str], before: _Moment | None, older_than: str | None, dry_run: bool
@@ -168,9 +164,7 @@ class Dataset:
         rebuild: bool,
         progress: _Progress,
     ) -> dict[str, Any]: ...
-    def consolidate(
-        self, before: _Moment | None, chunks_min: int | None, dry_run: bool, progress: _Progress
-    ) -> dict[str, Any]: ...
+    def consolidate(self, options: _ConsolidateOptions, progress: _Progress) -> dict[str, Any]: ...
     def prepare(self, start: _Moment, end: _Moment) -> list[int]: ...
     def shares_slices_with(self) -> list[str]: ...
     def retire(self, before: _Moment | None, older_than: str | None, dry_run: bool) -> list[dict[str, Any]]: ...

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, arguments, optional, times
 from chronotile.dataset import Dataset, Progress, check_batch_name
+from chronotile.dataset.consolidation import consolidate_options
 from chronotile.dataset.retirement import retire_limit
 from chronotile.errors import DatasetNotFoundError, InvalidInputError
 from chronotile.hints import name_hint
@@ -167,6 +168,8 @@ class Group:
         before: times.Moment = None,
         chunks_min: int | None = None,
         dry_run: bool = False,
+        shard: tuple[int, int] | None = None,
+        tiles_per_s: float | None = None,
         progress: Progress | None = None,
     ) -> dict[str, ConsolidateReport]:
         """Merge the small chunks of each tile of several datasets as :meth:`Dataset.consolidate` does; return the
@@ -179,7 +182,7 @@ class Group:
         ----------
         datasets : str or iterable of str, optional
             Names of the datasets; by default all.
-        before, chunks_min, dry_run, progress
+        before, chunks_min, dry_run, shard, tiles_per_s, progress
             As for :meth:`Dataset.consolidate`.
 
         Raises
@@ -187,14 +190,16 @@ class Group:
         DatasetNotFoundError
             A dataset is not in the group.
         InvalidInputError
-            `before` is given for datasets whose time columns differ in type, format or scale.
+            `before` is given for datasets whose time columns differ in type, format or scale; and as for
+            :meth:`Dataset.consolidate`.
         """
         wanted = self._named(datasets)
-        moment = None
-        if before is not None and wanted:
+        if not wanted:
+            return {}
+        if before is not None:
             self._check_axes(wanted, "consolidate")
-            moment = times.moment(before, self[wanted[0]].time, "before")
-        found = self._native.consolidate(wanted, moment, chunks_min, dry_run, progress)
+        options = consolidate_options(self[wanted[0]].time, before, chunks_min, dry_run, shard, tiles_per_s)
+        found = self._native.consolidate(wanted, options, progress)
         return {name: ConsolidateReport.of_native(report) for name, report in found}
 
     def retire(

@@ -240,6 +240,30 @@ def test_the_command_of_maintenance_gives_sources_to_objects_and_says_what_it_di
         assert sorted(database.sources()["ssObjectId"].drop_null().to_pylist()) == [8, 9]
 
 
+def test_processes_share_the_maintenance_of_a_survey(path: Path, chronotile: RunCli) -> None:
+    with apdb.create(path, "small") as database:
+        for number in range(3):
+            database.store(**visit_of(number, [1, 2, 3]))
+        before = database.sources().to_arrow().sort_by("diaSourceId")
+        planned = database.archive.group(names.GROUP).consolidate(dry_run=True)
+        tiles = dict.fromkeys(planned, 0)
+        for number in (1, 2):
+            done = chronotile("apdb", "maintain", path, "--shard", f"{number}/2", "--tiles-per-second", "500", "--json")
+            report = json.loads(done.stdout)
+            assert (report["statistics"], report["crowded"]) == ({}, [])
+            for name in tiles:
+                tiles[name] += report["consolidated"][name]["tiles"]
+        assert tiles == {name: report.tiles for name, report in planned.items()}
+        assert sum(tiles.values()) > 5
+        assert database.statistics() == {}
+        report = database.maintain()
+        assert sum(each.tiles for each in report.consolidated.values()) == 0
+        assert database.statistics()["tables"]["dia_source"]["rows"] == 9
+        assert database.sources().to_arrow().sort_by("diaSourceId").equals(before)
+        with pytest.raises(ct.InvalidInputError, match=r"shard \(3, 2\): give"):
+            database.maintain(shard=(3, 2))
+
+
 # ---------------------------------------------------------------------- crowded places
 
 

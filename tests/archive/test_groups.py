@@ -248,6 +248,29 @@ def test_datasets_are_consolidated_and_described_together(tmp_path: Path) -> Non
             archive.group("survey").consolidate(before=61030.0)
 
 
+def test_processes_share_a_consolidation(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        group = sharing(archive)
+        for part in range(2):
+            forced = rows(20 * part, 60).drop_columns(["visit"])
+            group.write({"objects": rows(0, 10), "sources": rows(50 * part, 50), "forced": forced})
+        planned = group.consolidate(dry_run=True)
+        parts = [group.consolidate(shard=(number, 3), tiles_per_s=1e6) for number in (1, 2, 3)]
+        assert {name: sum(part[name].tiles for part in parts) for name in group} == {
+            name: report.tiles for name, report in planned.items()
+        }
+        assert all(report.tiles == 0 for report in group.consolidate().values())
+        assert group["sources"].consolidate(shard=(1, 1), tiles_per_s=1).tiles == 0
+        wrong: list[Any] = [(0, 3), (4, 3), (1, 2, 3), 3, (1.5, 3), ("1", 3), (1, 2**32)]
+        for shard in wrong:
+            for consolidate in (group.consolidate, group["sources"].consolidate):
+                with pytest.raises(ct.InvalidInputError, match=r"shard .*: give "):
+                    consolidate(shard=shard)
+        for rate in (0, -1.0, float("nan"), float("inf"), "fast"):
+            with pytest.raises(ct.InvalidInputError, match=r"tiles_per_s .*: give a number"):
+                group.consolidate(tiles_per_s=rate)  # type: ignore[arg-type]
+
+
 def test_only_datasets_that_fit_share_slices(tmp_path: Path) -> None:
     with ct.open(tmp_path / "survey.db") as archive:
         create(archive)

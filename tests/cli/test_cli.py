@@ -639,6 +639,24 @@ def test_consolidate_and_retire_report_what_they_do(
     assert "no slice is old enough" in ok(chronotile("retire", path, "detections", *limit, "--yes"))
 
 
+def test_processes_share_a_consolidation(chronotile: Run, survey: ct.Dataset, path: Path) -> None:
+    tiles = survey.consolidate(dry_run=True).tiles
+    assert tiles > 2
+    done = [
+        json.loads(
+            ok(chronotile("consolidate", path, "--shard", f"{number}/2", "--tiles-per-second", "1000", "--json"))
+        )
+        for number in (1, 2)
+    ]
+    assert sum(report["detections"]["tiles"] for report in done) == tiles
+    assert survey.consolidate(dry_run=True).tiles == 0
+    for wrong in ("3/2", "0/2", "1", "2/", "1/x", "-1/2", "1/0", "1/9999999999999999999999"):
+        refused = chronotile("consolidate", path, "--shard", wrong)
+        assert refused.returncode == 2
+        assert "such as 2/8" in refused.stderr
+    assert chronotile("consolidate", path, "--tiles-per-second", "0").returncode == 2
+
+
 def test_retire_drops_slices_that_are_shared_only_together(chronotile: Run, path: Path) -> None:
     schema = "id:int64,t:timestamp[us],x:float64"
     define = ["--schema", schema, "--key", "id", "--time", "t", "--window", "1d", "--group", "g"]

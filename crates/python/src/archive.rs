@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use chronotile_archive::memory::Memory;
 use chronotile_archive::{
     AddedColumn, Archive as Inner, ConsolidateOptions, CopyOptions, CopyProgress, Dataset as InnerDataset,
-    Group as InnerGroup, IndexBuildOptions, OpenOptions, RetireLimit, SliceInfo, WriteOptions,
+    Group as InnerGroup, IndexBuildOptions, OpenOptions, RetireLimit, Shard, SliceInfo, WriteOptions,
 };
 use chronotile_service::Limits;
 use chronotile_store::CallOptions;
@@ -111,13 +111,11 @@ impl Group {
         &self,
         py: Python<'py>,
         datasets: Vec<String>,
-        before: Option<Moment>,
-        chunks_min: Option<u64>,
-        dry_run: bool,
+        options: ConsolidateArguments,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Vec<(String, Bound<'py, PyDict>)>> {
         let group = self.open()?;
-        let options = consolidate_options(before, chunks_min, dry_run)?;
+        let options = consolidate_options(options)?;
         let report_progress = reporter(progress);
         let found = wait(py, group.consolidate(&names_of(&datasets), options, Some(&report_progress)))?;
         found.iter().map(|(name, report)| Ok((name.to_string(), reports::consolidate_report(py, report)?))).collect()
@@ -152,9 +150,18 @@ fn names_of(datasets: &[String]) -> Vec<&str> {
     datasets.iter().map(String::as_str).collect()
 }
 
-fn consolidate_options(before: Option<Moment>, chunks_min: Option<u64>, dry_run: bool) -> PyResult<ConsolidateOptions> {
+/// Which tiles to consolidate, as Python gives it: before, least chunks, whether nothing is done, shard, tiles in a second.
+type ConsolidateArguments = (Option<Moment>, Option<u64>, bool, Option<(u32, u32)>, Option<f64>);
+
+fn consolidate_options(given: ConsolidateArguments) -> PyResult<ConsolidateOptions> {
+    let (before, chunks_min, dry_run, shard, tiles_per_s) = given;
     let before = before.map(Moment::instant).transpose()?;
-    Ok(ConsolidateOptions { chunks_min, before, dry_run, ..Default::default() })
+    let no_shard = |(number, of)| {
+        let reason = format!("invalid shard {number} of {of}: number the processes from 1, as in (2, 8)");
+        invalid(ErrorKind::InvalidRequest, reason)
+    };
+    let shard = shard.map(|shard| Shard::new(shard.0, shard.1).ok_or_else(|| no_shard(shard))).transpose()?;
+    Ok(ConsolidateOptions { chunks_min, before, dry_run, shard, tiles_per_s, ..Default::default() })
 }
 
 fn retire_limit(before: Option<Moment>, older_than: Option<&str>) -> PyResult<RetireLimit> {
@@ -601,13 +608,11 @@ impl Dataset {
     fn consolidate<'py>(
         &self,
         py: Python<'py>,
-        before: Option<Moment>,
-        chunks_min: Option<u64>,
-        dry_run: bool,
+        options: ConsolidateArguments,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let dataset = self.open()?;
-        let options = consolidate_options(before, chunks_min, dry_run)?;
+        let options = consolidate_options(options)?;
         let report_progress = reporter(progress);
         let report = wait(py, dataset.consolidate(options, Some(&report_progress)))?;
         reports::consolidate_report(py, &report)

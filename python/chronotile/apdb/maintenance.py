@@ -25,6 +25,7 @@ from chronotile.apdb.source_counts import SourceCounts
 from chronotile.apdb.tables import SurveyTables, detector_visit_key
 from chronotile.apdb.updates import Updates, associated, deleted
 from chronotile.apdb.values import version_of
+from chronotile.dataset.consolidation import consolidate_options
 from chronotile.errors import BatchNotFoundError, DamagedError, InvalidInputError
 from chronotile.reports import ConsolidateReport, DatasetInfo, GroupBatchInfo, SliceInfo, VerifyReport
 from chronotile.terminal import count_text
@@ -103,7 +104,8 @@ class Maintenance:
 
     def maintain(
         self, *, before: Moment = None, chunks_min: int | None = None, associations: Any = None,
-        counts: bool = False, progress: Progress | None = None,
+        counts: bool = False, shard: tuple[int, int] | None = None, tiles_per_s: float | None = None,
+        progress: Progress | None = None,
     ) -> MaintenanceReport:  # fmt: skip
         """Daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics.
 
@@ -122,6 +124,10 @@ class Maintenance:
             Whether to count the stored sources of every object and to correct ``nDiaSources`` where it is wrong, by the
             rules of :meth:`reassign`. Scans the objects, and the ids of all sources, in bounded memory. Sources that
             were never stored, such as those before the first imported alert, are not counted.
+        shard, tiles_per_s
+            As for :meth:`chronotile.Dataset.consolidate`, so that several processes share the merging of chunks. The
+            first of them also completes the index of objects. None records statistics: maintain without `shard` when
+            all have ended. Give `associations` and `counts` to one of them.
         progress : callable, optional
             Called with (what, parts done, parts in total): associations, then objects whose sources are counted, then
             tiles, then tables.
@@ -129,12 +135,14 @@ class Maintenance:
         Raises
         ------
         InvalidInputError
-            With `counts`: the objects have no column ``nDiaSources``. Nothing was done.
+            With `counts`: the objects have no column ``nDiaSources``. Nothing was done. Or as for
+            :meth:`chronotile.Dataset.consolidate`.
         DamagedError
             The catalog records of a table are damaged; raised after the other tables are done. See :meth:`verify`.
         """
         moment = None if before is None else values.mjd_tai(before, "before")
         notify: Progress = progress or (lambda what, done, total: None)
+        consolidate_options(self._tables.visits.time, None, chunks_min, False, shard, tiles_per_s)
         if counts and not self._counts.kept:
             raise InvalidInputError(
                 f"table {names.OBJECT} has no column {names.SOURCE_COUNT}: leave out counts (--counts), or migrate the "
@@ -142,29 +150,35 @@ class Maintenance:
                 kind="invalid-request",
             )
         changed, unknown = (0, 0) if associations is None else self._associate(associations, notify)
-        self._index_objects(notify)
+        if shard is None or shard[0] == 1:
+            self._index_objects(notify)
         corrected, damage = self._correct_counts(notify) if counts else (0, None)
-        consolidated, more_damage = self._consolidate(moment, chunks_min, notify)
+        consolidated, more_damage = self._consolidate(moment, chunks_min, (shard, tiles_per_s), notify)
         damage = damage or more_damage
         if damage is not None:
             raise damage
+        if shard is not None:
+            return MaintenanceReport(consolidated, changed, unknown, corrected, {}, [])
         notify("statistics", 0, len(self._all()))
         statistics = self.info()
         self._note(statistics)
         return MaintenanceReport(consolidated, changed, unknown, corrected, statistics, self._crowded(statistics))
 
     def _consolidate(
-        self, moment: float | None, chunks_min: int | None, notify: Progress
-    ) -> tuple[dict[str, ConsolidateReport], DamagedError | None]:
+        self, moment: float | None, chunks_min: int | None, sharing: tuple[tuple[int, int] | None, float | None],
+        notify: Progress,
+    ) -> tuple[dict[str, ConsolidateReport], DamagedError | None]:  # fmt: skip
         """Consolidate all datasets; return the reports, and the error of the first dataset that is damaged."""
         of_mjd = [name for name in self._all() if self._tables.archive[name].time.format == "mjd"]
         wanted = self._all() if moment is None else of_mjd
         grouped, alone = self._by_group(wanted)
+        shard, tiles_per_s = sharing
+        how: dict[str, Any] = {
+            "before": moment, "chunks_min": chunks_min, "shard": shard, "tiles_per_s": tiles_per_s,
+        }  # fmt: skip
         consolidated: dict[str, ConsolidateReport] = {}
         try:
-            consolidated = self._tables.group.consolidate(
-                grouped, before=moment, chunks_min=chunks_min, progress=functools.partial(notify, "tiles")
-            )
+            consolidated = self._tables.group.consolidate(grouped, **how, progress=functools.partial(notify, "tiles"))
         except DamagedError:
             # Consolidate what is not damaged.
             alone = wanted
@@ -172,9 +186,7 @@ class Maintenance:
         for name in alone:
             report = functools.partial(notify, name)
             try:
-                consolidated[name] = self._tables.archive[name].consolidate(
-                    before=moment, chunks_min=chunks_min, progress=report
-                )
+                consolidated[name] = self._tables.archive[name].consolidate(**how, progress=report)
             except DamagedError as error:
                 damage = damage or error
         return {name: consolidated[name] for name in wanted if name in consolidated}, damage

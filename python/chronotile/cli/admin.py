@@ -21,6 +21,7 @@ from chronotile.cli.common import (
     confirm,
     json_option,
     moment,
+    sharing_options,
     target,
     tell_wait,
     timeout_option,
@@ -206,12 +207,13 @@ def _slices_text(slices: Iterable[SliceInfo]) -> str:
 @click.option("--before", metavar="TIME", help="Only windows that end at or before this time.")
 @click.option("--chunks-min", type=click.IntRange(1), metavar="N", help="Skip tiles with fewer chunks. Default 2.")
 @click.option("--dry-run", is_flag=True, help="Count what would be done; change nothing.")
+@sharing_options
 @json_option
 @timeout_option
 @click.pass_context
 def consolidate(
-    context: click.Context, target: Target, before: str | None, chunks_min: int | None, dry_run: bool, as_json: bool,
-    timeout_s: int,
+    context: click.Context, target: Target, before: str | None, chunks_min: int | None, dry_run: bool,
+    shard: tuple[int, int] | None, tiles_per_second: float | None, as_json: bool, timeout_s: int,
 ) -> None:  # fmt: skip
     """Merge the many small chunks of a tile into few large ones, in one dataset or all. Safe while others read and
     write. Names each tile that cannot be rewritten and each dataset with a damaged definition, and continues with the
@@ -221,14 +223,16 @@ def consolidate(
     Examples:
         chronotile consolidate survey.db
         chronotile consolidate survey.db detections --before 2026-01-01
+        chronotile consolidate cassandra://node1/survey --shard 2/8 --tiles-per-second 100
     """
 
     def work(dataset: Dataset) -> ConsolidateReport:
         progress = TileProgress(f"consolidating {dataset.name}")
         with ProgressLine(progress.text):
             report = dataset.consolidate(
-                before=moment(before, dataset), chunks_min=chunks_min, dry_run=dry_run, progress=progress
-            )
+                before=moment(before, dataset), chunks_min=chunks_min, dry_run=dry_run, shard=shard,
+                tiles_per_s=tiles_per_second, progress=progress,
+            )  # fmt: skip
         if not as_json:
             click.echo(f"{dataset.name}: {_consolidate_text(report, dry_run)}")
         for failure in report.failed:

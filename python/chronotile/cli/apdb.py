@@ -19,6 +19,7 @@ from chronotile.cli.common import (
     confirm,
     iso_text,
     json_option,
+    sharing_options,
     target,
     tell_wait,
     timeout_option,
@@ -438,20 +439,23 @@ def _check_measured(objects: list[str], rows: Any, near: str | None, archived: s
     "and times.",
 )
 @click.option("--counts", is_flag=True, help="Also correct nDiaSources of all objects. Scans objects and sources.")
+@sharing_options
 @timeout_option
 @json_option
 def maintain(
-    target: Target, before: str | None, chunks_min: int | None, associations: str | None, counts: bool, timeout_s: int,
-    as_json: bool,
+    target: Target, before: str | None, chunks_min: int | None, associations: str | None, counts: bool,
+    shard: tuple[int, int] | None, tiles_per_second: float | None, timeout_s: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Run daily maintenance: assign sources to solar-system objects, merge small chunks, and record statistics of the
     tables. May be interrupted and repeated, and run beside readers and writers. Include columns ra, dec and
-    midpointMjdTai in the file of --associations: without them, the whole sky is scanned.
+    midpointMjdTai in the file of --associations: without them, the whole sky is scanned. With --shard, statistics are
+    not recorded: run the command once more without it when all processes have ended.
 
     \b
     Examples:
         chronotile apdb maintain survey.db
         chronotile apdb maintain survey.db --associations night.parquet --before 2026-02-01
+        chronotile apdb maintain cassandra://node1/survey --shard 2/8
     """
     state = {"text": "looking for tiles"}
 
@@ -461,8 +465,8 @@ def maintain(
     given = _table_file(associations)
     with _open(target, timeout_s=timeout_s) as database, ProgressLine(lambda: state["text"]):
         report = database.maintain(
-            before=_moment(before), chunks_min=chunks_min, associations=given, counts=counts,
-            progress=progress,
+            before=_moment(before), chunks_min=chunks_min, associations=given, counts=counts, shard=shard,
+            tiles_per_s=tiles_per_second, progress=progress,
         )  # fmt: skip
     failed = [(name, failure) for name, r in report.consolidated.items() for failure in r.failed]
     if as_json:

@@ -158,6 +158,35 @@ class Size(ParamType[int]):
         raise click.BadParameter(f"invalid size {value!r}: give a number of bytes, or a size such as 64MiB", ctx, param)
 
 
+class Shard(ParamType[tuple[int, int]]):
+    """One of several processes that share work, such as 2/8."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        number, _, of = value.partition("/")
+        if number.isdecimal() and of.isdecimal() and len(value) <= 20 and 1 <= int(number) <= int(of):
+            return int(number), int(of)
+        raise click.BadParameter(
+            f"invalid shard {value!r}: give the number of this process and that of all, such as 2/8", ctx, param
+        )
+
+
+def sharing_options(command: Command) -> Command:
+    """Options of commands whose work several processes share, and that leave room for others."""
+    return with_options(
+        click.option(
+            "--shard", type=Shard(), metavar="K/N", help="Do the part of the K-th of N processes that share the work."
+        ),
+        click.option(
+            "--tiles-per-second", type=click.FloatRange(0, min_open=True), metavar="N",
+            help="Rewrite at most this many tiles per second.",
+        ),
+    )(command)  # fmt: skip
+
+
 def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Add options, in this order in the help."""
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, arguments, cells, inputs, optional, times
+from chronotile.dataset.consolidation import consolidate_options
 from chronotile.dataset.retirement import retire_limit
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_list
@@ -673,6 +674,8 @@ class Dataset:
         before: times.Moment = None,
         chunks_min: int | None = None,
         dry_run: bool = False,
+        shard: tuple[int, int] | None = None,
+        tiles_per_s: float | None = None,
         progress: Progress | None = None,
     ) -> ConsolidateReport:
         """Merge the many small chunks of a tile into few large ones. Reads return the same rows before, during and
@@ -690,11 +693,21 @@ class Dataset:
             Skip tiles with fewer chunks; 2 by default.
         dry_run : bool
             Count what would be done; change nothing.
+        shard : tuple of int, optional
+            Number of this process, from 1, and number of all processes, as in ``(2, 8)``: only tiles of its partitions.
+            Eight processes with ``(1, 8)`` to ``(8, 8)`` share the work, on one machine or on several.
+        tiles_per_s : float, optional
+            Rewrite at most this many tiles per second, to leave room for readers and writers.
         progress : callable, optional
             Called with (tiles done, tiles in total).
+
+        Raises
+        ------
+        InvalidInputError
+            `shard` does not name one of several processes, or `tiles_per_s` is not a positive number.
         """
-        moment = None if before is None else times.moment(before, self.time, "before")
-        return ConsolidateReport.of_native(self._native.consolidate(moment, chunks_min, dry_run, progress))
+        options = consolidate_options(self.time, before, chunks_min, dry_run, shard, tiles_per_s)
+        return ConsolidateReport.of_native(self._native.consolidate(options, progress))
 
     def prepare(self, start: times.Moment, end: times.Moment) -> list[int]:
         """Create the slices of a half-open period in advance; return their numbers.

@@ -42,4 +42,4 @@ pub use report::{
     BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk, RecordDamage,
     RowsMissing, SliceInfo, Spread, TileDifference, TileFailure, VerifyReport, WriteReport,
 };
-pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, WriteOptions};
+pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, Shard, WriteOptions};

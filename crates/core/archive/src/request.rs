@@ -1,6 +1,7 @@
 use arrow_array::ArrayRef;
 use chronotile_sky::Region;
-use chronotile_types::{Instant, TimeRange};
+use chronotile_types::{Instant, SliceId, TimeRange};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Which localities a read covers.
 #[derive(Clone, Debug, Default)]
@@ -103,6 +104,31 @@ pub struct ConsolidateOptions {
     pub older_min: Option<u64>,
     /// Count what would be done and do nothing.
     pub dry_run: bool,
+    /// Only the tiles of one of the processes that share the work; all where `None`.
+    pub shard: Option<Shard>,
+    /// Tiles rewritten in a second, at most; any number where `None`.
+    pub tiles_per_s: Option<f64>,
+}
+
+/// One of several processes that share work by partition of the engine, so that no two of them meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    number: u32,
+    of: u32,
+}
+
+impl Shard {
+    /// The process of this number, from 1, among so many; `None` where there is no such process.
+    pub fn new(number: u32, of: u32) -> Option<Self> {
+        (1..=of).contains(&number).then_some(Self { number, of })
+    }
+
+    /// Whether a partition of a slice is of this process.
+    pub(crate) fn has(self, slice: SliceId, partition: i64) -> bool {
+        // Neighbours go to different processes, however partitions are numbered.
+        let bytes = [i64::from(slice.0).to_be_bytes(), partition.to_be_bytes()].concat();
+        xxh3_64(&bytes) % u64::from(self.of) == u64::from(self.number - 1)
+    }
 }
 
 /// Which slices to retire.

@@ -6,11 +6,13 @@
 //! tile may be rewritten without the others, so a tile of any size is rewritten in bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
 
 use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, StoreError, TileStatistics};
 use chronotile_types::{DatasetName, SliceId, Tile, TimeRange};
 use futures::TryStreamExt;
+use tokio::time::{Instant, sleep_until};
 
 use crate::LOG;
 use crate::dataset::Dataset;
@@ -32,6 +34,8 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 /// Tiles rewritten in one commit, and the bytes of chunks from which on a commit takes no further tile.
 const TILES_PER_COMMIT: usize = 64;
 const BYTES_PER_COMMIT: u64 = 16 << 20;
+/// Longest time in which tiles are rewritten, however few in a second are wanted.
+const THROTTLE_MAX: Duration = Duration::from_hours(24 * 365);
 /// Chunks of older versions are rewritten as fewer where a tile has so many.
 const OLDER_CHUNKS: u64 = 8;
 /// Chunks of so many bytes are large enough.
@@ -132,7 +136,12 @@ async fn consolidate(
     mut runs: Vec<Run<'_>>,
     progress: Option<Progress<'_>>,
 ) -> Result<Vec<(DatasetName, ConsolidateReport)>> {
-    if let Some(Run { dataset, options: ConsolidateOptions { dry_run: false, .. }, .. }) = runs.first() {
+    let Some(Run { dataset, options, .. }) = runs.first() else { return Ok(vec![]) };
+    let rate = options.tiles_per_s.unwrap_or(f64::INFINITY);
+    if rate.is_nan() || rate <= 0.0 {
+        return Err(dataset.frame().refuse(format!("tiles_per_s is {rate}: give a number above 0")));
+    }
+    if !options.dry_run {
         dataset.sweep_attempts().await?;
     }
     let mut work = Vec::with_capacity(runs.len());
@@ -140,7 +149,7 @@ async fn consolidate(
         work.push(run.tiles_to_consolidate().await?);
     }
     let total: u64 = work.iter().flatten().map(|(_, _, tiles)| tiles.len() as u64).sum();
-    let (mut done, mut reports) = (0, Vec::new());
+    let (began, mut done, mut reports) = (Instant::now(), 0, Vec::new());
     for (run, work) in runs.iter_mut().zip(work) {
         for (slice, kind, tiles) in work {
             for tiles in per_commit(&tiles) {
@@ -148,6 +157,9 @@ async fn consolidate(
                 done += tiles.len() as u64;
                 if let Some(progress) = progress {
                     progress(done, total);
+                }
+                if !run.options.dry_run {
+                    sleep_until(began + Duration::try_from_secs_f64(done as f64 / rate).unwrap_or(THROTTLE_MAX)).await;
                 }
             }
         }
@@ -193,13 +205,16 @@ impl<'a> Run<'a> {
             let spec = &self.frames[of].spec;
             limits[of].ends_after(spec.window_start(tile.window).saturating_add(spec.window_ticks()))
         };
+        let is_own = |of: usize, slice: SliceId, tile: Tile| {
+            self.options.shard.is_none_or(|shard| shard.has(slice, self.frames[of].spec.partition_of(tile.cell)))
+        };
         let mut work = Vec::new();
         let mut found = self.dataset.statistics_of(&self.frames[0], self.dataset.slices().await?);
         while let Some((slice, tiles)) = found.try_next().await? {
             let wanted: Vec<(usize, &TileStatistics)> = tiles
                 .iter()
                 .filter_map(|tile| Some((self.place(slice, tile.tile)?, tile)))
-                .filter(|(of, tile)| ended(*of, tile.tile))
+                .filter(|(of, tile)| is_own(*of, slice, tile.tile) && ended(*of, tile.tile))
                 .collect();
             for (kind, chunks_min) in [(Kind::Current, chunks_min), (Kind::Older, chunks_min.max(older_min))] {
                 let mut loads: Vec<Load> = wanted.iter().map(|(of, tile)| Load::of(tile, *of, kind)).collect();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use chronotile_archive::{
     AddedColumn, Archive, ArchiveError, ConsolidateOptions, CopyOptions, Group, ReadRequest, Result, RetireLimit,
-    WriteOptions, WriteReport,
+    Shard, WriteOptions, WriteReport,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, Faulty, Operation, Store, StoreError};
@@ -402,6 +402,65 @@ async fn datasets_that_share_slices_are_consolidated_together_as_each_by_itself(
         assert_eq!(calls(0, 0) - calls(1, 0), shared);
         assert_eq!(calls(0, 1) - calls(1, 1), shared);
     }
+}
+
+#[tokio::test]
+async fn shards_are_all_of_the_work_and_do_not_meet() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let group = survey(&store).await;
+    for part in 0..3 {
+        let rows = tables(&format!("part {part}"), 12);
+        write_all(&group, rows, named(&format!("visit {part}"))).await.unwrap();
+    }
+    let before = contents(&group).await;
+    let tiles = async |shard: Option<Shard>, dry_run: bool| {
+        let options = ConsolidateOptions { shard, dry_run, ..Default::default() };
+        let reports = group.consolidate(&NAMES, options, None).await.unwrap();
+        reports.into_iter().map(|(_, report)| report.tiles).sum::<u64>()
+    };
+    let all = tiles(None, true).await;
+    assert_eq!(tiles(Shard::new(1, 1), true).await, all);
+    let mut done = Vec::new();
+    for number in 1..=3 {
+        let shard = Shard::new(number, 3);
+        let own = tiles(shard, true).await;
+        assert_eq!(tiles(shard, false).await, own, "{number}: no other shard rewrites its tiles");
+        assert_eq!(tiles(shard, true).await, 0);
+        done.push(own);
+    }
+    assert_eq!(done.iter().sum::<u64>(), all);
+    assert!(done.iter().all(|own| *own > all / 10), "{done:?} of {all}");
+    assert_eq!(tiles(None, true).await, 0);
+    assert_eq!(contents(&group).await, before);
+    for (number, of) in [(0, 3), (4, 3), (1, 0), (0, 0)] {
+        assert_eq!(Shard::new(number, of), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn consolidation_takes_the_time_that_its_rate_asks_for() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let group = survey(&store).await;
+    for part in 0..2 {
+        write_all(&group, tables(&format!("part {part}"), 12), named(&format!("visit {part}"))).await.unwrap();
+    }
+    let run = async |tiles_per_s, dry_run| {
+        let began = tokio::time::Instant::now();
+        let options = ConsolidateOptions { tiles_per_s, dry_run, ..Default::default() };
+        group.consolidate(&NAMES, options, None).await.map(|reports| {
+            let tiles: u64 = reports.iter().map(|(_, report)| report.tiles).sum();
+            (tiles, began.elapsed().as_secs_f64())
+        })
+    };
+    for wrong in [0.0, -1.0, f64::NAN] {
+        let refused = run(Some(wrong), false).await.unwrap_err();
+        assert!(refused.to_string().contains("give a number above 0"), "{refused}");
+    }
+    let (planned, took) = run(Some(0.25), true).await.unwrap();
+    assert!(planned > 50 && took < 1.0, "{planned} tiles, {took} s");
+    let (tiles, took) = run(Some(0.25), false).await.unwrap();
+    assert_eq!(tiles, planned);
+    assert!((4.0 * tiles as f64..4.0 * tiles as f64 + 1.0).contains(&took), "{tiles} tiles, {took} s");
 }
 
 #[tokio::test]

@@ -185,7 +185,7 @@ async fn step(dataset: &Dataset, model: &mut Model, op: &Op) {
             let before = before.map(|k| model.shape.time(k, 0).instant());
             // Few rows of a model are older versions.
             let older_min = (*chunks_min % 2 == 0).then_some(1);
-            let options = ConsolidateOptions { chunks_min: Some(*chunks_min), before, older_min, dry_run: false };
+            let options = ConsolidateOptions { chunks_min: Some(*chunks_min), before, older_min, ..Default::default() };
             let dry = dataset.consolidate(ConsolidateOptions { dry_run: true, ..options.clone() }, None).await.unwrap();
             let done = dataset.consolidate(options, None).await.unwrap();
             assert_eq!(dry, done);
