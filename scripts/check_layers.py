@@ -42,6 +42,7 @@ MAY_USE: dict[str, frozenset[str]] = {
     "io": frozenset({"types"}),
     "archive": frozenset({"types", "sky", "chunk", "store"}) | ENGINES,
     "archive-tests": frozenset(),
+    "simulation": frozenset(),
     "historian": frozenset({"types", "archive"}),
     "service": frozenset({"types", "sky", "store", "archive", "historian", "io"}),
     "python": frozenset({"types", "sky", "chunk", "store", "archive", "historian", "service", "io", "cql", "tables"}),
@@ -54,6 +55,7 @@ TESTS_MAY_USE: dict[str, frozenset[str]] = {
     "cassandra": frozenset({"chunk", "arrow-array", "arrow-schema"}),
     # Damage is done to the file itself.
     "archive-tests": frozenset({"archive", "types", "sky", "chunk", "store", "memory", "sqlite", "rusqlite"}),
+    "simulation": frozenset({"archive", "types", "store", "memory", "sqlite"}),
     "historian": frozenset({"memory"}),
 }
 
