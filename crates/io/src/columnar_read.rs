@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_cast::display::array_value_to_string;
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
@@ -58,7 +59,7 @@ impl Shape {
     pub(crate) fn apply(&self, batch: &RecordBatch, rows_before: u64) -> Result<RecordBatch> {
         let columns = self.schema.fields().iter().zip(&self.places).map(|(field, &place)| {
             let column = batch.column(place);
-            let array = convert(&self.name, column, batch.schema_ref().field(place), field)?;
+            let array = convert(&self.name, column, batch.schema_ref().field(place), field, rows_before)?;
             check_nulls(&array, field, &self.name, |row| rows_before + row as u64 + 1)?;
             Ok(array)
         });
@@ -69,26 +70,47 @@ impl Shape {
     }
 }
 
-/// Converts a column to the type asked for and proves, by converting back, that no value changed.
-fn convert(name: &str, column: &ArrayRef, from: &Field, to: &Field) -> Result<ArrayRef> {
-    let (source, target) = (column.data_type(), to.data_type());
-    if source == target {
+/// Converts a column to the type asked for; an error names the first value that would change.
+fn convert(name: &str, column: &ArrayRef, from: &Field, to: &Field, rows_before: u64) -> Result<ArrayRef> {
+    let target = to.data_type();
+    if column.data_type() == target {
         return Ok(column.clone());
     }
+    exactly(column, target).map_err(|_| {
+        // Whether a value converts does not depend on others: the first that does not ends the shortest part that does not.
+        let (mut fitting, mut failing) = (0, column.len());
+        while fitting + 1 < failing {
+            let middle = usize::midpoint(fitting, failing);
+            *(if exactly(&column.slice(0, middle), target).is_ok() { &mut fitting } else { &mut failing }) = middle;
+        }
+        let reason = exactly(&column.slice(fitting, 1), target).err().unwrap_or_default();
+        let value: String = array_value_to_string(column, fitting).unwrap_or_default().chars().take(80).collect();
+        let row = rows_before + fitting as u64 + 1;
+        let reason = format!(
+            "row {row} holds {value}, which {reason}; correct the value, or give the column a type that holds all values \
+             (--types {}={})",
+            from.name(),
+            format_type(from.data_type())
+        );
+        convert_error(name, from, target, &reason)
+    })
+}
+
+/// A column in another type, if converting it back proves that no value changed; else why not.
+fn exactly(column: &ArrayRef, target: &DataType) -> std::result::Result<ArrayRef, String> {
+    let source = column.data_type();
     let options = CastOptions { safe: false, ..CastOptions::default() };
-    let failed = |e: ArrowError| convert_error(name, from, target, &e.to_string());
+    let failed = |_: ArrowError| "does not fit".to_owned();
     if is_text(source) && text::is_readable(target) {
         let texts = cast_with_options(column, &DataType::Utf8, &options).map_err(failed)?;
-        return text::parse_column(texts.as_string::<i32>(), target).map_err(|bad| {
-            let reason = format!("the value {:?} does not fit{}", bad.value.unwrap_or_default(), bad.detail);
-            convert_error(name, from, target, &reason)
-        });
+        return text::parse_column(texts.as_string::<i32>(), target)
+            .map_err(|bad| format!("does not fit{}", bad.detail));
     }
     let converted = cast_with_options(column, target, &options).map_err(failed)?;
     if arrow_cast::can_cast_types(target, source) {
         let back = cast_with_options(&converted, source, &options).map_err(failed)?;
         if back.to_data() != column.to_data() && !same_values(&back, column) {
-            return Err(convert_error(name, from, target, "a value would be rounded or cut"));
+            return Err("would be rounded or cut".to_owned());
         }
     }
     Ok(converted)

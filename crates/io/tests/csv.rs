@@ -109,6 +109,7 @@ fn a_given_type_is_strict() {
         ("timestamp[s]", "2020-01-01 00:00:00.5"),
         ("timestamp[ns]", "9999-01-01 00:00:00"),
         ("timestamp[us]", "yesterday"),
+        ("timestamp[us]", "2020-01-01 00:00:00+01:00:00.5"),
         ("time32[s]", "10:00:00.5"),
         ("time64[us]", "25:00:00"),
         ("decimal128(4, 2)", "1.234"),

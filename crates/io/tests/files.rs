@@ -7,7 +7,7 @@ use std::fs;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::types::{Float64Type, Int8Type, Int64Type};
 use arrow_array::{Array, ArrayRef, BinaryArray, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::DataType;
 use chronotile_io::{
@@ -182,6 +182,36 @@ fn projection_and_types_apply_to_stored_columns() {
         assert!(matches!(error(stream(&bytes), &lossy), IoError::Convert { .. }));
         assert!(matches!(error(stream(&bytes), &columns(&["nope"])), IoError::UnknownColumn { .. }));
     }
+}
+
+#[test]
+fn stored_values_that_would_change_are_refused_with_their_row() {
+    let whole = |rows: usize| vec![Some(1.0); rows].into_iter().chain([None]);
+    let floats =
+        |value: f64| -> ArrayRef { Arc::new(whole(80_000).chain([Some(value), Some(0.5)]).collect::<Float64Array>()) };
+    let texts: ArrayRef = Arc::new(StringArray::from(vec!["3", "3.7"]));
+    for (column, to, row, shown) in [
+        (floats(3.7), DataType::Int64, 80_002, "3.7, which would be rounded or cut"),
+        (floats(f64::NAN), DataType::Int64, 80_002, "NaN, which does not fit"),
+        (floats(1e19), DataType::Int64, 80_002, "1e19, which does not fit"),
+        (floats(1e300), DataType::Float32, 80_002, "1e300, which would be rounded or cut"),
+        (texts, DataType::Int32, 2, "3.7, which does not fit"),
+    ] {
+        let batch = RecordBatch::try_from_iter([("value", column)]).unwrap();
+        let bytes = write_all(OutFormat::Parquet, &[batch], &WriteOptions::default()).unwrap();
+        let options = ReadOptions { types: vec![("value".to_owned(), to.clone())], ..ReadOptions::default() };
+        let message = error(stream(&bytes), &options).to_string();
+        assert!(
+            message.contains(&format!("row {row} holds {shown}")) && message.contains("column \"value\""),
+            "{message}"
+        );
+    }
+    // Whole numbers and nulls convert.
+    let batch = RecordBatch::try_from_iter([("value", floats(3.0).slice(0, 80_002))]).unwrap();
+    let bytes = write_all(OutFormat::Parquet, &[batch], &WriteOptions::default()).unwrap();
+    let options = ReadOptions { types: vec![("value".to_owned(), DataType::Int8)], ..ReadOptions::default() };
+    let read = read_all(stream(&bytes), &options).unwrap();
+    assert_eq!((read.column(0).null_count(), read.column(0).as_primitive::<Int8Type>().value(80_001)), (1, 3));
 }
 
 #[test]

@@ -294,7 +294,7 @@ fn text(given: &ArrayRef, wanted: &DataType) -> Converted<ArrayRef> {
         let given = cast_with_options(given, &DataType::Binary, &STRICT).map_err(|e| e.to_string())?;
         return text(&given, wanted);
     }
-    conform_array(given, wanted).map_err(|reason| format!("has constants whose column {reason}"))
+    conform_array(given, wanted).map_err(|misfit| format!("has constants whose column {}", misfit.reason))
 }
 
 #[cfg(test)]

@@ -122,9 +122,14 @@ fn conform_column(spec: &DatasetSpec, given: Option<&ArrayRef>, rows: usize, fie
         return refuse(spec, field.name(), &reason);
     }
     let times = times_of_text(given, field.data_type());
-    let column = times
-        .and_then(|given| conform_array(&given, field.data_type()))
-        .map_err(|reason| ArchiveError::Input { dataset: spec.name.clone(), column: field.name().clone(), reason })?;
+    let column = times.map_err(Misfit::from).and_then(|given| conform_array(&given, field.data_type()));
+    let column = column.map_err(|Misfit { row, reason }| {
+        let (dataset, column) = (spec.name.clone(), field.name().clone());
+        match row {
+            Some(row) => ArchiveError::Row { dataset, row: row as u64, column, reason },
+            None => ArchiveError::Input { dataset, column, reason },
+        }
+    })?;
     if !field.is_nullable() && column.null_count() > 0 {
         let row = (0..column.len()).find(|row| column.is_null(*row)).unwrap_or(0) as u64;
         let reason = "is null; every record needs a value: give one, or leave the record out".to_owned();
@@ -187,26 +192,66 @@ fn times_of_text(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Arr
     }
 }
 
+/// Why an array does not become one of another type, and the first row to blame, if single values are.
+#[derive(Debug)]
+pub(crate) struct Misfit {
+    pub(crate) row: Option<usize>,
+    pub(crate) reason: String,
+}
+
+impl From<String> for Misfit {
+    fn from(reason: String) -> Self {
+        Self { row: None, reason }
+    }
+}
+
 /// `array` as `wanted`, where nothing can be lost by it; otherwise what to do instead.
-pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, String> {
+pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
     let given = array.data_type();
     if given == wanted {
         return Ok(array.clone());
     }
     if !lossless(given, wanted) {
-        return Err(format!("has type {given}, the dataset has {wanted}: cast it first"));
+        return Err(format!("has type {given}, the dataset has {wanted}: cast it first").into());
     }
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    let advice = if holds_text(wanted) { ": 2 GiB at most are taken at once, write fewer rows at a time" } else { "" };
-    let cast = cast_with_options(&from_first_byte(array), wanted, &options)
-        .map_err(|e| format!("does not fit {wanted}: {e}{advice}"))?;
-    if narrows_time(given, wanted) {
-        let back = cast_with_options(&cast, given, &options).map_err(|e| e.to_string())?;
-        if &back != array {
-            return Err(format!("has times finer than {wanted} keeps: round them first"));
+    match exact_cast(array, wanted) {
+        Ok(Some(cast)) => return Ok(cast),
+        Err(e) if holds_text(wanted) => {
+            let advice = "2 GiB at most are taken at once, write fewer rows at a time";
+            return Err(format!("does not fit {wanted}: {e}: {advice}").into());
         }
+        _ => {}
     }
-    Ok(cast)
+    // Whether a row fits does not depend on others: it is the last one of the shortest part that does not fit.
+    let fits = |rows: usize| matches!(exact_cast(&array.slice(0, rows), wanted), Ok(Some(_)));
+    let (mut fitting, mut failing) = (0, array.len());
+    while fitting + 1 < failing {
+        let middle = usize::midpoint(fitting, failing);
+        *(if fits(middle) { &mut fitting } else { &mut failing }) = middle;
+    }
+    let value: String = array_value_to_string(array, fitting).unwrap_or_default().chars().take(64).collect();
+    let reason = match narrows_time(given, wanted) && exact_cast(&array.slice(fitting, 1), wanted).is_ok() {
+        true => format!("holds {value}, which is finer than {wanted} keeps: round times first"),
+        false => format!("holds {value}, which does not fit {wanted}: correct it, or leave the record out"),
+    };
+    Err(Misfit { row: Some(fitting), reason })
+}
+
+/// A cast by which no value changes; `None` where it would cut times.
+fn exact_cast(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Option<ArrayRef>, ArrowError> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let given = array.data_type();
+    if !narrows_time(given, wanted) {
+        return cast_with_options(&from_first_byte(array), wanted, &options).map(Some);
+    }
+    // Times are not cast back to a dictionary of them.
+    let plain = match given {
+        DataType::Dictionary(_, values) => &cast_with_options(array, values, &options)?,
+        _ => array,
+    };
+    let cast = cast_with_options(plain, wanted, &options)?;
+    let back = cast_with_options(&cast, plain.data_type(), &options)?;
+    Ok((&back == plain).then_some(cast))
 }
 
 fn holds_text(wanted: &DataType) -> bool {
@@ -245,6 +290,7 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
     }
 }
 
+/// Whether a cast that may be made goes to a coarser unit of time, in whole or in part.
 fn narrows_time(from: &DataType, to: &DataType) -> bool {
     use DataType::*;
     let fineness = |unit: &TimeUnit| match unit {
@@ -256,6 +302,11 @@ fn narrows_time(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (Timestamp(a, _), Timestamp(b, _)) | (Duration(a), Duration(b)) => fineness(a) > fineness(b),
         (Time32(a) | Time64(a), Time32(b) | Time64(b)) => fineness(a) > fineness(b),
+        (Dictionary(_, values), b) => narrows_time(values, b),
+        (List(a) | LargeList(a) | ListView(a) | LargeListView(a), List(b)) => {
+            narrows_time(a.data_type(), b.data_type())
+        }
+        (Struct(a), Struct(b)) => a.iter().zip(b).any(|(a, b)| narrows_time(a.data_type(), b.data_type())),
         _ => false,
     }
 }
@@ -264,8 +315,9 @@ fn narrows_time(from: &DataType, to: &DataType) -> bool {
 mod tests {
     use super::*;
     use arrow_array::{
-        BinaryArray, Float64Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray, StringArray,
-        StringViewArray, TimestampMicrosecondArray, TimestampNanosecondArray,
+        BinaryArray, DictionaryArray, Float64Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray,
+        ListArray, StringArray, StringViewArray, StructArray, TimestampMicrosecondArray, TimestampNanosecondArray,
+        TimestampSecondArray,
     };
     use arrow_select::concat::concat_batches;
 
@@ -278,14 +330,52 @@ mod tests {
     #[test]
     fn values_that_would_change_are_refused() {
         let int = array(Int64Array::from(vec![1, i64::MAX]));
-        assert!(conform_array(&int, &DataType::Int32).unwrap_err().contains("does not fit"));
-        assert!(conform_array(&int, &DataType::Float64).unwrap_err().contains("cast it first"));
+        let misfit = conform_array(&int, &DataType::Int32).unwrap_err();
+        assert_eq!(misfit.row, Some(1));
+        assert!(misfit.reason.contains("9223372036854775807, which does not fit Int32"), "{}", misfit.reason);
+        assert!(conform_array(&int, &DataType::Float64).unwrap_err().reason.contains("cast it first"));
         let float = array(Float64Array::from(vec![1.5]));
         assert!(conform_array(&float, &DataType::Int64).is_err());
         assert!(conform_array(&float, &DataType::Float32).is_err());
-        let fine = array(TimestampNanosecondArray::from(vec![1_001]));
+    }
+
+    #[test]
+    fn times_that_would_be_cut_are_refused_at_their_row_wherever_they_are() {
+        let times = |ticks: Vec<i64>| array(TimestampNanosecondArray::from(ticks));
+        let list = |item: &ArrayRef| {
+            let offsets = OffsetBuffer::<i32>::from_lengths(vec![1; item.len()]);
+            array(ListArray::new(
+                Arc::new(Field::new("item", item.data_type().clone(), true)),
+                offsets,
+                item.clone(),
+                None,
+            ))
+        };
+        let view = |item: &ArrayRef| {
+            let to = DataType::ListView(Arc::new(Field::new("item", item.data_type().clone(), true)));
+            cast_with_options(&list(item), &to, &CastOptions::default()).unwrap()
+        };
+        let part = |item: &ArrayRef| array(StructArray::try_from(vec![("a", item.clone())]).unwrap());
+        let dictionary = |item: &ArrayRef| {
+            array(DictionaryArray::new(Int32Array::from_iter_values(0..item.len() as i32), item.clone()))
+        };
+        let plain = |item: &ArrayRef| item.clone();
         let coarse = DataType::Timestamp(TimeUnit::Microsecond, None);
-        assert!(conform_array(&fine, &coarse).unwrap_err().contains("finer"));
+        let (whole, cut) = (times(vec![1_000; 9]), times((1..10).map(|row| row / 7 + 1_000).collect()));
+        let coarse_values = array(TimestampMicrosecondArray::from(vec![1; 9]));
+        type Build<'a> = &'a dyn Fn(&ArrayRef) -> ArrayRef;
+        let forms: [(Build<'_>, Build<'_>); 5] =
+            [(&plain, &plain), (&dictionary, &plain), (&list, &list), (&view, &list), (&part, &part)];
+        for (given, stored) in forms {
+            let expected = stored(&coarse_values);
+            assert_eq!(&conform_array(&given(&whole), expected.data_type()).unwrap(), &expected);
+            let misfit = conform_array(&given(&cut), expected.data_type()).unwrap_err();
+            assert_eq!(misfit.row, Some(6), "{}", misfit.reason);
+            assert!(misfit.reason.contains("00.000001001") && misfit.reason.contains("finer"), "{}", misfit.reason);
+        }
+        // A time that the coarser unit cannot count at all is no matter of rounding.
+        let early = array(TimestampSecondArray::from(vec![i64::MIN]));
+        assert!(conform_array(&early, &coarse).unwrap_err().reason.contains("does not fit"));
     }
 
     #[test]
@@ -324,7 +414,7 @@ mod tests {
         let taken = conform_array(&all.slice(1, 3), &DataType::Binary).unwrap();
         let expected: ArrayRef = Arc::new(BinaryArray::from_opt_vec(vec![Some(&[0; 3]), None, Some(&[0; 2])]));
         assert_eq!(&taken, &expected);
-        assert!(conform_array(&all, &DataType::Binary).unwrap_err().contains("write fewer rows at a time"));
+        assert!(conform_array(&all, &DataType::Binary).unwrap_err().reason.contains("write fewer rows at a time"));
     }
 
     #[test]
@@ -332,7 +422,8 @@ mod tests {
         let text = |text: &str| array(StringArray::from(vec![Some(text), None]));
         let us = DataType::Timestamp(TimeUnit::Microsecond, None);
         let taken = |given: &str, wanted: &DataType| {
-            times_of_text(&text(given), wanted).and_then(|times| conform_array(&times, wanted))
+            times_of_text(&text(given), wanted)
+                .and_then(|times| conform_array(&times, wanted).map_err(|misfit| misfit.reason))
         };
         let expected = array(TimestampMicrosecondArray::from(vec![Some(1_767_268_800_250_000), None]));
         assert_eq!(&taken("2026-01-01T12:00:00.25", &us).unwrap(), &expected);
