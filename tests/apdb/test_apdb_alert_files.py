@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from click.testing import CliRunner
 from conftest import Run
 from support_alerts import PACKET, container, packets
-from support_data import SAMPLES
+from support_data import SAMPLES, data_file
 
 import chronotile as ct
 from chronotile import apdb
@@ -374,6 +374,46 @@ def test_alerts_know_the_exact_ids_of_their_sources(tmp_path: Path) -> None:
     # No part of the file has the ids of the objects whole.
     assert done.objects == 0
     assert any(part.endswith("objects whose ids are rounded in the file") for part in done.left_out)
+
+
+@pytest.mark.parametrize(
+    ("changed", "before", "words"),
+    [
+        (
+            {"visit": 7.5},
+            None,
+            r"DiaSource\.visit .*: 7\.5 in the record with diaSourceId 5 does not fit int64: give whole",
+        ),
+        ({"visit": 7}, {"visit": 6.5}, "column visit holds 6.5 where other values are integers"),
+        ({"diaObjectId": 3.7}, None, "column diaObjectId holds 3.7 where"),
+        ({"diaSourceId": 5.5}, None, "column diaSourceId holds 5.5 where"),
+        (
+            {"psfFlux": -1e300},
+            None,
+            r"DiaSource\.psfFlux .*: -1e\+300 in the record with diaSourceId 5 .* out of the range",
+        ),
+    ],
+)
+def test_values_that_the_schema_would_cut_are_refused_by_name(
+    tmp_path: Path, changed: Row, before: Row | None, words: str
+) -> None:
+    source = {
+        "diaSourceId": 5, "visit": 7.0, "detector": 3.0, "diaObjectId": 2.0, "midpointMjdTai": 61_000.0, "ra": 150.0,
+        "dec": 2.0, "band": "r", "psfFlux": 1.0,
+    }  # fmt: skip
+    earlier = [{**source, "diaSourceId": 4, **before}] if before is not None else None
+    path = parquet(tmp_path, [{"diaSource": {**source, **changed}, "prvDiaSources": earlier}])
+    with pytest.raises(ct.InvalidInputError, match=f"{path.name}: .*{words}"):
+        imported(path)
+    # Whole numbers that are floats, and infinities that were measured, are kept.
+    _, rows = imported(parquet(tmp_path, [{"diaSource": {**source, "psfFlux": float("-inf")}}]))
+    assert [(row["visit"], row["diaObjectId"], row["psfFlux"]) for row in rows] == [(7, 2, float("-inf"))]
+
+
+def test_the_processing_id_of_a_detection_is_a_whole_number(tmp_path: Path) -> None:
+    row = pq.read_table(data_file("ztf_detections.parquet")).slice(0, 1).to_pylist()[0]
+    with pytest.raises(ct.InvalidInputError, match=r"alerts\.parquet: column pid holds .*\.5 where"):
+        imported(parquet(tmp_path, [{**row, "pid": row["pid"] + 0.5}]))
 
 
 def test_forced_sources_take_the_exact_ids_of_their_objects(tmp_path: Path) -> None:

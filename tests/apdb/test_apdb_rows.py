@@ -193,11 +193,16 @@ def test_a_column_of_several_types_is_named(form: Any) -> None:
         (pa.table([[1], [2], [3], [3], [4]], names=["id", "flux", "id", "flux", "n"]), "duplicate columns flux, id$"),
         (pd.DataFrame([[1, 2, 3, 4]], columns=["id", "flux", "n", "n"]), "duplicate columns n$"),
         (pd.DataFrame([[1, 2, 3]], columns=["id", 1, "1"]), "duplicate columns 1$"),
-        ({"id": [1.5]}, "cannot convert column id from double to int64"),
+        ({"id": [1.5]}, "cannot convert column id from double to int64: row 0 holds 1.5"),
+        ({"id": [1.0, None, 3.0, 3.7, 0.5]}, "cannot convert column id from double to int64: row 3 holds 3.7"),
+        (
+            {"id": [1, 2, 3], "flux": [1.0, float("inf"), -1e300]},
+            r"column flux .*: row 2 holds -1e\+300: .* out of the range",
+        ),
         ({"id": ["x"]}, "cannot convert column id from string to int64"),
         ({"id": [2**40], "n": [2**40]}, "cannot convert column n from int64 to int32"),
         ({"id": [1], "flux": [2**24 + 1]}, "cannot convert column flux from int64 to float"),
-        ({"id": [1], "flag": [[1]]}, "cannot convert column flag from list<item: int64> to bool"),
+        ({"id": [1], "flag": [[1]]}, "cannot convert column flag from list<item: int64> to bool: Unsupported"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(rows: Any, words: str) -> None:

@@ -77,7 +77,7 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
         for given, images in alert_containers.read(path):
             try:
                 tables = _of_rows(_regrouped(given), path, flat)
-            except pa.ArrowException as error:
+            except (pa.ArrowException, _FractionError) as error:
                 raise InvalidInputError(f"{path}: {error}", kind="invalid-rows") from error
             if tables is not None:
                 tables.no_column.update(images)
@@ -212,7 +212,7 @@ def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any =
     for part in parts:
         rounded = np.zeros(part.num_rows, bool)
         for name in (mixed | known.keys()) & set(part.schema.names):
-            ids, inexact = exact_ids(part[name], known.get(name, _integers(parts, name)))
+            ids, inexact = exact_ids(part[name], known.get(name, _integers(parts, name)), name)
             if name == key:
                 rounded = inexact
             elif inexact.any():
@@ -232,13 +232,34 @@ def _integers(parts: list[Any], name: str) -> Any:
 _NO_IDS = np.empty(0, np.int64)
 
 
-def exact_ids(column: Any, known: Any) -> tuple[Any, Any]:
+def first_fraction(column: Any) -> int | None:
+    """Find the first row of a column of floats that holds no whole number; NaN counts as null."""
+    given = column.to_numpy()
+    fractions = (given != np.trunc(given)) & ~np.isnan(given)
+    return int(np.argmax(fractions)) if fractions.any() else None
+
+
+class _FractionError(InvalidInputError):
+    """A column of integers holds a fraction."""
+
+
+def exact_ids(column: Any, known: Any, name: str) -> tuple[Any, Any]:
     """Convert ids to Arrow int64, and mark those that may have been rounded.
 
     `known` holds sorted exact ids: a rounded id that matches exactly one of them is replaced by it.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is no whole number.
     """
     if not pa.types.is_floating(column.type):
         return column.cast(pa.int64()), np.zeros(len(column), bool)
+    if (fraction := first_fraction(column)) is not None:
+        raise _FractionError(
+            f"column {name} holds {column[fraction].as_py()!r} where other values are integers: give whole numbers",
+            kind="invalid-rows",
+        )
     given = column.to_numpy().astype(np.float64)
     missing = np.isnan(given)
     given = np.where(missing, 0.0, given)
@@ -299,7 +320,7 @@ def _finish(tables: Tables, sources: list[Any]) -> None:
             tables.notes.append(_not_imported(what, lacking))
             setattr(tables, attribute, None)
             continue
-        ids, inexact = exact_ids(rows[names.OBJECT_ID], known)
+        ids, inexact = exact_ids(rows[names.OBJECT_ID], known, names.OBJECT_ID)
         if inexact.any():
             tables.dropped[f"{what} whose ids are rounded in the file"] += int(inexact.sum())
         rows = rows.set_column(rows.schema.get_field_index(names.OBJECT_ID), names.OBJECT_ID, ids)
@@ -350,7 +371,7 @@ def _lsst_objects(objects: Any, sources: Any, tables: Tables) -> Any:
         # The source in the same packet may hold the exact id.
         whole = sources[names.OBJECT_ID].cast(pa.int64())
         same = pc.equal(whole.cast(pa.float64(), safe=False), objects[names.OBJECT_ID])
-        ids, inexact = exact_ids(objects[names.OBJECT_ID], _NO_IDS)
+        ids, inexact = exact_ids(objects[names.OBJECT_ID], _NO_IDS, names.OBJECT_ID)
         if lost := pc.sum(pc.and_(pa.array(inexact), pc.invert(pc.fill_null(same, False)))).as_py():
             tables.dropped["objects whose ids are rounded in the file"] += lost
         ids = pc.if_else(pc.fill_null(same, False), whole, pc.if_else(pa.array(inexact), None, ids))
@@ -417,7 +438,7 @@ def _ztf(rows: Any, path: Path) -> Tables:
     signs, unknown = _signs(rows["isdiffpos"])
     if unknown:
         notes.append("detections without isdiffpos got positive fluxes")
-    pid = rows["pid"].cast(pa.int64(), safe=False).to_numpy()
+    pid = exact_ids(rows["pid"], _NO_IDS, "pid")[0].to_numpy()
     flux = 10 ** ((_ZERO_POINT_NJY - rows["magpsf"].to_numpy().astype(float)) / 2.5)
     sigma = rows["sigmapsf"].to_numpy().astype(float)
     mjd = rows["jd"].to_numpy() - _MJD_OF_JD

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chronotile.apdb import names
-from chronotile.apdb.alert_files import PARTS, Tables, convert_radians, exact_ids, mjd_of_timestamps, read_alerts
-from chronotile.apdb.rows import newest
+from chronotile.apdb.alert_files import (
+    PARTS,
+    Tables,
+    convert_radians,
+    exact_ids,
+    first_fraction,
+    mjd_of_timestamps,
+    read_alerts,
+)
+from chronotile.apdb.rows import first_misfit, fitting, newest
 from chronotile.apdb.schema import Table
 from chronotile.apdb.survey import Apdb
 from chronotile.apdb.values import ztf_object_ids
@@ -99,7 +108,8 @@ def import_alerts(
             rows = _with_current_names(rows, database.schema[name])
             known = [column for column in rows.schema.names if column in database.schema[name]]
             no_column.update(f"{name}.{column}" for column in rows.schema.names if column not in known)
-            rows = _of_schema(rows.select(known), database, name, dropped)
+            with _naming(tables.path):
+                rows = _of_schema(rows.select(known), database, name, dropped)
             if name == names.SOURCE:
                 rows, inexact = _with_exact_ids(database, rows, tables.rounded, dropped, archived)
                 rounded += inexact
@@ -295,28 +305,46 @@ def _of_schema(rows: Any, database: Apdb, name: str, dropped: Counter[str]) -> A
     fields = [database.schema[name][column].arrow.with_nullable(True) for column in rows.schema.names]
     for place, wanted in enumerate(fields):
         if pa.types.is_integer(wanted.type) and pa.types.is_floating(rows[wanted.name].type):
-            ids, inexact = exact_ids(rows[wanted.name], np.empty(0, np.int64))
+            if (first := first_fraction(rows[wanted.name])) is not None:
+                raise _misfit(rows, wanted, name, first, "give whole numbers")
+            ids, inexact = exact_ids(rows[wanted.name], np.empty(0, np.int64), wanted.name)
             if inexact.any():
                 dropped[f"values of {name}.{wanted.name}, rounded in the file"] += int(inexact.sum())
             rows = rows.set_column(place, wanted.name, pc.if_else(pa.array(inexact), None, ids))
-    return pa.table([_cast(rows[wanted.name], wanted, name) for wanted in fields], schema=pa.schema(fields))
+    return pa.table([_cast(rows, wanted, name) for wanted in fields], schema=pa.schema(fields))
 
 
-def _cast(column: Any, wanted: Any, table: str) -> Any:
-    """Cast a column to the type of the schema; a float may lose digits, but an integer may not lose bits."""
-    integers = pa.types.is_integer(column.type) and pa.types.is_integer(wanted.type)
+def _cast(rows: Any, wanted: Any, table: str) -> Any:
+    """Cast a column to the type of the schema; only floats may lose digits."""
+    column, safe = rows[wanted.name], not pa.types.is_floating(wanted.type)
     try:
-        return column.cast(wanted.type, safe=integers)
-    except pa.ArrowInvalid as error:
-        raise InvalidInputError(
-            f"{table}.{wanted.name} in the alerts does not match the schema: {error}", kind="invalid-rows"
-        ) from None
+        return fitting(column, wanted.type, safe=safe)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _misfit(rows, wanted, table, first_misfit(column, wanted.type, safe=safe), str(error)) from None
+
+
+def _misfit(rows: Any, wanted: Any, table: str, row: int | None, reason: str) -> InvalidInputError:
+    """The error of a column that does not match the schema, with the value of a row and the ids of its record."""
+    if row is not None:
+        keys = [f"{key} {rows[key][row].as_py()}" for key in _KEYS[table] if key in rows.schema.names]
+        of_record = f" in the record with {', '.join(keys)}" if keys else ""
+        reason = f"{rows[wanted.name][row].as_py()!r}{of_record} does not fit {wanted.type}: {reason}"
+    return InvalidInputError(
+        f"{table}.{wanted.name} in the alerts does not match the schema: {reason}", kind="invalid-rows"
+    )
 
 
 def _store(database: Apdb, tables: Tables, path: Path | None) -> tuple[set[tuple[int, int]], bool]:
     """Store rows by detector-visit; return the detector-visits, and whether anything is new."""
-    try:
+    with _naming(path):
         return _store_visits(database, tables)
+
+
+@contextmanager
+def _naming(path: Path | None) -> Iterator[None]:
+    """Name the file in errors of its rows."""
+    try:
+        yield
     except InvalidInputError as error:
         if path is None:
             raise

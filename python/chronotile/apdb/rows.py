@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -252,16 +253,49 @@ def _refuse_twice(columns: list[str], where: str) -> None:
 
 
 def _cast(column: Any, kind: Any, name: str, where: str) -> Any:
+    # Storing a double in a float column rounds it, as the schema implies; integers must keep their value.
+    safe = not (pa.types.is_floating(kind) and pa.types.is_floating(column.type))
+    try:
+        return fitting(column, kind, safe=safe)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        first = first_misfit(column, kind, safe=safe)
+        row = "" if first is None else f"row {first} holds {column[first].as_py()!r}: "
+        raise InvalidInputError(
+            f"{where}: cannot convert column {name} from {column.type} to {kind}: {row}{error}", kind="invalid-rows"
+        ) from None
+
+
+def fitting(column: Any, kind: Any, *, safe: bool) -> Any:
+    """Cast a column; floats that are only rounded do not become infinite.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        A value does not fit.
+    """
     if column.type == kind:
         return column
-    try:
-        # Storing a double in a float column rounds it, as the schema implies; integers must keep their value.
-        safe = not (pa.types.is_floating(kind) and pa.types.is_floating(column.type))
-        return column.cast(kind, safe=safe)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInputError(
-            f"{where}: cannot convert column {name} from {column.type} to {kind}: {error}", kind="invalid-rows"
-        ) from None
+    found = column.cast(kind, safe=safe)
+    if kind == pa.float32() and column.type == pa.float64():
+        lost = pc.and_(pc.is_inf(found), pc.is_finite(column))
+        if pc.any(lost).as_py():
+            raise pa.ArrowInvalid("a value is out of the range of 32-bit floats: correct it, or leave the record out")
+    return found
+
+
+def first_misfit(column: Any, kind: Any, *, safe: bool) -> int | None:
+    """Find the first row that :func:`fitting` refuses; None if it refuses the type of the column."""
+
+    def fits(rows: int) -> bool:
+        try:
+            fitting(column.slice(0, rows), kind, safe=safe)
+        except pa.ArrowException:
+            return False
+        return True
+
+    if not fits(0):
+        return None
+    return bisect.bisect_left(range(1, len(column)), True, key=lambda rows: not fits(rows))
 
 
 def newest(table: Any, keys: list[str], order: str) -> Any:
