@@ -190,7 +190,9 @@ def _without_fraction(text: str) -> tuple[str, str]:
     end = next((at for at in range(point + 1, len(text)) if not "0" <= text[at] <= "9"), len(text))
     has_colons = [len(part) for part in text[:point][-8:].split(":")] == [2, 2, 2]
     is_clock = has_colons or (point >= len("20260131T120000") and text[point - 6 : point].isdigit())
-    if not is_clock or end <= point + 1:
+    # A zone's offset may have fractions too, which are none of the time's own seconds.
+    is_offset = text[:point].rstrip("0123456789:").endswith(("+", "-"))
+    if not is_clock or is_offset or end <= point + 1:
         return text, ""
     return text[:point] + text[end:], text[point + 1 : end]
 

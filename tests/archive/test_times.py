@@ -85,11 +85,17 @@ def test_fractions_stand_behind_seconds_only() -> None:
         "2026-01-31T12:00:00.Z",
         "2026-01-31T12:00:00.+01:00",
         "20260131T1200.5",
+        "2026-01-31T12:00:00+01:00:00.5",
+        "2026-01-31T12:00-01:00:00,5",
+        "2026-01-31T12:00:00.5+01:00:00.5",
+        "20260131T120000-010000.5",
         "1.5",
         "",
     ):
         with pytest.raises(InvalidInputError, match="ISO 8601"):
             times.moment(text, TICKS, "t")
+        with pytest.raises(InvalidInputError, match="ISO 8601"):
+            times.exact_text_ns(text, "t")
     longest = "2026-01-31T12:00:00." + "0" * 80
     assert len(longest) == 100
     times.moment(longest, TICKS, "t")
