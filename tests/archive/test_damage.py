@@ -188,6 +188,26 @@ def test_a_lost_chunk_is_named_as_missing(path: Path, chunks: list[Chunk]) -> No
     assert report.damage[0].rows == 4
 
 
+def test_chunks_that_the_engine_cannot_read_are_damage_beside_others(path: Path, chunks: list[Chunk]) -> None:
+    first, second, last = chunks[0], chunks[3], chunks[6]
+    first.raw.execute(f'DELETE FROM "{first.table}" WHERE chunk = ?', (first.place,))
+    second.raw.execute(f'UPDATE "{second.table}" SET head = ? WHERE chunk = ?', ("text", second.place))
+    last.raw.execute(f'UPDATE "{last.table}" SET body = ? WHERE chunk = ?', (7, last.place))
+    first.raw.commit()
+    with ct.open(path, create=False) as archive:
+        ds = archive["values"]
+        report = ds.verify()
+        found = [(entry.tile.cell, entry.chunk, entry.missing, entry.rows) for entry in report.damage]
+        assert found == [(3, first.name, False, 4), (4, second.name, False, 4), (9, last.name, False, 2_000)]
+        assert report.chunks == 7
+        for chunk in (first, second, last):
+            with pytest.raises(ct.DamagedChunkError, match=chunk.name):
+                ds.read(keys=chunk.cell).to_arrow()
+        assert ds.read(keys=5).to_arrow().num_rows == 8
+    first.raw.close()
+    assert first.name in run_cli("verify", path, "values", code=5)
+
+
 def test_the_command_ends_with_5_and_names_the_chunk(path: Path, chunks: list[Chunk]) -> None:
     run_cli("verify", path)
     damaged = chunks[4]

@@ -209,9 +209,12 @@ fn put_chunk(conn: &Connection, dataset: &DatasetName, chunk: &Chunk) -> rusqlit
     let found =
         conn.prepare_cached(&find)?.query_row(params![cell, window, id], |row| row.get::<_, i64>(0)).optional()?;
     if let Some(row) = found {
-        let update =
-            format!("UPDATE {chunks} SET head = ?1, body = ?2 WHERE chunk = ?3 AND (head IS NOT ?1 OR body IS NOT ?2)");
-        let differs = conn.prepare_cached(&update)?.execute(params![head, body, row])? > 0;
+        // Of a damaged file the row may be gone.
+        let put = format!(
+            "INSERT INTO {chunks}(head, body, chunk) VALUES (?1, ?2, ?3) ON CONFLICT(chunk) DO UPDATE
+             SET head = ?1, body = ?2 WHERE head IS NOT ?1 OR body IS NOT ?2"
+        );
+        let differs = conn.prepare_cached(&put)?.execute(params![head, body, row])? > 0;
         let update = format!("UPDATE {keys} SET rows = ?4, bytes = ?5 WHERE cell = ?1 AND window = ?2 AND id = ?3");
         conn.prepare_cached(&update)?.execute(params![cell, window, id, chunk.rows, bytes])?;
         return Ok(differs);

@@ -11,7 +11,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 use crate::Options;
-use crate::failure::{ENGINE, Phase, store_error};
+use crate::failure::{ENGINE, Phase, is_corrupt, store_error};
 use crate::layout;
 use crate::open::{Identity, Role, connect};
 
@@ -323,6 +323,9 @@ struct ChunkRow {
     row: i64,
 }
 
+/// Ends of the head and body of a chunk that cannot be read: no encoder makes empty ones.
+const UNREADABLE: (usize, usize, usize) = (0, 0, 0);
+
 /// Chunks to be returned together, found by key but not yet read.
 #[derive(Default)]
 struct Group {
@@ -347,11 +350,13 @@ impl Group {
 
     /// Reads the chunks in the order in which they lie in the file, which is that of writing, and returns them in the
     /// order of the group. Their bytes share one buffer, one allocation rather than two for each chunk.
+    ///
+    /// A chunk whose row is gone or cannot be read is returned empty, which whoever decodes it reports as damage of that chunk.
     fn read(&self, conn: &Connection, dataset: &DatasetName, bodies: bool) -> rusqlite::Result<Vec<Chunk>> {
         let mut order: Vec<usize> = (0..self.places.len()).collect();
         order.sort_unstable_by_key(|&index| (self.places[index].key.slice, self.places[index].row));
         let mut bytes = Vec::with_capacity(self.bytes);
-        let mut ends = vec![(0, 0, 0); self.places.len()];
+        let mut ends = vec![UNREADABLE; self.places.len()];
         let adjacent = |&first: &usize, &second: &usize| self.places[second].row - self.places[first].row <= 1;
         let in_slice = |&first: &usize, &second: &usize| self.places[first].key.slice == self.places[second].key.slice;
         for order in order.chunk_by(in_slice) {
@@ -360,7 +365,19 @@ impl Group {
             let sql = format!("SELECT chunk, head, {body} FROM {table} WHERE chunk BETWEEN ?1 AND ?2");
             let mut statement = conn.prepare_cached(&sql)?;
             for run in order.chunk_by(adjacent) {
-                self.read_run(&mut statement, run, &mut bytes, &mut ends)?;
+                match self.read_run(&mut statement, run, &mut bytes, &mut ends) {
+                    // Only some of the rows lie on a damaged page.
+                    Err(error) if is_corrupt(&error) => {
+                        run.iter().for_each(|&index| ends[index] = UNREADABLE);
+                        for one in run.chunks(1) {
+                            match self.read_run(&mut statement, one, &mut bytes, &mut ends) {
+                                Err(error) if is_corrupt(&error) => {}
+                                read => read?,
+                            }
+                        }
+                    }
+                    read => read?,
+                }
             }
         }
         let bytes = Bytes::from(bytes);
@@ -394,26 +411,21 @@ impl Group {
                 ends[index] = range;
                 continue;
             }
-            let found = match row {
-                Some(row) if row.get::<_, i64>(0)? == wanted => row,
-                _ => return Err(missing_row()),
-            };
+            let Some(found) = row else { break };
+            if found.get::<_, i64>(0)? != wanted {
+                continue;
+            }
+            // What is no blob was not written by a commit.
             let start = bytes.len();
-            bytes.extend_from_slice(found.get_ref(1)?.as_blob()?);
+            bytes.extend_from_slice(found.get_ref(1)?.as_blob().unwrap_or_default());
             let head_end = bytes.len();
-            bytes.extend_from_slice(found.get_ref(2)?.as_blob()?);
+            bytes.extend_from_slice(found.get_ref(2)?.as_blob().unwrap_or_default());
             ends[index] = (start, head_end, bytes.len());
             read = Some((wanted, ends[index]));
             row = rows.next()?;
         }
         Ok(())
     }
-}
-
-/// A key whose row does not exist: no commit leaves that behind.
-fn missing_row() -> rusqlite::Error {
-    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
-    rusqlite::Error::SqliteFailure(code, Some("the row of a chunk is missing".to_owned()))
 }
 
 /// Whether so few keys are fetched in about the time that waking a thread takes.
