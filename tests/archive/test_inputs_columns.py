@@ -232,6 +232,20 @@ def test_integers_have_64_bits(number: int) -> None:
     assert column([True, False], "bool").to_pylist() == [True, False]
 
 
+def test_numbers_that_a_type_would_cut_are_refused_with_their_place() -> None:
+    refused(
+        [1.0, None, 3.7],
+        match="column 'c': Float64 values do not fit Int64: value 2, 3.7, is no whole number",
+        wanted="int64",
+    )
+    refused([1.0, 3.0], match="Float64 values do not fit Int32: they are floats, give integers", wanted="int32")
+    for numbers in ([0.5, None, 1e300], ["0.5", None, "1e300"]):
+        refused(
+            numbers, match="column 'c': .* values do not fit Float32: value 2, 1e300, is out of range", wanted="float32"
+        )
+    assert column([0.1, float("inf"), None], "float32").to_pylist() == [np.float32(0.1), float("inf"), None]
+
+
 # ---------------------------------------------------------------- tables
 
 

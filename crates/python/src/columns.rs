@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_array::{
     Array as _, ArrayRef, ArrowPrimitiveType, BinaryArray, BooleanArray, Float64Array, Int64Array, PrimitiveArray,
     StringArray, UInt64Array, new_null_array,
 };
 use arrow_buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
-use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::DataType;
+use arrow_cast::{CastOptions, cast, cast_with_options};
+use arrow_schema::{ArrowError, DataType};
 use chronotile_types::ErrorKind;
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::prelude::*;
@@ -96,7 +97,13 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
     };
     let whole = wanted.is_integer() || wanted.is_temporal();
     if whole && array.data_type().is_floating() {
-        return Err(refuse("they are not whole numbers".to_owned()));
+        let floats = array.as_primitive::<Float64Type>();
+        let is_fraction = |row: &usize| floats.is_valid(*row) && floats.value(*row).fract() != 0.0;
+        let first = (0..floats.len()).find(is_fraction);
+        return Err(refuse(first.map_or_else(
+            || "they are floats, give integers".to_owned(),
+            |row| format!("value {row}, {}, is no whole number", floats.value(row)),
+        )));
     }
     let exact = whole || matches!(wanted, DataType::Decimal128(_, _) | DataType::Boolean);
     if exact {
@@ -104,7 +111,24 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
             .map_err(|reason| invalid(ErrorKind::InvalidRows, format!("the list {reason}")));
     }
     let options = CastOptions { safe: false, ..CastOptions::default() };
-    cast_with_options(&array, wanted, &options).map_err(|e| refuse(e.to_string()))
+    let converted = cast_with_options(&array, wanted, &options).map_err(|e| refuse(e.to_string()))?;
+    match first_overflow(&array, &converted).map_err(arrow_error)? {
+        Some((row, value)) => Err(refuse(format!("value {row}, {value:e}, is out of range"))),
+        None => Ok(converted),
+    }
+}
+
+/// The first finite number that became infinite in a column of floats of another width, and its place.
+fn first_overflow(given: &ArrayRef, converted: &ArrayRef) -> Result<Option<(usize, f64)>, ArrowError> {
+    if !converted.data_type().is_floating() {
+        return Ok(None);
+    }
+    let [given, converted] = [given, converted].map(|array| cast(array, &DataType::Float64));
+    let (given, converted) = (given?, converted?);
+    let (given, converted) = (given.as_primitive::<Float64Type>(), converted.as_primitive::<Float64Type>());
+    let overflows = |row: &usize| given.value(*row).is_finite() && converted.value(*row).is_infinite();
+    let first = (0..given.len()).filter(|row| given.is_valid(*row)).find(overflows);
+    Ok(first.map(|row| (row, given.value(row))))
 }
 
 /// A column of memory shared through the buffer protocol (a one-dimensional array of numbers in machine byte order). `dtype`
