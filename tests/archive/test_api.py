@@ -19,6 +19,7 @@ import pytest
 from astropy.time import Time
 
 import chronotile as ct
+from chronotile.workers import end_with_parent
 
 SCHEMA = {"tag": "int64", "t": "timestamp[us]", "value": "float64"}
 
@@ -658,6 +659,7 @@ def test_the_interpreter_lock_is_released_while_waiting(memory: ct.Archive) -> N
 
 
 def _in_child(path: Path, queue: multiprocessing.Queue[object]) -> None:
+    end_with_parent()
     try:
         with ct.open(path) as archive:
             dataset = archive["detections"]
@@ -670,7 +672,7 @@ def _in_child(path: Path, queue: multiprocessing.Queue[object]) -> None:
 def test_a_spawned_process_works_in_the_same_archive(survey: ct.Dataset, path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
-    process = context.Process(target=_in_child, args=(path, queue))
+    process = context.Process(target=_in_child, args=(path, queue), daemon=True)
     process.start()
     assert queue.get(timeout=60) == 501
     process.join()
@@ -682,7 +684,7 @@ def test_a_forked_process_is_told_instead_of_hanging(survey: ct.Dataset, path: P
     assert survey.count() == 500
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    process = context.Process(target=_in_child, args=(path, queue))
+    process = context.Process(target=_in_child, args=(path, queue), daemon=True)
     process.start()
     error = queue.get(timeout=60)
     process.join()

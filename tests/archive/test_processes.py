@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -86,3 +88,21 @@ def test_reads_beside_consolidation_find_every_acknowledged_record(tmp_path: Pat
             for thread in threads:
                 thread.join()
     assert not failures
+
+
+def test_workers_end_with_a_parent_that_is_killed() -> None:
+    code = """
+import multiprocessing, time
+from concurrent.futures import ProcessPoolExecutor
+from chronotile.workers import end_with_parent
+pool = ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), end_with_parent)
+pool.submit(time.sleep, 0).result()
+print("ready", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        # Workers hold the same output: it ends with the last of them.
+        assert parent.communicate(timeout=60) == ("", None)

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from chronotile.workers import end_with_parent
+
 MIB = 1 << 20
 READER, WRITER, ADMIN = "reader-0123456789abcdef", "writer-0123456789abcdef", "admin-0123456789abcdef"
 TOKENS = f"grafana read - {READER}\ngateway write,define - {WRITER}\nroot admin - {ADMIN}\n"
@@ -91,6 +93,7 @@ def _ask(
 
 
 def _be_polite(port: int, stop: Event, found: Queue[Any]) -> None:
+    end_with_parent()
     polite = PoliteClient()
     while not stop.is_set():
         began = time.monotonic()
@@ -117,7 +120,7 @@ def polite(port: int, seconds: float) -> PoliteClient:
     """Ask politely for some seconds."""
     context = multiprocessing.get_context("spawn")
     stop, found = context.Event(), context.Queue()
-    client = context.Process(target=_be_polite, args=(port, stop, found))
+    client = context.Process(target=_be_polite, args=(port, stop, found), daemon=True)
     client.start()
     time.sleep(seconds)
     stop.set()
@@ -291,6 +294,7 @@ def _attack(
     stop: Event,
     found: Queue[Any],
 ) -> None:
+    end_with_parent()
     os.nice(nice)
     known = attacks(unpacked)
     ready.set()
@@ -335,7 +339,7 @@ class Attackers:
         self._ready, self._half, self._stop = context.Event(), context.Event(), context.Event()
         self._found = context.Queue()
         given = (port, unpacked, chosen, threads, nice, self._ready, self._half, self._stop, self._found)
-        self._process = context.Process(target=_attack, args=given)
+        self._process = context.Process(target=_attack, args=given, daemon=True)
         self.done: dict[str, dict[str, int]] = {}
         """What came of each kind of attack, and how often, once it is over."""
 

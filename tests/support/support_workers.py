@@ -14,6 +14,7 @@ import support_visits
 from support_visits import Visit
 
 import chronotile as ct
+from chronotile.workers import end_with_parent
 
 SHARED_GROUP = 99
 """Visits of this group are written by every process."""
@@ -30,7 +31,8 @@ def run(what: Callable[[str, int, Any, Any], None], url: str, count: int) -> lis
     """Let `count` processes do `what` at the same moment, and return how much each did."""
     spawn = multiprocessing.get_context("spawn")
     start, results = spawn.Barrier(count), spawn.Queue()
-    processes = [spawn.Process(target=what, args=(url, number, start, results), daemon=True) for number in range(count)]
+    given = [(what, url, number, start, results) for number in range(count)]
+    processes = [spawn.Process(target=_begin, args=each, daemon=True) for each in given]
     for process in processes:
         process.start()
     done = []
@@ -41,6 +43,11 @@ def run(what: Callable[[str, int, Any, Any], None], url: str, count: int) -> lis
         process.join(60)
     assert [process.exitcode for process in processes] == [0] * count
     return done
+
+
+def _begin(what: Callable[[str, int, Any, Any], None], url: str, number: int, start: Any, results: Any) -> None:
+    end_with_parent()
+    what(url, number, start, results)
 
 
 def work(path: str, number: int, start: Any, results: Any) -> None:

@@ -24,6 +24,7 @@ from chronotile.jobs.blocks import FORMATS, Block, File, blocks, files, records
 from chronotile.jobs.jobs import Jobs
 from chronotile.jobs.parsing import ReadOptions, Reject, parse
 from chronotile.jobs.swf import SWF_COLUMNS
+from chronotile.workers import end_with_parent
 
 __all__ = ["LoadProgress", "LoadReport", "load"]
 
@@ -192,6 +193,7 @@ def _work(
 
 def _begin(url: str, dataset: str, options: ReadOptions, rejects: str | None) -> None:
     global _worker
+    end_with_parent()
     pa.set_cpu_count(1)
     _worker = _Worker(open_archive(url, create=False, timeout_s=600).dataset(dataset), options, rejects)
 

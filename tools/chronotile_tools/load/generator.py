@@ -24,6 +24,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile.workers import end_with_parent
 from chronotile_tools.load.recording import DONE, FAILED, TIMED_OUT, UNSERVED, Recording
 from chronotile_tools.load.schedule import Schedule
 
@@ -268,6 +269,7 @@ def _joined(stream: Stream, parts: Sequence[Sequence[_StreamResult]], start_ns: 
 
 def _serve(pipe: Connection) -> None:
     """Run loads until the other end closes."""
+    end_with_parent()
     # Ignore terminal interrupts: the parent handles them and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:

@@ -20,6 +20,7 @@ from chronotile import apdb as own
 from chronotile import optional
 from chronotile.apdb.schema import Schema
 from chronotile.errors import BatchConflictError, ChronotileError, InvalidInputError
+from chronotile.workers import end_with_parent
 from chronotile_tools.survey.simulate.drivers import ChronotileDriver, Driver, PeerDriver
 from chronotile_tools.survey.simulate.universe import PADDING_DEG, Survey, Universe
 
@@ -226,6 +227,7 @@ def _log(file: TextIO, **entry: Any) -> None:
 
 def _work(plan: Run, schema: str, number: int, barrier: Any, results: Any) -> None:
     """One worker: its detectors, visit by visit."""
+    end_with_parent()
     try:
         with (plan.log / f"worker-{number}.jsonl").open("a") as file:
             universe, driver = Universe(plan.survey, Schema.from_json(schema)), _driver(plan)
@@ -271,6 +273,7 @@ def _detector_visit(universe: Universe, driver: Driver, visit: int, detector: in
 
 def _read(plan: Run, schema: str, number: int, stop: Any, results: Any) -> None:
     """One reader: cones around places of the patch, one after another until the workers end."""
+    end_with_parent()
     try:
         survey = plan.survey
         rng = np.random.default_rng([survey.seed, 4, number])

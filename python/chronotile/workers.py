@@ -1,0 +1,26 @@
+"""Worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+
+__all__: list[str] = []
+
+
+def end_with_parent() -> None:
+    """End this process of `multiprocessing` once its parent has ended, also where that was killed.
+
+    Without this, workers that wait for work would wait for ever: they hold the other end of their queue themselves.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def follow() -> None:
+        parent.join()
+        # Archives are made for processes that end at any time.
+        os._exit(1)
+
+    threading.Thread(target=follow, name="end-with-parent", daemon=True).start()
