@@ -152,6 +152,7 @@ def test_rows_get_the_types_and_defaults_of_the_schema() -> None:
     assert (filled["mjd"].to_pylist(), filled["band"].to_pylist()) == ([5.0, 5.0], ["g", "g"])
     assert conform({**given_, "band": ["i", "z"]}, TABLE, {"band": "g"}, "rows")["band"].to_pylist() == ["i", "z"]
     assert conform({"id": []}, TABLE, {"mjd": 1.0}, "rows").num_rows == 0
+    assert conform({"id": ["7"], "flux": ["0.5"]}, TABLE, {}, "rows")["flux"].to_pylist() == [0.5]
 
 
 def test_a_plan_that_is_kept_is_used_again() -> None:
