@@ -6,7 +6,7 @@ use crate::bit_packed::Plan;
 use crate::decimal::Decimals;
 use crate::extract::{NodeData, Sink, Values};
 use crate::number::{Number, narrowest, numbers, put_narrow, with_integer};
-use crate::packed::{PCO_LEVEL, PCO_LEVEL_DECIMALS, pco_compress, put_packed};
+use crate::packed::{COMPRESS_BYTES_MIN, PCO_LEVEL, PCO_LEVEL_DECIMALS, pco_compress, put_packed};
 use crate::small_write::{is_uniform, is_uniform_var, uniform_bool};
 use crate::stats;
 use crate::wire::{put_varint, varint_len};
@@ -198,6 +198,15 @@ fn put_var(out: &mut Vec<u8>, lens: &[u32], bytes: &[u8]) -> u8 {
         if value.is_empty() {
             return CODEC_ZERO;
         }
+        // A constant stands as it is; a long one, such as a document, is compressed where that saves bytes.
+        if value.len() >= COMPRESS_BYTES_MIN {
+            let mut packed = Vec::new();
+            let codec = put_long(&mut packed, lens, value);
+            if packed.len() < varint_len(value.len() as u64) + value.len() {
+                out.extend_from_slice(&packed);
+                return codec;
+            }
+        }
         put_varint(out, value.len() as u64);
         out.extend_from_slice(value);
         return CODEC_CONSTANT;
@@ -214,6 +223,18 @@ fn put_var(out: &mut Vec<u8>, lens: &[u32], bytes: &[u8]) -> u8 {
             CODEC_PLAIN
         }
     }
+}
+
+/// Appends one value for all, in a form that compresses it.
+fn put_long(out: &mut Vec<u8>, lens: &[u32], value: &[u8]) -> u8 {
+    if lens.len() == 1 {
+        put_plain_var(out, lens, value);
+        return CODEC_PLAIN;
+    }
+    put_varint(out, 1);
+    put_plain_var(out, &lens[..1], value);
+    put_u32s(out, &vec![0; lens.len()]);
+    CODEC_DICTIONARY
 }
 
 /// Distinct values in order of appearance and an index per value; `None` if more than half of the values are distinct.

@@ -9,7 +9,7 @@ use crate::extract::{NodeData, Scratch, Sink, Values, extract};
 use crate::head::{Binding, BodyLayout, ChunkRows, Sealed, Zone, put_head};
 use crate::layout::Layout;
 use crate::number::Number;
-use crate::packed::{Compression, compress};
+use crate::packed::{COMPRESS_BYTES_MIN, Compression, compress};
 use crate::small_write::{Packing, SmallWriter, put_small};
 use crate::text::put_filters;
 use crate::wire::put_varint;
@@ -19,8 +19,6 @@ use crate::{DECODED_BYTES_MAX, ROWS_MAX};
 const SMALL_ROWS_MAX: usize = 128;
 /// Up to so many bytes of text and binary values, too: longer ones compress far better column by column, with zstd.
 const SMALL_TEXT_BYTES_MAX: usize = 64 << 10;
-/// Blocks shorter than this are not worth a try at compression.
-const COMPRESS_BYTES_MIN: usize = 256;
 
 /// A written chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,6 +18,8 @@ pub(crate) const PCO_LEVEL: usize = 4;
 /// The level for the whole numbers of decimals: their few distinct differences shrink by another thirtieth with finer
 /// probabilities.
 pub(crate) const PCO_LEVEL_DECIMALS: usize = 8;
+/// Blocks and single values shorter than this are not worth a try at compression.
+pub(crate) const COMPRESS_BYTES_MIN: usize = 256;
 /// A compressed form must save one byte in this many to be worth its decoding.
 const WORTH: usize = 16;
 

@@ -337,6 +337,12 @@ const SWEEPS: &[Column] = &[
     }),
 ];
 
+/// Too long for [`table`].
+const LONG: &[Column] = &[("text_one_document", &[1, 2, 20], |rng, rows| {
+    let document: String = (0..1_500).map(|row| log_line(rng, row)).collect();
+    texts((0..rows).map(|_| document.clone()))
+})];
+
 fn seed(name: &str) -> Rng {
     Rng(name.bytes().fold(1, |seed, byte| seed * 31 % 1_000_003 + u64::from(byte)))
 }
@@ -373,7 +379,7 @@ fn written(form: BodyLayout, batch: &RecordBatch) -> Encoded {
 }
 
 fn column_lines(lines: &mut BTreeMap<String, String>) {
-    for (name, counts, column) in [INTEGERS, FLOATS, OTHERS].concat() {
+    for (name, counts, column) in [INTEGERS, FLOATS, OTHERS, LONG].concat() {
         for rows in counts {
             let batch = one_column(column(&mut seed(name), *rows));
             let parts = [BodyLayout::Small, BodyLayout::Columnar].map(|form| {
