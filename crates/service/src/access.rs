@@ -189,20 +189,17 @@ fn token(line: &str) -> std::result::Result<Token, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tempfile::NamedTempFile;
 
-    fn access(text: &str) -> Access {
-        let file = tempfile();
-        std::fs::write(&file, text).unwrap();
-        let access = Access::open(Some(&file)).unwrap();
-        std::fs::remove_file(file).unwrap();
-        access
+    /// A file that goes away with its handle, also where a test fails.
+    fn file_of(text: &str) -> NamedTempFile {
+        let file = NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
     }
 
-    fn tempfile() -> PathBuf {
-        use std::sync::atomic::{AtomicU32, Ordering};
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        std::env::temp_dir().join(format!("chronotile-tokens-{}-{number}", std::process::id()))
+    fn access(text: &str) -> Access {
+        Access::open(Some(file_of(text).path())).unwrap()
     }
 
     fn asking(token: &str) -> HeaderMap {
@@ -246,13 +243,11 @@ mod tests {
     #[test]
     fn a_file_that_others_can_read_is_named() {
         use std::os::unix::fs::PermissionsExt;
-        let file = tempfile();
-        std::fs::write(&file, "").unwrap();
+        let file = file_of("");
         for (mode, named) in [(0o600, false), (0o640, false), (0o644, true), (0o604, true)] {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(exposure(&file).is_some(), named, "{mode:o}");
+            assert_eq!(exposure(file.path()).is_some(), named, "{mode:o}");
         }
-        std::fs::remove_file(file).unwrap();
     }
 
     #[test]
@@ -266,11 +261,8 @@ mod tests {
             ("ann read - aaaaaaaaaaaaaaaaaaaa\nbob admin - aaaaaaaaaaaaaaaaaaaa", "line 2 has the token of \"ann\""),
             ("ann read - aaaaaaaaaaaaaaaaaaaa\nann admin - bbbbbbbbbbbbbbbbbbbb", "line 2 has the name \"ann\""),
         ] {
-            let file = tempfile();
-            std::fs::write(&file, text).unwrap();
-            let message = Access::open(Some(&file)).unwrap_err().to_string();
+            let message = Access::open(Some(file_of(text).path())).unwrap_err().to_string();
             assert!(message.contains(reason), "{message}");
-            std::fs::remove_file(file).unwrap();
         }
     }
 }
