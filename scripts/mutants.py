@@ -66,6 +66,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "jobs.swf": ("jobs/test_jobs_swf.py",),
     "ops.rules": ("ops/test_ops_rules.py",),
     "ops.measures": ("ops/test_ops_rules.py",),
+    "ops.repair.segments": ("ops/test_repair_segments.py",),
     "load.statistics": ("load/test_load_statistics.py", "load/test_load.py"),
     "load.schedule": ("load/test_load_schedule.py",),
 }

@@ -1,4 +1,4 @@
-"""Repair in segments: planned for any ring, and replicas that differ brought together on nodes."""
+"""Repair: replicas that differ are brought together on nodes."""
 
 from __future__ import annotations
 
@@ -16,124 +16,16 @@ from pathlib import Path
 
 import pytest
 import support_lab
-from hypothesis import given
-from hypothesis import strategies as st
 from support_procedures import context, run_apart, wait_until_seen_down
-from support_ring import RINGS, TOKENS, holds, ring_of
 
 import chronotile as ct
 from chronotile_tools import lab, ops
 from chronotile_tools.lab import network
 from chronotile_tools.ops.procedures import journal, plan, run
 from chronotile_tools.ops.procedures.reaching import AccessNodes
-from chronotile_tools.ops.repair import (
-    Estimate,
-    Repair,
-    RingRange,
-    SegmentSizer,
-    preview_differences,
-    reading,
-    running,
-    segments,
-)
+from chronotile_tools.ops.repair import Repair, preview_differences, reading, running
 from chronotile_tools.ops.repair.reading import streams_of_preview
-from chronotile_tools.ring import SIZE, TOKEN_MIN, after, unwrapped, width
-
-
-def estimates_of(ring: list[RingRange], partitions: list[int]) -> list[Estimate]:
-    return [
-        Estimate(one.start, one.end, count, count * 100.0)
-        for one, count in zip(ring, partitions * len(ring), strict=False)
-    ]
-
-
-def all_segments(ring: list[RingRange], known: list[Estimate], width_max: int) -> list[RingRange]:
-    left, found = unwrapped(ring), []
-    while left:
-        one = left.pop(0)
-        segment = segments.next_segment(one, known, width_max)
-        found.append(segment)
-        left += segments.remaining([one], [(segment.start, segment.end)])
-    return found
-
-
-@given(RINGS, st.lists(st.integers(0, 2**27), min_size=1, max_size=12), st.integers(2**58, SIZE), st.data())
-def test_segments_cover_the_ring_exactly_once_and_never_cross_a_ring_range(
-    tokens: list[int], partitions: list[int], width_max: int, data: st.DataObject
-) -> None:
-    ring = ring_of(tokens)
-    found = all_segments(ring, estimates_of(ring, partitions), width_max)
-    assert sum(one.width for one in found) == SIZE
-    for token in [*tokens, *(one.end for one in found if one.end != TOKEN_MIN), data.draw(TOKENS)]:
-        assert sum(holds(one, token) for one in found) == 1
-    for segment in found:
-        (owner,) = [one for one in ring if holds(one, after(segment.start, 1))]
-        assert width(owner.start, segment.start) % SIZE + segment.width <= owner.width
-        assert segment.width <= width_max
-        # Nothing that the nodes would take for a range over the end of the ring.
-        assert segment.end == TOKEN_MIN or segment.start < segment.end
-
-
-@given(RINGS)
-def test_small_tables_have_a_segment_for_each_ring_range(tokens: list[int]) -> None:
-    assert all_segments(ring_of(tokens), [], SIZE) == unwrapped(ring_of(tokens))
-
-
-@given(RINGS, st.lists(st.integers(0, 2**26), min_size=1, max_size=12))
-def test_no_segment_is_estimated_above_the_limits(tokens: list[int], partitions: list[int]) -> None:
-    ring = ring_of(tokens)
-    known = estimates_of(ring, partitions)
-    assert sum(segments.share(one, known)[0] for one in ring) == pytest.approx(sum(one.partitions for one in known))
-    for segment in all_segments(ring, known, SIZE):
-        count, size = segments.share(segment, known)
-        if segment.width > 1:
-            # The part that a token more or less makes is within the estimate's own error.
-            assert count <= segments.PARTITIONS_MAX * 1.001 + max(one.partitions for one in known) / segment.width
-            assert size <= segments.BYTES_MAX * 1.001
-
-
-@given(RINGS, st.integers(2**60, SIZE), st.integers(0, 40))
-def test_what_remains_after_some_segments_is_the_rest(tokens: list[int], width_max: int, count: int) -> None:
-    ring = unwrapped(ring_of(tokens))
-    done = all_segments(ring, [], width_max)[:count]
-    left = segments.remaining(ring, [(one.start, one.end) for one in done])
-    assert sum(one.width for one in [*done, *left]) == SIZE
-    assert not [one for one in left if any(holds(other, after(one.start, 1)) for other in done)]
-
-
-def test_the_pace_halves_what_was_late_and_lengthens_what_was_short() -> None:
-    pace = SegmentSizer()
-    pace.timed_out(2**60)
-    assert pace.width_max == 2**59
-    pace.finished(2**59, 30)
-    assert pace.width_max == 2**60
-    pace.finished(2**60, 300)
-    assert pace.width_max == 2**60
-    pace.finished(2**60, 1800)
-    assert pace.width_max == 2**58
-    for _ in range(80):
-        pace.timed_out(pace.width_max)
-    assert pace.width_max == 1
-    pace.finished(1, 1)
-    assert pace.width_max == 2
-
-
-@given(
-    st.lists(st.sets(st.sampled_from("abcdef"), min_size=1, max_size=3), max_size=8), st.sets(st.sampled_from("abc"))
-)
-def test_no_replica_is_given_two_segments_at_once(replicas: list[set[str]], busy: set[str]) -> None:
-    waiting = [RingRange(k, k + 1, tuple(sorted(some))) for k, some in enumerate(replicas)]
-    chosen = segments.disjoint(waiting, busy)
-    if chosen is None:
-        assert all(set(one.replicas) & busy for one in waiting)
-    else:
-        assert not set(chosen.replicas) & busy
-
-
-def test_senders_share_what_one_node_may_receive() -> None:
-    assert segments.megabits_a_sender(100, [RingRange(0, 1, ("a", "b", "c"))]) == 50
-    assert segments.megabits_a_sender(1, [RingRange(0, 1, ("a", "b", "c"))]) == 1
-    assert [segments.mebibytes(mbit) for mbit in (50, 20, 1)] == [5, 2, 1]
+from chronotile_tools.ring import SIZE, width
 
 
 def test_a_preview_is_read_as_what_it_says_and_nothing_else() -> None:

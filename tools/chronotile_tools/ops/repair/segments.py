@@ -100,8 +100,8 @@ def megabits_a_sender(capacity_mbit: float, ranges: Iterable[RingRange]) -> int:
 
     During a segment, all other replicas may send to one node.
     """
-    senders = max((len(one.replicas) - 1 for one in ranges), default=1)
-    return max(1, int(capacity_mbit / max(1, senders)))
+    senders = max([1, *(len(one.replicas) - 1 for one in ranges)])
+    return max(1, int(capacity_mbit / senders))
 
 
 def mebibytes(mbit: float) -> int:
