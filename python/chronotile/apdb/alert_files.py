@@ -196,7 +196,8 @@ def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any =
 
     pandas converts an integer column with nulls to float64, which keeps 53 of 63 bits. If a column holds integers in
     one table and floats in another, all become integers; a float that lost bits and matches no known integer becomes
-    null, except in the key column, where it stays as it is. `object_ids` holds all known object ids.
+    null, except in the key column, where it stays as it is. A key takes an exact id only from the same detection: close
+    ids are alike when rounded. `object_ids` holds all known object ids.
     """
     kinds = {
         name: [part.schema.field(name).type for part in parts if name in part.schema.names]
@@ -214,13 +215,44 @@ def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any =
         for name in (mixed | known.keys()) & set(part.schema.names):
             ids, inexact = exact_ids(part[name], known.get(name, _integers(parts, name)), name)
             if name == key:
-                rounded = inexact
+                given, lossy = exact_ids(part[name], _NO_IDS, name)
+                others = _of_other_detections(part, ids, lossy & ~inexact, parts, key)
+                ids, rounded = pc.if_else(pa.array(others), given, ids), inexact | others
             elif inexact.any():
                 dropped[f"values of {names.SOURCE}.{name}, rounded in the file"] += int(inexact.sum())
                 ids = pc.if_else(pa.array(inexact), None, ids)
             part = part.set_column(part.schema.get_field_index(name), name, ids)
         done.append(part.append_column("_rounded", pa.array(rounded)))
     return pa.concat_tables(done, promote_options="permissive")
+
+
+_SEEN = {
+    names.SOURCE_ID: (names.VISIT, names.DETECTOR, names.RA, names.DEC),
+    "candid": ("pid", "ra", "dec"),
+}
+"""For each column of detection ids, columns that are equal in two rows of the same detection."""
+
+
+def _of_other_detections(part: Any, ids: Any, resolved: Any, parts: list[Any], key: str) -> Any:
+    """Mark the `resolved` rows of `part` whose id in `ids` belongs to another detection of the tables."""
+    others = np.zeros(part.num_rows, bool)
+    if not resolved.any():
+        return others
+    owners = {
+        id: seen
+        for each in parts
+        if pa.types.is_integer(each.schema.field(key).type)
+        for id, seen in zip(each[key].to_pylist(), _seen(each, key), strict=True)
+    }
+    places = np.flatnonzero(resolved)
+    wanted = pa.array(places)
+    for place, id, seen in zip(places, ids.take(wanted).to_pylist(), _seen(part.take(wanted), key), strict=True):
+        others[place] = owners[id] != seen
+    return others
+
+
+def _seen(rows: Any, key: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows[name].to_pylist() for name in _SEEN[key]), strict=True))
 
 
 def _integers(parts: list[Any], name: str) -> Any:
