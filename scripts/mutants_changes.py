@@ -91,7 +91,8 @@ def mutants(source: str) -> list[Mutant]:
 
 
 def _become(node: ast.AST, other: ast.AST) -> None:
-    location = {name: getattr(node, name) for name in ("lineno", "end_lineno", "col_offset") if hasattr(node, name)}
+    places = ("lineno", "end_lineno", "col_offset", "end_col_offset")
+    location = {name: getattr(node, name) for name in places if hasattr(node, name)}
     node.__class__ = other.__class__
     node.__dict__.clear()
     node.__dict__.update({**location, **other.__dict__})

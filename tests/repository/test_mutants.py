@@ -67,6 +67,22 @@ def test_a_survivor_that_is_not_listed_is_unexplained() -> None:
     assert {each.change for each in mutants_listed.unexplained("a", all_mutants, left)} == names - {"2 -> 3"}
 
 
+def test_each_mutant_of_a_call_over_several_lines_compiles() -> None:
+    source = """
+def chosen(items, name):
+    return tuple(
+        first(each) if each else second(each, name) for each in items
+    )
+
+def shown(given):
+    return dict(
+        [given, 1], {"a": given} if given else None
+    )
+"""
+    for mutant in mutants_changes.mutants(source):
+        assert compile(mutant.tree(), "a.py", "exec"), mutant.change
+
+
 def test_an_entry_has_a_reason_and_is_there_once(tmp_path: Path) -> None:
     whole = {"module": "a", "statement": STATEMENT, "change": "2 -> 3", "why": "It is a test."}
     assert mutants_listed.read(write(tmp_path / "list.toml", whole)) == [entry("2 -> 3")]
