@@ -461,20 +461,6 @@ def test_a_schema_that_cannot_grow_into_another_is_refused_with_all_reasons(surv
     assert apdb.open(survey.archive).schema == survey.schema
 
 
-def test_a_schema_without_a_needed_column_is_refused() -> None:
-    text = (Path(apdb.__file__).parent / "small.yaml").read_text()
-    with pytest.raises(ct.InvalidInputError, match=r"table DiaSource .* lacks the required column midpointMjdTai"):
-        apdb.Schema.parse("\n".join(line for line in text.splitlines() if "Middle of the exposure" not in line))
-    with pytest.raises(ct.DataFileError, match="no-such"):
-        apdb.Schema.read("no-such.yaml")
-    with pytest.raises(ct.InvalidInputError, match="no tables"):
-        apdb.Schema.parse("a: 1")
-    small = apdb.Schema.read("small").subset({"DiaSource": ["psfFlux"]}, tables=[])
-    assert "snr" not in small["DiaSource"]
-    assert "midpointMjdTai" in small["DiaSource"]
-    assert [table.name for table in small.tables] == list(names.MAIN_TABLES)
-
-
 def test_of_a_layout_that_no_archive_takes_nothing_is_left(path: Path) -> None:
     with pytest.raises(ct.InvalidInputError, match="not a multiple of window"):
         apdb.create(path, "small", slice="50d")

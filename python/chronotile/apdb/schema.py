@@ -11,10 +11,11 @@ import functools
 import importlib.resources
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 
@@ -208,6 +209,10 @@ class Schema:
                 f"; the named schemas are {LSST} and {SMALL}; anything else is a file" if path.parent == Path() else ""
             )
             raise DataFileError(f"cannot read the schema {path}: {error.strerror}{hint}", kind=kind) from error
+        except UnicodeDecodeError as error:
+            raise DataFileError(
+                f"cannot read the schema {path}: invalid UTF-8 at byte {error.start + 1}", kind="file-format"
+            ) from None
         return Schema.parse(text, str(path))
 
     @staticmethod
@@ -218,16 +223,17 @@ class Schema:
         yaml = optional.module("yaml", "reading a Felis schema", "apdb")
         try:
             documents = [document for document in yaml.safe_load_all(text) if document]
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            # Text that looks like a date or a number but is none is a ValueError.
             raise InvalidInputError(f"{where}: invalid YAML: {error}", kind="invalid-definition") from None
-        if not documents or not all(isinstance(document, dict) and document.get("tables") for document in documents):
+        if not documents or not all(isinstance(each, dict) and _mappings(each.get("tables")) for each in documents):
             raise InvalidInputError(f"{where}: not a Felis schema: no tables", kind="invalid-definition")
         tables = tuple(_table(each, where) for document in documents for each in document["tables"])
         first = documents[0]
-        version = first.get("version", "0.1.0")
+        version = first.get("version")
         if isinstance(version, dict):
-            version = version.get("current", "0.1.0")
-        schema = Schema(str(first.get("name", "")), str(version), tables, _line(first.get("description")))
+            version = version.get("current")
+        schema = Schema(str(first.get("name") or ""), str(version or "0.1.0"), tables, _line(first.get("description")))
         if check:
             schema.check()
         return schema
@@ -250,7 +256,7 @@ class Schema:
         return tuple(t for t in self.tables if t.name not in ("DiaObjectLast", "metadata"))
 
     def check(self) -> None:
-        """Raise an error if a required table or column is missing."""
+        """Raise an error if a required table or column is missing, or a name is invalid or used twice."""
         for name, columns in names.REQUIRED.items():
             if name not in self:
                 raise InvalidInputError(
@@ -269,7 +275,14 @@ class Schema:
                         f"column {column} of {name} is {table[column].type}, it must be {kind or 'an integer'}",
                         kind="invalid-definition",
                     )
+        _refuse_twice([table.name for table in self.tables], "table", f"schema {self.name}")
         for table in self.tables:
+            _refuse_twice(table.column_names, "column", f"table {table.name}")
+            unknown = [name for name in table.key if name not in table]
+            if unknown:
+                raise InvalidInputError(
+                    f"the key of table {table.name} has no column {name_list(unknown)}", kind="invalid-definition"
+                )
             hidden = [column.name for column in table.columns if column.name.startswith("_")]
             if hidden:
                 raise InvalidInputError(
@@ -386,10 +399,21 @@ def _path_of(source: str | os.PathLike[str] | None) -> Path:
     return Path(str(found))
 
 
+def _mappings(values: Any) -> TypeGuard[list[dict[str, Any]]]:
+    """Whether it is a list of mappings, at least one."""
+    return isinstance(values, list) and values != [] and all(isinstance(each, dict) for each in values)
+
+
+def _refuse_twice(known: list[str], what: str, where: str) -> None:
+    twice = [name for name, count in Counter(known).items() if count > 1]
+    if twice:
+        raise InvalidInputError(f"{where} has more than one {what} {name_list(twice)}", kind="invalid-definition")
+
+
 def _table(value: Mapping[str, Any], where: str) -> Table:
     name = str(value.get("name", "without name"))
     given = value.get("columns")
-    if not isinstance(given, list):
+    if not _mappings(given):
         raise InvalidInputError(f"table {name} of {where} has no columns of its own", kind="invalid-definition")
     references = {}
     columns = []
@@ -397,9 +421,11 @@ def _table(value: Mapping[str, Any], where: str) -> Table:
         column = _column(each, f"table {name} of {where}")
         references[str(each.get("@id", f"#{name}.{column.name}"))] = column.name
         columns.append(column)
-    key = value.get("primaryKey") or ()
-    key = [key] if isinstance(key, str) else list(key)
-    return Table(name, tuple(columns), tuple(references.get(k, str(k)) for k in key), _line(value.get("description")))
+    key = value.get("primaryKey") or []
+    key = key if isinstance(key, list) else [key]
+    return Table(
+        name, tuple(columns), tuple(references.get(str(k), str(k)) for k in key), _line(value.get("description"))
+    )
 
 
 def _column(value: Mapping[str, Any], where: str) -> Column:
@@ -409,10 +435,10 @@ def _column(value: Mapping[str, Any], where: str) -> Column:
             f"column {name} of {where} has unknown datatype {kind}: use one of {', '.join(_TYPES)}",
             kind="invalid-definition",
         )
-    unit = value.get("fits:tunit") or value.get("ivoa:unit")
     return Column(
-        name, _TYPES[kind], bool(value.get("nullable", True)), None if unit is None else str(unit),
-        _line(value.get("description")), value.get("ivoa:ucd"), value.get("value"),
+        name, _TYPES[kind], bool(value.get("nullable", True)),
+        _line(value.get("fits:tunit") or value.get("ivoa:unit")), _line(value.get("description")),
+        _line(value.get("ivoa:ucd")), value.get("value"),
     )  # fmt: skip
 
 
