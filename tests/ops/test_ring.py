@@ -16,6 +16,13 @@ RANGES = st.builds(TokenRange, TOKENS | st.just(TOKEN_MIN), TOKENS | st.just(TOK
 WHOLE = TokenRange(TOKEN_MIN, TOKEN_MAX)
 
 
+def test_tokens_are_those_of_the_murmur3_partitioner() -> None:
+    assert after(2**63 - 1, 1) == -(2**63) == TOKEN_MIN
+    assert after(-(2**63), -1) == 2**63 - 1 == TOKEN_MAX
+    assert width(5, 5) == 2**64 == SIZE
+    assert (width(5, 4), width(-5, 5)) == (2**64 - 1, 10)
+
+
 @given(TOKENS, st.integers(1, SIZE))
 def test_going_on_by_the_width_arrives(start: int, tokens: int) -> None:
     assert width(start, after(start, tokens)) == tokens

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self, TypeVar
@@ -93,21 +94,21 @@ def covered_since(marked: Iterable[tuple[TokenRange, float]]) -> float | None:
     marked : iterable of (TokenRange, float)
         Ranges, and when each was marked, in seconds since 1970.
     """
-    spans = sorted((*span, mark) for one, mark in marked for span in one.spans())
+    starting: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for one, mark in marked:
+        for first, last in one.spans():
+            starting[first].append((-mark, last))
+    bounds = {0, *starting, *(last for started in starting.values() for _, last in started)}
     # Ranges that cover `at`, newest first; ended ones are dropped when they reach the top.
     active: list[tuple[float, int]] = []
+    oldest = float("inf")
     # The last token belongs to no row.
-    oldest, at, place, end = float("inf"), 0, 0, SIZE - 1
-    while at < end:
-        while place < len(spans) and spans[place][0] <= at:
-            heapq.heappush(active, (-spans[place][2], spans[place][1]))
-            place += 1
+    for at in sorted(bound for bound in bounds if bound < SIZE - 1):
+        for each in starting.get(at, ()):
+            heapq.heappush(active, each)
         while active and active[0][1] <= at:
             heapq.heappop(active)
         if not active:
             return None
         oldest = min(oldest, -active[0][0])
-        # A newer range may start before this one ends.
-        following = spans[place][0] if place < len(spans) else end
-        at = min(active[0][1], max(following, at + 1))
     return oldest
