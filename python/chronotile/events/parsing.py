@@ -7,6 +7,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,11 +174,10 @@ def parse(
 
 def _blocks(text: bytes) -> Iterator[bytes]:
     """Split the text into blocks of complete lines."""
+    sizes = [_BLOCK_BYTES >> halvings for halvings in range(_BLOCK_BYTES.bit_length())]
     start = 0
     while start < len(text):
-        size = _BLOCK_BYTES
-        while size > 1 and text.count(b"\n", start, start + size) > _BLOCK_LINES:
-            size //= 2
+        size = next((size for size in sizes if text.count(b"\n", start, start + size) <= _BLOCK_LINES), 1)
         end = text.find(b"\n", start + size - 1) + 1 or len(text)
         yield text[start:end]
         start = end
@@ -203,8 +203,7 @@ def _parsed(
     lines.refuse(too_long, _TOO_LONG.format(line_bytes_max), sizes)
     texts = _decoded(lines)
     if options.format == "ndjson":
-        whole = text if not blanks and not lines.reasons else None
-        columns = _from_json(whole, lines, options, fields)
+        columns = _from_json(text, lines, options, fields)
     else:
         columns = _from_text(texts, lines, options, fields)
     time, stream, values = columns
@@ -239,17 +238,16 @@ Columns = tuple[pa.Array, pa.Array, list[pa.Array]]
 # ---------------------------------------------------------------- JSON
 
 
-def _from_json(whole: bytes | None, lines: _Lines, options: ReadOptions, fields: list[Field]) -> Columns:
-    """Time, stream and fields of JSON objects, one per line. `whole` is the text of all lines, if none is excluded."""
+def _from_json(text: bytes, lines: _Lines, options: ReadOptions, fields: list[Field]) -> Columns:
+    """Time, stream and fields of JSON objects, one per line. `text` contains the lines."""
     counted = options.time_format in moments.EPOCHS
-    wanted = {options.time_field: pa.float64() if options.time_format == "epoch_s" else pa.int64()} if counted else {
-        options.time_field: _TEXT}  # fmt: skip
+    wanted = {options.time_field: _type_of_time(options)}
     if options.stream_field is not None:
         wanted[options.stream_field] = _TEXT
     for field in fields:
         wanted.setdefault(field.path, _TEXT if pa.types.is_timestamp(field.type) else field.type)
     _refuse_halves(lines)
-    table = _json_table(whole, lines, wanted)
+    table = _json_table(text, lines, wanted)
     moment = _at(table, options.time_field)
     if counted:
         time = moments.of_numbers(moment, options.time_format)
@@ -260,8 +258,18 @@ def _from_json(whole: bytes | None, lines: _Lines, options: ReadOptions, fields:
     values = []
     for field in fields:
         value = _at(table, field.path)
-        values.append(value if value.type == field.type else _typed(value, field, lines))
+        if counted and field.path == options.time_field and pa.types.is_timestamp(field.type):
+            values.append(time.cast(field.type, safe=False))
+        else:
+            values.append(value if value.type == field.type else _typed(value, field, lines))
     return time, _streams(stream, lines, options), values
+
+
+def _type_of_time(options: ReadOptions) -> pa.DataType:
+    """JSON type of the time."""
+    if options.time_format not in moments.EPOCHS:
+        return _TEXT
+    return pa.float64() if options.time_format == "epoch_s" else pa.int64()
 
 
 def _refuse_halves(lines: _Lines) -> None:
@@ -271,32 +279,27 @@ def _refuse_halves(lines: _Lines) -> None:
     """
     if not len(lines.raw):
         return
-    offsets = np.frombuffer(lines.raw.buffers()[1], "int32", len(lines.raw) + 1, lines.raw.offset * 4)
+    offsets = np.frombuffer(lines.raw.buffers()[1], "int32")[: len(lines.raw) + 1]
     data = np.frombuffer(lines.raw.buffers()[2], "uint8")
-    first, last = data[offsets[:-1]], data[offsets[1:] - 1]
-    odd = (first != ord("{")) | (last != ord("}"))
-    # Lines without surrounding white space need no further check.
-    plain = odd & (first > ord(" ")) & (last > ord(" "))
-    for bad in np.flatnonzero(plain).tolist():
-        lines.reasons.setdefault(bad, "the line is not a JSON object")
-    for place in np.flatnonzero(odd & ~plain):
-        text = lines.raw[int(place)].as_py().strip()
+    odd = (data[offsets[:-1]] != ord("{")) | (data[offsets[1:] - 1] != ord("}"))
+    for place in np.flatnonzero(odd).tolist():
+        # There may be white space around it.
+        text = lines.raw[place].as_py().strip()
         if not (text.startswith(b"{") and text.endswith(b"}")):
-            lines.reasons.setdefault(int(place), "the line is not a JSON object")
+            lines.reasons.setdefault(place, "the line is not a JSON object")
 
 
-def _json_table(whole: bytes | None, lines: _Lines, wanted: Mapping[str, pa.DataType]) -> pa.Table:
+def _json_table(text: bytes, lines: _Lines, wanted: Mapping[str, pa.DataType]) -> pa.Table:
     """The wanted paths of every line; null for rejected lines."""
     schema = pa.schema(list(_nested(wanted)))
     parse = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pyarrow.json.ReadOptions(use_threads=False, block_size=1 << 30)
-    if whole is not None and not lines.reasons and len(lines.raw):
-        try:
-            table = pyarrow.json.read_json(io.BytesIO(whole), read_options=read, parse_options=parse)
+    if not lines.reasons:
+        # Usual, and quicker than to join the lines again.
+        with suppress(pa.ArrowInvalid):
+            table = pyarrow.json.read_json(io.BytesIO(text), read_options=read, parse_options=parse)
             if table.num_rows == len(lines.raw):
                 return table.select(schema.names)
-        except pa.ArrowInvalid:
-            pass
     sound = np.ones(len(lines.raw), dtype=bool)
     sound[list(lines.reasons)] = False
     places = np.flatnonzero(sound)
@@ -463,6 +466,8 @@ def _typed(values: pa.Array, field: Field, lines: _Lines) -> pa.Array:
         except pa.ArrowInvalid:
             # A value is out of range: convert each separately.
             found = pa.array([_cast_or_none(value, field.type) for value in fitting], field.type)
+        if pa.types.is_floating(field.type):
+            found = pc.if_else(pc.is_finite(found), found, pa.scalar(None, field.type))
     bad = pc.and_(pc.is_valid(values), pc.is_null(found)).to_numpy(zero_copy_only=False)
     lines.refuse(bad, f"field {field.column!r}: {{}} is not a valid {name}", values)
     return found
@@ -535,6 +540,13 @@ def check(options: ReadOptions, fields: list[Field]) -> None:
         for path in paths:
             if any(other.startswith(f"{path}.") for other in paths):
                 raise _refused(f"field {path!r} is declared both as a value and as an object")
+        kind = _type_of_time(options)
+        for field in fields if kind != _TEXT else []:
+            if field.path == options.time_field and field.type != kind and not pa.types.is_timestamp(field.type):
+                raise _refused(
+                    f"field {field.column!r} is the time, read as {options.time_format}: declare it as "
+                    f"{str(kind).replace('double', 'float64')} or a timestamp"
+                )
     if options.stream_field in {field.path for field in fields if field.type != _TEXT}:
         raise _refused(f"field {options.stream_field!r} names the stream: declare it as utf8")
 
