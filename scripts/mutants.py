@@ -56,6 +56,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apdb.rows": ("apdb/test_apdb_rows.py",),
     "apdb.slice_notes": ("apdb/test_apdb_object_index.py",),
     "apdb.object_index": ("apdb/test_apdb_object_index.py",),
+    "apdb.alerts": ("apdb/test_apdb_alert_rows.py",),
     "apdb.schema": ("apdb/test_apdb_schema.py",),
     "events.moments": ("events/test_events_moments.py",),
     "events.syslog": ("events/test_events_syslog.py",),

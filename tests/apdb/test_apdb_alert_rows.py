@@ -167,6 +167,8 @@ def test_columns_without_a_place_are_named_once_and_lost_values_are_counted(data
     kept = dict(zip(*(database.sources()[name].to_pylist() for name in ("diaSourceId", "ssObjectId")), strict=True))
     assert kept == {1: None, 2: None, 3: 4}
 
+    assert load([packet(4) | {"cutoutScience": b"an image"}]).no_column == ("cutoutScience",)
+
 
 def test_integers_become_floats_of_the_schema_and_no_integer_is_cut_off(database: apdb.Apdb, load: Any) -> None:
     load([source(1, psfFlux=2**40 + 1)])
@@ -194,6 +196,21 @@ def test_early_columns_get_their_current_names(database: apdb.Apdb, load: Any) -
     database.migrate(database.schema.extended({"DiaSource": [apdb.Column("is_negative", "bool")]}))
     assert load([source(4, is_negative=True)]).no_column == ()
     assert database.sources().to_arrow().sort_by("diaSourceId")["isNegative"].to_pylist()[-1] is None
+
+
+def test_files_without_a_complete_alert_and_rows_that_cannot_be_stored_are_errors(
+    database: apdb.Apdb, load: Any, tmp_path: Path
+) -> None:
+    pq.write_table(pa.Table.from_pylist([packet(1)]).slice(0, 0), tmp_path / "none.parquet")
+    nothing = "no alert imported: no complete alert in the files"
+    with pytest.raises(ct.InvalidInputError, match=f"^{nothing}$") as error:
+        import_alerts(database, [tmp_path / "none.parquet"])
+    assert error.value.kind == "invalid-rows"
+    with pytest.raises(ct.InvalidInputError, match=f"^{nothing}; left out: 1 sources without visit$"):
+        load([{"diaSource": source(1, visit=None), "prvDiaSources": None}])
+    with pytest.raises(ct.InvalidInputError, match=r"0\.parquet: .*dec"):
+        load([{"diaSource": source(1, dec=99.0), "prvDiaSources": None}])
+    assert database.sources().to_arrow().num_rows == 0
 
 
 # ---------------------------------------------------------------- ids as doubles

@@ -229,8 +229,6 @@ def _of_other_detections(sources: Any, rounded: Any, stored: Any) -> Any:
     known = pc.is_in(stored[names.SOURCE_ID], wanted)
     for id, *seen in _lines(stored.filter(known)):
         owners[id] = tuple(seen)
-    for id, *seen in _lines(sources.filter(pa.array(~rounded))):
-        owners.setdefault(id, tuple(seen))
     places = np.flatnonzero(rounded)
     for place, (id, *seen) in zip(places, _lines(sources.take(pa.array(places))), strict=True):
         others[place] = owners.setdefault(id, tuple(seen)) != tuple(seen)
@@ -302,12 +300,12 @@ def _of_schema(rows: Any, database: Apdb, name: str, dropped: Counter[str]) -> A
 
     Integers that lost bits as floats become null and are counted in `dropped`.
     """
-    fields = [database.schema[name][column].arrow.with_nullable(True) for column in rows.schema.names]
+    fields = [database.schema[name][column].arrow for column in rows.schema.names]
     for place, wanted in enumerate(fields):
         if pa.types.is_integer(wanted.type) and pa.types.is_floating(rows[wanted.name].type):
             if (first := first_fraction(rows[wanted.name])) is not None:
                 raise _misfit(rows, wanted, name, first, "give whole numbers")
-            ids, inexact = exact_ids(rows[wanted.name], np.empty(0, np.int64), wanted.name)
+            ids, inexact = exact_ids(rows[wanted.name], np.array([], np.int64), wanted.name)
             if inexact.any():
                 dropped[f"values of {name}.{wanted.name}, rounded in the file"] += int(inexact.sum())
             rows = rows.set_column(place, wanted.name, pc.if_else(pa.array(inexact), None, ids))
