@@ -73,7 +73,7 @@ def test_text_without_documents_has_all_columns(text: str, format: str) -> None:
 def test_blocks_are_whole_lines_of_a_bounded_size_and_number(monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"123456789\n" * 10
     for size, lines, lengths in (
-        (40, 99, [40, 40, 20]), (41, 99, [50, 50]), (1, 99, [10] * 10), (1, 0, [10] * 10), (99, 99, [100]),
+        (40, 99, [40, 40, 20]), (41, 99, [50, 50]), (1, 99, [10] * 10), (99, 99, [100]),
         (40, 4, [40, 40, 20]), (40, 3, [20] * 5), (40, 2, [20] * 5), (40, 1, [10] * 10), (1_000, 99, [100]),
     ):  # fmt: skip
         monkeypatch.setattr(parsing, "_BLOCK_BYTES", size)
@@ -87,7 +87,7 @@ LINES = st.lists(st.sampled_from([GOOD, "", "bad", '{"time": }', f'{{{TIME}, "n"
 
 
 @settings(max_examples=20)
-@given(LINES, st.integers(1, 60), st.integers(0, 3), st.booleans())
+@given(LINES, st.integers(1, 60), st.integers(1, 3), st.booleans())
 def test_documents_do_not_depend_on_the_size_of_blocks(lines: list[str], size: int, count: int, ended: bool) -> None:
     text = "\n".join(lines) + "\n" * ended
     kinds = {"n": pa.int64()}

@@ -177,7 +177,7 @@ def _blocks(text: bytes) -> Iterator[bytes]:
     sizes = [_BLOCK_BYTES >> halvings for halvings in range(_BLOCK_BYTES.bit_length())]
     start = 0
     while start < len(text):
-        size = next((size for size in sizes if text.count(b"\n", start, start + size) <= _BLOCK_LINES), 1)
+        size = next(size for size in sizes if text.count(b"\n", start, start + size) <= _BLOCK_LINES)
         end = text.find(b"\n", start + size - 1) + 1 or len(text)
         yield text[start:end]
         start = end
