@@ -52,6 +52,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "urls": ("archive/test_urls.py",),
     "intervals": ("archive/test_intervals.py",),
     "cells": ("archive/test_cells.py",),
+    "ring": ("ops/test_ring.py",),
     "apdb.values": ("apdb/test_apdb_values.py",),
     "apdb.rows": ("apdb/test_apdb_rows.py",),
     "apdb.slice_notes": ("apdb/test_apdb_object_index.py",),

@@ -54,6 +54,11 @@ def test_what_two_ranges_have_in_common(one: TokenRange, other: TokenRange, toke
     assert any(holds(one, token) and holds(other, token) for token in (one.end, other.end)) == (one.common(other) > 0)
 
 
+def test_a_range_has_no_more_parts_than_tokens() -> None:
+    assert TokenRange(0, 3).split(10) == [TokenRange(0, 1), TokenRange(1, 2), TokenRange(2, 3)]
+    assert TokenRange(0, 4).split(3) == [TokenRange(0, 1), TokenRange(1, 2), TokenRange(2, 4)]
+
+
 @given(RANGES, st.integers(1, 300), TOKENS)
 def test_parts_are_even_and_cover_the_range_once(one: TokenRange, count: int, token: int) -> None:
     parts = one.split(count)
