@@ -323,6 +323,43 @@ def test_a_partition_that_outgrows_its_limit_is_counted_and_shown(url: str, chro
     assert "larger than 10 MiB" in shown.stdout + shown.stderr
 
 
+def test_datasets_that_share_slices_are_consolidated_together(url: str, sqlite: ct.Archive) -> None:
+    def sharing(archive: ct.Archive) -> ct.Group:
+        for name in ("sources", "forced"):
+            archive.create(
+                name, schema={"id": "int64", "mjd": "float64", "place": "int64"}, time=ct.mjd("mjd"), window="5d",
+                cell=ct.key("place"), id=["id"], partition_cells=4, group="survey",
+                slices_of=None if name == "sources" else "sources",
+            )  # fmt: skip
+        group = archive.group("survey")
+        for part in range(5):
+            ids = np.arange(120) + 100 * part
+            given = {"id": ids, "mjd": 61_000.0 + ids % 37 % 11, "place": ids % 8}
+            group.write({"sources": given, "forced": {name: values[:90] for name, values in given.items()}})
+        return group
+
+    def counted(reports: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
+        return {name: (r.tiles, r.chunks_before, r.chunks_after) for name, r in reports.items()}
+
+    with ct.open(url) as archive:
+        ours, theirs = sharing(archive), sharing(sqlite)
+        before = {name: rows.sort_by("id") for name, rows in ours.read({"sources": {}, "forced": {}}).items()}
+        planned = ours.consolidate(dry_run=True)
+        assert counted(planned) == counted(theirs.consolidate(dry_run=True))
+        assert counted(planned) == counted({name: ours[name].consolidate(dry_run=True) for name in ours})
+        assert all(report.tiles > 8 for report in planned.values())
+        done = ours.consolidate(shard=(1, 2)), ours.consolidate(shard=(2, 2))
+        assert {name: sum(part[name].tiles for part in done) for name in ours} == {
+            name: report.tiles for name, report in planned.items()
+        }
+        assert all(report.tiles == 0 for report in ours.consolidate(dry_run=True).values())
+        theirs.consolidate()
+        chunks = [{name: sum(s.chunks for s in i.slices) for name, i in g.info().items()} for g in (ours, theirs)]
+        assert chunks[0] == chunks[1]
+        after = {name: rows.sort_by("id") for name, rows in ours.read({"sources": {}, "forced": {}}).items()}
+        assert after == before
+
+
 def test_what_is_no_archive_is_refused_and_left_alone(shared_cluster: lab.Cluster, url: str) -> None:
     with pytest.raises(ct.ArchiveNotFoundError):
         ct.open(url, create=False)

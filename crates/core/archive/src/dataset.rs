@@ -201,13 +201,12 @@ impl Dataset {
     /// A slice of a dataset that this process does not know.
     pub(crate) fn home_of(&self, slice: SliceId) -> Result<DatasetRef> {
         let own = self.frame();
-        if own.spec.has_slice(slice) {
-            return Ok(own.dataset);
-        }
-        let number = Membership::owner_of(slice);
-        let frames = self.shared.common.frames.read().unwrap_or_else(PoisonError::into_inner);
-        let unknown = || own.refuse(format!("its group has no dataset number {number}: open the archive again"));
-        frames.get(&number).map(|frame| frame.dataset.clone()).ok_or_else(unknown)
+        let frames: Vec<Frame> = self.frames().into_iter().filter(|frame| frame.spec.has_slice(slice)).collect();
+        let Some(first) = frames.first() else {
+            let number = Membership::owner_of(slice);
+            return Err(own.refuse(format!("its group has no dataset number {number}: open the archive again")));
+        };
+        Ok(first.dataset.together(frames.iter().map(|frame| &frame.dataset)))
     }
 
     /// The names of the other datasets whose rows lie in the same slices, which are dropped with them.

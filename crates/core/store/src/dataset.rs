@@ -54,7 +54,16 @@ impl DatasetRef {
         Self { label: name.clone(), first_slice: 0, windows_per_slice: None, first_windows: vec![0], name, placement }
     }
 
-    /// The windows that lie in a slice, as far as that is known.
+    /// This dataset and others that share its slices, for scans of all of them.
+    pub fn together<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = self.clone();
+        all.first_windows.extend(others.into_iter().flat_map(|other| &other.first_windows));
+        all.first_windows.sort_unstable();
+        all.first_windows.dedup();
+        all
+    }
+
+    /// The windows that lie in a slice, as far as that is known. A scan may leave out others.
     pub fn windows_of(&self, slice: SliceId) -> Windows {
         let Some(count) = self.windows_per_slice else { return Windows::ALL };
         let own = (i64::from(slice.0) - i64::from(self.first_slice)) * i64::from(count);

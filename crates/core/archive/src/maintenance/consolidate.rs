@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use chronotile_chunk::Origin;
-use chronotile_store::{Chunk, ChunkKey, StoreError, TileStatistics};
+use chronotile_store::{Chunk, ChunkKey, DatasetRef, StoreError, TileStatistics};
 use chronotile_types::{DatasetName, SliceId, Tile, TimeRange};
 use futures::TryStreamExt;
 use tokio::time::{Instant, sleep_until};
@@ -35,7 +35,7 @@ pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 const TILES_PER_COMMIT: usize = 64;
 const BYTES_PER_COMMIT: u64 = 16 << 20;
 /// Longest time in which tiles are rewritten, however few in a second are wanted.
-const THROTTLE_MAX: Duration = Duration::from_hours(24 * 365);
+const THROTTLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 /// Chunks of older versions are rewritten as fewer where a tile has so many.
 const OLDER_CHUNKS: u64 = 8;
 /// Chunks of so many bytes are large enough.
@@ -82,6 +82,8 @@ struct Run<'a> {
     dataset: &'a Dataset,
     /// At least one.
     frames: Vec<Frame>,
+    /// All of them, as the engine knows them.
+    together: DatasetRef,
     options: &'a ConsolidateOptions,
     /// By dataset.
     reports: Vec<ConsolidateReport>,
@@ -171,7 +173,8 @@ async fn consolidate(
 impl<'a> Run<'a> {
     fn new(dataset: &'a Dataset, frames: Vec<Frame>, options: &'a ConsolidateOptions) -> Self {
         let reports = frames.iter().map(|_| ConsolidateReport::default()).collect();
-        Self { dataset, frames, options, reports, strays: Strays::new() }
+        let together = frames[0].dataset.together(frames.iter().map(|frame| &frame.dataset));
+        Self { dataset, frames, together, options, reports, strays: Strays::new() }
     }
 
     /// The dataset that a tile of a slice is of, by its place; `None` where it is of none of these.
@@ -250,7 +253,7 @@ impl<'a> Run<'a> {
 
     async fn consolidate_tiles(&mut self, (slice, kind): (SliceId, Kind), tiles: &[Load]) -> Result<()> {
         let wanted: BTreeSet<Tile> = tiles.iter().map(|load| load.tile).collect();
-        let chunks = self.dataset.chunks_of(&self.frames[0], slice, &wanted, (true, kind)).await?;
+        let chunks = self.dataset.chunks_of(&self.together, slice, &wanted, (true, kind)).await?;
         let tiles = self.sound_tiles(slice, chunks).await?;
         let mut work = Vec::new();
         for (tile, rewritten) in self.rewritten(slice, tiles, true).await? {
@@ -266,7 +269,7 @@ impl<'a> Run<'a> {
     /// nothing was written to such a part since it was last rewritten it is left as it is.
     async fn consolidate_large(&mut self, (slice, kind): (SliceId, Kind), tile: Tile) -> Result<()> {
         let frame = self.frame(slice, tile).clone();
-        let heads = self.dataset.chunks_of(&frame, slice, &BTreeSet::from([tile]), (false, kind)).await?;
+        let heads = self.dataset.chunks_of(&frame.dataset, slice, &BTreeSet::from([tile]), (false, kind)).await?;
         let mut heads = self.sound_tiles(slice, heads).await?.pop().unwrap_or_default();
         heads.sort_by_key(order_key);
         let (before, mut changed) = (self.report(slice, tile).tiles, false);

@@ -221,7 +221,8 @@ impl Dataset {
         let windows = Windows::ALL;
         let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: false, older: true };
         let visible = self.visibility().await?;
-        let mut heads = self.store().scan(&frame.dataset, scan).await?;
+        let all = frame.dataset.together(self.sharers().iter().map(|sharer| &sharer.dataset));
+        let mut heads = self.store().scan(&all, scan).await?;
         let mut hidden = BTreeSet::new();
         while let Some(chunks) = heads.try_next().await? {
             let heads = chunks.iter().map(|chunk| frame.head(chunk)).collect::<Result<Vec<_>>>()?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow_select::take::{take, take_record_batch};
 use chronotile_chunk::{Body, Columns, Origin};
-use chronotile_store::{Cells, Chunk, ChunkKey, Commit, Scan, StoreError, Windows};
+use chronotile_store::{Cells, Chunk, ChunkKey, Commit, DatasetRef, Scan, StoreError, Windows};
 use chronotile_types::{BatchId, ChunkId, SliceId, Tile};
 use futures::{StreamExt, TryStreamExt};
 use xxhash_rust::xxh3::xxh3_128;
@@ -93,7 +93,7 @@ impl Dataset {
     /// The chunks of some tiles of a slice, of one kind. No others are held, whatever else the slice has.
     pub(super) async fn chunks_of(
         &self,
-        frame: &Frame,
+        dataset: &DatasetRef,
         slice: SliceId,
         tiles: &BTreeSet<Tile>,
         (bodies, kind): (bool, Kind),
@@ -109,7 +109,7 @@ impl Dataset {
             bodies: bodies && !older,
             older,
         };
-        let mut groups = self.store().scan(&frame.dataset, scan).await?;
+        let mut groups = self.store().scan(dataset, scan).await?;
         let mut chunks: Vec<Chunk> = Vec::new();
         while let Some(mut group) = groups.try_next().await? {
             group.retain(|chunk| tiles.contains(&chunk.key.tile) && Kind::of(chunk.key.id) == kind);
@@ -121,7 +121,7 @@ impl Dataset {
         let mut whole = Vec::with_capacity(chunks.len());
         for heads in chunks.chunks(FETCH_CHUNKS) {
             let keys = heads.iter().map(|chunk| chunk.key).collect();
-            whole.append(&mut self.store().fetch(&frame.dataset, keys).await?);
+            whole.append(&mut self.store().fetch(dataset, keys).await?);
         }
         Ok(whole)
     }

@@ -147,7 +147,7 @@ impl Dataset {
         let unwanted = move |origin: &Origin| of.has(origin);
         let mut mixed: Vec<ParsedChunk> = Vec::new();
         let mut exposed: HashSet<Tile> = HashSet::new();
-        for chunk in self.chunks_of(frame, slice, tiles, (false, Kind::Current)).await? {
+        for chunk in self.chunks_of(&frame.dataset, slice, tiles, (false, Kind::Current)).await? {
             let head = frame.head(&chunk)?;
             if !written.contains(&chunk.key) && head.origins.iter().any(unwanted) {
                 if chunk.key.id.is_parted() {
@@ -158,7 +158,7 @@ impl Dataset {
         }
         let mut older: Vec<ParsedChunk> = Vec::new();
         if frame.keeps_latest() {
-            for chunk in self.chunks_of(frame, slice, tiles, (false, Kind::Older)).await? {
+            for chunk in self.chunks_of(&frame.dataset, slice, tiles, (false, Kind::Older)).await? {
                 let head = frame.head(&chunk)?;
                 if exposed.contains(&chunk.key.tile) || head.origins.iter().any(unwanted) {
                     older.push(ParsedChunk::new(chunk, head));

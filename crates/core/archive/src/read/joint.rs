@@ -52,8 +52,7 @@ fn scan_of<'a>(first: &Query, queries: impl Iterator<Item = &'a Query> + Clone) 
     let mut slices: Vec<SliceId> = queries.clone().flat_map(|query| query.slices.iter().copied()).collect();
     slices.sort_unstable();
     slices.dedup();
-    let first_windows = queries.clone().flat_map(|query| query.frame.dataset.first_windows.iter().copied()).collect();
-    let dataset = DatasetRef { first_windows, ..first.frame.dataset.clone() };
+    let dataset = first.frame.dataset.together(queries.clone().map(|query| &query.frame.dataset));
     let windows = Windows::of(queries.clone().map(|query| query.windows));
     let older = queries.clone().any(Query::asks_older);
     (dataset, Scan { slices, cells: first.cells.clone(), windows, bodies: true, older })
