@@ -4,11 +4,13 @@
 mod common;
 mod concurrent;
 mod copy;
+mod counts;
 mod damage;
 mod drop_races;
 mod edges;
 mod evolution;
 mod groups;
+mod index_builds;
 mod indexes;
 mod interposed;
 mod interrupted;
