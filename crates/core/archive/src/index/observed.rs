@@ -88,3 +88,49 @@ pub(crate) fn print(keys: &[ChunkKey]) -> u64 {
     ids.sort_unstable();
     xxh3_64(ids.as_flattened())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chronotile_types::{Cell, ChunkId};
+
+    fn observed(windows: &[i32]) -> SliceTiles {
+        let tile = |window: &i32| ObservedTile {
+            slice: SliceId(0),
+            tile: Tile { cell: Cell(0), window: Window(*window) },
+            keys: 0..0,
+            print: 0,
+            time: (0, 0),
+            visible: true,
+            ids: (ZoneKey::MIN, ZoneKey::MIN),
+        };
+        let mut by_window: Vec<_> = windows.iter().map(|window| Window(*window)).zip(0..).collect();
+        by_window.sort_unstable();
+        SliceTiles { tiles: windows.iter().map(tile).collect(), by_window, ..SliceTiles::default() }
+    }
+
+    #[test]
+    fn tiles_of_some_windows_are_found_in_their_order() {
+        let seen = observed(&[1, 2, 4, 1, 3, 4]);
+        for first in -1..7 {
+            for last in -1..7 {
+                let wanted: Vec<u32> = (0..)
+                    .zip(&seen.tiles)
+                    .filter(|(_, seen)| (first..=last).contains(&seen.tile.window.0))
+                    .map(|(at, _)| at)
+                    .collect();
+                assert_eq!(seen.in_windows((Window(first), Window(last))), wanted, "{first} to {last}");
+            }
+        }
+        assert!(observed(&[]).in_windows((Window(0), Window(9))).is_empty());
+    }
+
+    #[test]
+    fn a_print_is_of_the_ids_of_chunks_in_any_order() {
+        let key = |id| ChunkKey { slice: SliceId(0), tile: Tile { cell: Cell(0), window: Window(0) }, id: ChunkId(id) };
+        let of = |ids: &[u128]| print(&ids.iter().map(|id| key(*id)).collect::<Vec<_>>());
+        assert_eq!(of(&[1, 2, 3]), of(&[3, 1, 2]));
+        assert_eq!(of(&[1 << 64]), xxh3_64(&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]));
+        assert!(of(&[1, 2]) != of(&[1, 3]) && of(&[1]) != of(&[1, 1]));
+    }
+}

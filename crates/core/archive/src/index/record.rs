@@ -130,6 +130,7 @@ pub(crate) async fn segments(
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
 mod tests {
     use super::*;
 
@@ -139,5 +140,16 @@ mod tests {
         let texts = windows.map(window_text);
         assert!(texts.is_sorted());
         assert_eq!(texts.each_ref().map(|text| window_of(text).unwrap()), windows);
+    }
+
+    #[test]
+    fn a_key_names_an_index_and_a_window() {
+        let dataset = DatasetName::new("records").unwrap();
+        for key in [built_key(&dataset, "00ff", Window(-7)), lease_key(&dataset, "00ff", Window(-7))] {
+            assert_eq!(parse_key(&key).unwrap(), ("00ff", Window(-7)), "{key}");
+        }
+        for key in ["index/records/00ff", "index/records/00ff.", "index/records/00ff.window", "index/records.5/00ff"] {
+            assert!(matches!(parse_key(key), Err(ArchiveError::Catalog { .. })), "{key}");
+        }
     }
 }

@@ -361,6 +361,51 @@ mod tests {
     }
 
     #[test]
+    fn entries_of_some_tiles_are_those_of_these_tiles() {
+        let (postings, tiles) = postings();
+        let segment = Segment::new(&postings, &tiles).unwrap();
+        let keep: Vec<bool> = (0..tiles.len()).map(|tile| tile % 3 == 1).collect();
+        let kept = |cell: &i64| keep[((cell + 400) / 3) as usize];
+        let rows: Vec<u32> = (0..).zip(&postings.cells).filter(|(_, cell)| kept(cell)).map(|(row, _)| row).collect();
+        let wanted = Postings {
+            columns: pick(&postings.columns, &rows).unwrap(),
+            cells: rows.iter().map(|row| postings.cells[*row as usize]).collect(),
+            counts: rows.iter().map(|row| postings.counts[*row as usize]).collect(),
+        };
+        let found = segment.entries_of(&keep).unwrap();
+        assert_eq!(sorted(&found), sorted(&wanted));
+        // Parts that come in any order are joined by cell.
+        let rest = segment.entries_of(&keep.iter().map(|keep| !keep).collect::<Vec<_>>()).unwrap();
+        let joined = Postings::join(vec![found, rest], 2).unwrap();
+        assert!(joined.cells.is_sorted());
+        assert_eq!(sorted(&joined), sorted(&postings));
+    }
+
+    #[test]
+    fn lists_that_do_not_fit_their_tiles_and_postings_are_refused() {
+        let read = |cells: &[i64], steps: &[u32], lengths: &[u32]| {
+            let mut segment = Segment {
+                cells: cells.to_vec(),
+                prints: vec![],
+                values: vec![],
+                starts: vec![0],
+                tiles: steps.to_vec(),
+                counts: vec![],
+            };
+            segment.read_lists(lengths).ok().map(|()| (segment.tiles, segment.starts))
+        };
+        let cells = [3, 5, 8];
+        assert_eq!(read(&cells, &[0, 2, 1, 1], &[2, 0, 2]), Some((vec![0, 2, 1, 2], vec![0, 2, 2, 4])));
+        assert_eq!(read(&cells, &[0, 3], &[2]), None, "a tile past the last");
+        assert_eq!(read(&cells, &[3], &[1]), None, "a tile past the last");
+        assert_eq!(read(&cells, &[1, u32::MAX], &[2]), None, "a step past all numbers");
+        assert_eq!(read(&cells, &[0, 1], &[1]), None, "postings of no value");
+        assert_eq!(read(&cells, &[0, 1], &[3]), None, "a list past the last posting");
+        assert_eq!(read(&[3, 3], &[], &[]), None, "a cell twice");
+        assert_eq!(read(&[5, 3], &[], &[]), None, "cells out of order");
+    }
+
+    #[test]
     fn a_segment_of_another_window_or_with_a_changed_byte_is_refused() {
         let (postings, tiles) = postings();
         let mut packed = Packed::default();

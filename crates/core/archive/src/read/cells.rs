@@ -283,4 +283,48 @@ mod tests {
             Arc::from(vec![(Cell(-1), Cell(1)), (Cell(5), Cell(5)), (Cell(i64::MAX), Cell(i64::MAX))]);
         assert_eq!(ranges(vec![5, 0, 1, -1, 1, i64::MAX]), Cells::Ranges(expected));
     }
+
+    #[test]
+    fn pixels_past_the_largest_cell_are_cells_below_zero() {
+        let cover = |first: u64, last: u64| match pixel_cells(&[PixelRange { first, last }]) {
+            Cells::Ranges(ranges) => ranges.iter().map(|(first, last)| (first.0, last.0)).collect(),
+            Cells::All => vec![],
+        };
+        let half = 1_u64 << 63;
+        assert_eq!(cover(3, 3), [(3, 3)]);
+        assert_eq!(cover(3, half - 1), [(3, i64::MAX)]);
+        assert_eq!(cover(half, half + 2), [(i64::MIN, i64::MIN + 2)]);
+        assert_eq!(cover(half - 2, half + 1), [(i64::MIN, i64::MIN + 1), (i64::MAX - 1, i64::MAX)]);
+    }
+
+    /// As docs/format.md has it: what is hashed of each type, put together by hand.
+    #[test]
+    fn values_of_every_type_are_hashed_by_their_bytes() {
+        use arrow_array::*;
+        let wide = |value: i64| [&[1][..], &value.to_le_bytes()].concat();
+        let text = |value: &[u8]| [&[1][..], &(value.len() as u32).to_le_bytes(), value].concat();
+        let cases: [(ArrayRef, Vec<u8>); 13] = [
+            (Arc::new(Int8Array::from(vec![-2])), wide(-2)),
+            (Arc::new(Int16Array::from(vec![-300])), wide(-300)),
+            (Arc::new(Int32Array::from(vec![-70_000])), wide(-70_000)),
+            (Arc::new(Int64Array::from(vec![i64::MIN])), wide(i64::MIN)),
+            (Arc::new(UInt8Array::from(vec![200])), wide(200)),
+            (Arc::new(UInt16Array::from(vec![60_000])), wide(60_000)),
+            (Arc::new(UInt32Array::from(vec![4_000_000_000])), wide(4_000_000_000)),
+            (Arc::new(UInt64Array::from(vec![u64::MAX])), wide(-1)),
+            (Arc::new(BooleanArray::from(vec![true])), vec![1, 1]),
+            (Arc::new(BooleanArray::from(vec![false])), vec![1, 0]),
+            (Arc::new(StringArray::from(vec!["caf\u{e9}"])), text("caf\u{e9}".as_bytes())),
+            (Arc::new(BinaryArray::from(vec![&[0, 255][..]])), text(&[0, 255])),
+            (Arc::new(StringArray::from(vec![None::<&str>])), vec![0]),
+        ];
+        for (column, bytes) in &cases {
+            let hash = xxh3_64(bytes) & (u64::MAX >> 1);
+            assert_eq!(hash_cell(std::slice::from_ref(column), 0, None), hash as i64, "{}", column.data_type());
+            assert_eq!(hash_cell(std::slice::from_ref(column), 0, Some(7)), (hash % 7) as i64);
+            let both = [&bytes[..], &cases[0].1].concat();
+            let hash = xxh3_64(&both) & (u64::MAX >> 1);
+            assert_eq!(hash_cell(&[column.clone(), cases[0].0.clone()], 0, None), hash as i64);
+        }
+    }
 }

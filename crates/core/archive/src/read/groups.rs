@@ -438,3 +438,67 @@ pub(crate) fn whole_tiles(chunks: BoxStream<'static, Result<Vec<Chunk>>>) -> Box
     });
     tiles.boxed()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use chronotile_types::{Cell, ChunkId, Window};
+    use proptest::prelude::*;
+
+    /// Keys of tiles with so many chunks each, two tiles to a window and two windows to a slice.
+    fn keys(tiles: &[usize]) -> Vec<ChunkKey> {
+        let key = |(number, chunks): (usize, &usize)| {
+            let (slice, window, cell) =
+                (SliceId(number as i32 / 4), Window(number as i32 / 2), Cell(number as i64 % 2));
+            let key = move |id| ChunkKey { slice, tile: Tile { cell, window }, id: ChunkId(id as u128) };
+            (0..*chunks).map(key)
+        };
+        tiles.iter().enumerate().flat_map(key).collect()
+    }
+
+    #[test]
+    fn keys_are_fetched_in_runs_that_end_where_a_tile_does() {
+        let runs = |tiles: &[usize]| tile_runs(&keys(tiles));
+        assert!(runs(&[]).is_empty());
+        assert_eq!(runs(&[3]), [0..3]);
+        assert_eq!(runs(&[RUN_CHUNKS - 1, 1, 1]), [0..RUN_CHUNKS, RUN_CHUNKS..RUN_CHUNKS + 1]);
+        assert_eq!(runs(&[RUN_CHUNKS - 1, 5, 1]), [0..RUN_CHUNKS + 4, RUN_CHUNKS + 4..RUN_CHUNKS + 5]);
+        assert_eq!(runs(&[2 * RUN_CHUNKS, 2]), [0..2 * RUN_CHUNKS, 2 * RUN_CHUNKS..2 * RUN_CHUNKS + 2]);
+        // Tiles of other slices are others, whatever their cell and window.
+        let mut keys = keys(&[RUN_CHUNKS, RUN_CHUNKS]);
+        keys.iter_mut().for_each(|key| key.tile = Tile { cell: Cell(0), window: Window(0) });
+        keys[RUN_CHUNKS..].iter_mut().for_each(|key| key.slice = SliceId(1));
+        assert_eq!(tile_runs(&keys), [0..RUN_CHUNKS, RUN_CHUNKS..2 * RUN_CHUNKS]);
+    }
+
+    #[test]
+    fn as_many_bodies_are_fetched_at_once_as_their_bytes_allow() {
+        assert_eq!(fetched_at_once(&[FETCH_BYTES + 1, 1]), 1);
+        assert_eq!(fetched_at_once(&[FETCH_BYTES, 1]), 1);
+        assert_eq!(fetched_at_once(&[FETCH_BYTES - 1, 1, 1]), 2);
+        assert_eq!(fetched_at_once(&[FETCH_BYTES / 2, FETCH_BYTES, 0]), 1);
+        assert_eq!(fetched_at_once(&vec![1; FETCH_CHUNKS + 1]), FETCH_CHUNKS);
+    }
+
+    proptest! {
+        #[test]
+        fn tiles_come_whole_however_a_scan_cuts_them(
+            tiles in prop::collection::vec(1..5usize, 0..8),
+            cuts in prop::collection::vec(0..5usize, 0..12),
+        ) {
+            let chunk = |key| Chunk { key, rows: 1, head: bytes::Bytes::new(), body: bytes::Bytes::new() };
+            let all: Vec<Chunk> = keys(&tiles).into_iter().map(chunk).collect();
+            let (mut rest, mut groups) = (all.clone(), vec![]);
+            for cut in cuts {
+                groups.push(Ok(rest.drain(..cut.min(rest.len())).collect()));
+            }
+            groups.push(Ok(rest));
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let found: Vec<Vec<Chunk>> = runtime.block_on(whole_tiles(stream::iter(groups).boxed()).try_collect()).unwrap();
+            let places = found.iter().map(|group| group.iter().map(|chunk| place(&chunk.key)).collect::<BTreeSet<_>>());
+            prop_assert_eq!(places.map(|places| places.len()).sum::<usize>(), tiles.len(), "a tile came in two parts");
+            prop_assert_eq!(found.concat(), all);
+        }
+    }
+}
