@@ -153,3 +153,82 @@ impl Dataset {
         Ok((token, condition))
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use crate::Archive;
+    use arrow_schema::{DataType, Field, Schema, TimeUnit};
+    use chronotile_memory::MemoryStore;
+    use chronotile_store::{Metered, Operation, Store};
+    use chronotile_types::{DatasetName, DatasetSpec, TimeFormat, TimeScale, TimeSpec};
+
+    fn spec() -> DatasetSpec {
+        let time = Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), false);
+        let time_spec = TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc };
+        let name = DatasetName::new("records").unwrap();
+        DatasetSpec::new(name, Arc::new(Schema::new(vec![time])), time_spec, "1h".parse().unwrap())
+    }
+
+    fn batches(ids: std::ops::Range<usize>) -> HashSet<BatchId> {
+        ids.map(|id| BatchId(id as u128)).collect()
+    }
+
+    async fn page_sizes(dataset: &Dataset) -> Vec<usize> {
+        let pages = catalog::list(dataset.store(), "superseded/records/").await.unwrap();
+        let size = |key: &str, value: &Bytes| catalog::from_json::<Vec<String>>(key, value).unwrap().len();
+        pages.iter().map(|page| size(&page.key, &page.value)).collect()
+    }
+
+    #[tokio::test]
+    async fn the_list_goes_on_in_pages_and_every_process_takes_in_all_of_it() {
+        let metered = Arc::new(Metered::new(Arc::new(MemoryStore::new())));
+        let store: Arc<dyn Store> = metered.clone();
+        let one = Archive::on("test:", store.clone()).create(spec(), false).await.unwrap();
+        let other = Archive::on("test:", store).dataset("records").await.unwrap();
+        let known = async |wanted: std::ops::Range<usize>| {
+            let known = other.superseded().await.unwrap();
+            assert_eq!(*known.batches, batches(wanted));
+            known.token
+        };
+        let mut tokens = vec![known(0..0).await];
+        one.supersede_all(&batches(0..5)).await.unwrap();
+        tokens.push(known(0..5).await);
+        // Those that are in the list are not entered once more, and what has no room goes to the next page.
+        one.supersede_all(&batches(3..PAGE_BATCHES + 2)).await.unwrap();
+        assert_eq!(page_sizes(&one).await, [PAGE_BATCHES, 2]);
+        tokens.push(known(0..PAGE_BATCHES + 2).await);
+        other.supersede_all(&batches(PAGE_BATCHES + 2..PAGE_BATCHES + 3)).await.unwrap();
+        assert_eq!(page_sizes(&one).await, [PAGE_BATCHES, 3]);
+        assert_eq!(*one.superseded().await.unwrap().batches, batches(0..PAGE_BATCHES + 3));
+        tokens.push(known(0..PAGE_BATCHES + 3).await);
+        other.supersede_all(&batches(PAGE_BATCHES + 3..3 * PAGE_BATCHES + 1)).await.unwrap();
+        assert_eq!(page_sizes(&one).await, [PAGE_BATCHES, PAGE_BATCHES, PAGE_BATCHES, 1]);
+        assert_eq!(*one.superseded().await.unwrap().batches, batches(0..3 * PAGE_BATCHES + 1));
+        tokens.push(known(0..3 * PAGE_BATCHES + 1).await);
+        assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), tokens.len(), "a change that others do not notice");
+        // What has not changed costs a look at the head of the list.
+        let asked = || metered.snapshot().iter().find(|each| each.operation == Operation::Record).unwrap().calls;
+        let before = asked();
+        known(0..3 * PAGE_BATCHES + 1).await;
+        assert_eq!(asked() - before, 1);
+    }
+
+    #[tokio::test]
+    async fn that_chunks_may_have_rows_that_do_not_count_is_told_to_other_processes() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let one = Archive::on("test:", store.clone()).create(spec(), false).await.unwrap();
+        let other = Archive::on("test:", store).dataset("records").await.unwrap();
+        let mut before = other.superseded().await.unwrap();
+        assert!(!before.unsettled);
+        for unsettled in [true, false] {
+            one.set_unsettled(unsettled).await.unwrap();
+            let now = other.superseded().await.unwrap();
+            assert!(now.unsettled == unsettled && now.token != before.token, "{now:?}");
+            one.set_unsettled(unsettled).await.unwrap();
+            assert_eq!(other.superseded().await.unwrap().token, now.token, "nothing changed");
+            before = now;
+        }
+    }
+}

@@ -15,6 +15,7 @@ mod indexes;
 mod interposed;
 mod interrupted;
 mod large;
+mod looks;
 mod moves;
 mod retiring;
 mod returning;
