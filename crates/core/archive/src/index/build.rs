@@ -537,3 +537,67 @@ fn add(report: &mut IndexBuildReport, window: &IndexBuildReport) {
     report.rows += window.rows;
     report.bytes += window.bytes;
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use arrow_array::cast::AsArray;
+    use arrow_array::types::Int64Type;
+    use arrow_array::{Int64Array, StringArray};
+
+    fn column(values: &[i64]) -> ArrayRef {
+        Arc::new(Int64Array::from(values.to_vec()))
+    }
+
+    fn values_of(cell: i64, values: &[i64]) -> Values {
+        Values { cell, print: 0, columns: vec![column(values)], counts: vec![1; values.len()] }
+    }
+
+    #[test]
+    fn rows_of_further_pieces_are_counted_with_those_before() {
+        let mut values = values_of(7, &[1, 2, 1]);
+        for (piece, wanted, counts) in [
+            (&[2, 3][..], &[1, 2, 3][..], &[2, 2, 1][..]),
+            (&[], &[1, 2, 3], &[2, 2, 1]),
+            (&[4, 1, 4], &[1, 2, 3, 4], &[3, 2, 1, 2]),
+        ] {
+            values.counts.extend(std::iter::repeat_n(1, piece.len()));
+            values.add(&[column(piece)]).unwrap();
+            assert_eq!(
+                (values.columns[0].as_primitive::<Int64Type>().values().to_vec(), &values.counts[..]),
+                (wanted.to_vec(), counts)
+            );
+        }
+    }
+
+    #[test]
+    fn equal_values_of_each_tile_are_counted() {
+        assert!(reduce(vec![], 1).unwrap().is_none());
+        let mut read = vec![values_of(3, &[5, 6, 5]), values_of(-2, &[6, 6, 9, 6]), values_of(8, &[])];
+        read[0].counts = vec![1, 10, 100];
+        let found = reduce(read, 1).unwrap().unwrap();
+        let values = found.columns[0].as_primitive::<Int64Type>().values();
+        let mut entries: Vec<_> = found
+            .cells
+            .iter()
+            .zip(values)
+            .zip(&found.counts)
+            .map(|((cell, value), count)| (*cell, *value, *count))
+            .collect();
+        assert!(found.cells.is_sorted());
+        entries.sort_unstable();
+        assert_eq!(entries, [(-2, 6, 3), (-2, 9, 1), (3, 5, 101), (3, 6, 10)]);
+    }
+
+    #[test]
+    fn rows_without_columns_are_one_group() {
+        for rows in 0..3 {
+            let groups = Groups::new(&[], rows).unwrap();
+            assert_eq!((groups.of_row, groups.rows), (vec![0; rows], if rows == 0 { vec![] } else { vec![0] }));
+        }
+        let texts: ArrayRef = Arc::new(StringArray::from(vec![Some("b"), None, Some("a"), Some("b"), None]));
+        let groups = Groups::new(&[texts], 5).unwrap();
+        assert_eq!((groups.of_row, groups.rows), (vec![0, 1, 2, 0, 1], vec![0, 1, 2]));
+    }
+}

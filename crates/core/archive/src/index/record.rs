@@ -152,4 +152,62 @@ mod tests {
             assert!(matches!(parse_key(key), Err(ArchiveError::Catalog { .. })), "{key}");
         }
     }
+
+    #[tokio::test]
+    async fn what_is_built_is_given_for_the_windows_asked_for_with_segments_as_their_names_say() {
+        use chronotile_store::{Commit, DatasetRef, Expect};
+        let store = chronotile_memory::MemoryStore::new();
+        let dataset = DatasetName::new("records").unwrap();
+        let home = DatasetRef::from(&spec());
+        let window_built = |window: i32, segments: &[&[u8]]| Built {
+            built_us: window.into(),
+            print: 0,
+            tiles: 0,
+            left_out: 0,
+            rows: 0,
+            values: 0,
+            bytes: 0,
+            segments: segments.iter().map(|bytes| segment_name(bytes)).collect(),
+        };
+        let all = [(-3, &[&b"a"[..], b"b"][..]), (0, &[b"c"]), (1, &[b"lost"]), (2, &[b"changed"]), (200, &[])];
+        let mut puts = vec![];
+        for (window, segments) in all {
+            let (key, built) = (built_key(&dataset, "00ff", Window(window)), window_built(window, segments));
+            puts.push(catalog::put(key.clone(), catalog::to_json(&key, &built).unwrap(), Expect::Any));
+            for bytes in segments.iter().filter(|bytes| **bytes != b"lost") {
+                let key = format!("{}{}", posting_prefix(&dataset, "00ff", Window(window)), segment_name(bytes));
+                let stored = if *bytes == b"changed" { &b"other bytes"[..] } else { bytes };
+                puts.push(catalog::put(key, Bytes::copy_from_slice(stored), Expect::Any));
+            }
+        }
+        store.commit(&home, Commit { before: puts, ..Commit::default() }).await.unwrap();
+        // Few windows are looked up, and many listed.
+        for (range, wanted) in [
+            ((0, 0), vec![0]),
+            ((-3, 1), vec![-3, 0, 1]),
+            ((-2, 199), vec![0, 1, 2]),
+            ((-3, 200), vec![-3, 0, 1, 2, 200]),
+            ((-60, 3), vec![-3, 0, 1, 2]),
+            ((i32::MIN, i32::MAX), vec![-3, 0, 1, 2, 200]),
+        ] {
+            let found = built(&store, &dataset, "00ff", (Window(range.0), Window(range.1))).await.unwrap();
+            assert_eq!(found.keys().map(|window| window.0).collect::<Vec<_>>(), wanted, "{range:?}");
+            assert!(found.iter().all(|(window, built)| built.built_us == i64::from(window.0)));
+        }
+        let built = list(&store, &dataset, "00ff").await.unwrap();
+        let found = segments(&store, &dataset, "00ff", &built).await.unwrap();
+        let found: Vec<_> = found.into_iter().map(|(window, segments)| (window.0, segments)).collect();
+        let bytes =
+            |segments: &[&'static [u8]]| segments.iter().map(|bytes| Bytes::from_static(bytes)).collect::<Vec<_>>();
+        assert_eq!(found, [(-3, bytes(&[b"a", b"b"])), (0, bytes(&[b"c"])), (200, vec![])]);
+    }
+
+    fn spec() -> chronotile_types::DatasetSpec {
+        use arrow_schema::{DataType, Field, Schema, TimeUnit};
+        use chronotile_types::{DatasetSpec, TimeFormat, TimeScale, TimeSpec};
+        let time = Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), false);
+        let time_spec = TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc };
+        let schema = std::sync::Arc::new(Schema::new(vec![time]));
+        DatasetSpec::new(DatasetName::new("records").unwrap(), schema, time_spec, "1h".parse().unwrap())
+    }
 }

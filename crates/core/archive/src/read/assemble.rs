@@ -41,10 +41,8 @@ pub(crate) fn order_key(part: &ParsedChunk) -> (SliceId, Tile, i64, i64, ZoneKey
 /// Whether the chunks of one tile, in the order of [`order_key`], hold their rows in order and no record twice.
 pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[ParsedChunk]) -> bool {
     let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
-    // Where the time is a part of the ids, chunks apart in time share no record.
-    let in_time = |pair: &[ParsedChunk]| pair[0].head.zone.time_max < pair[1].head.zone.time_min;
-    let timed_ids = frame.timed_ids() && tile.windows(2).all(in_time);
-    is_in_order(identity, frame, tile) && unique_inside && (tile.len() < 2 || timed_ids || ids_apart(tile))
+    // Chunks in order are apart in time or, where they meet at one, in ids: where the time is a part of the ids they share no record.
+    is_in_order(identity, frame, tile) && unique_inside && (frame.timed_ids() || ids_apart(tile))
 }
 
 /// Whether the rows of the chunks of one tile are in order where one chunk comes after the other.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow_array::RecordBatch;
 use chronotile_archive::{
-    AddedColumn, Archive, ArchiveError, ConsolidateOptions, CopyOptions, Group, ReadRequest, Result, RetireLimit,
-    Shard, WriteOptions, WriteReport,
+    AddedColumn, Archive, ArchiveError, ConsolidateOptions, CopyOptions, Group, Place, ReadRequest, Result,
+    RetireLimit, Shard, WriteOptions, WriteReport,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, Faulty, Operation, Store, StoreError};
@@ -502,6 +502,57 @@ async fn one_scan_serves_reads_of_datasets_that_share_slices() {
             let together = arrow_select::concat::concat_batches(&schema, &batches).unwrap();
             let alone = read(group.dataset(name).unwrap(), request).await.unwrap();
             assert_eq!(id_notes(&together), id_notes(&alone), "{name}");
+        }
+    }
+    // Look-ups by id scan heads, each for itself, and no more than alone.
+    let by_id = |id: i64| ReadRequest {
+        ids: Some(vec![Arc::new(arrow_array::Int64Array::from(vec![id]))]),
+        ..ReadRequest::default()
+    };
+    let before = scans();
+    let found = group.read(vec![("sources", by_id(7)), ("forced", by_id(44))]).await.unwrap();
+    assert_eq!(found.iter().map(|(_, batches)| ids(&batches[0])).collect::<Vec<_>>(), [[7], [44]]);
+    assert_eq!(scans() - before, 2);
+    // So do reads of other cells.
+    let cells = |cells: Vec<i64>| ReadRequest { place: Place::Cells(cells), ..ReadRequest::default() };
+    let before = scans();
+    let found = group.read(vec![("sources", cells(vec![1])), ("forced", cells(vec![1, 2]))]).await.unwrap();
+    assert!(found.iter().all(|(_, batches)| !batches.is_empty()));
+    let apart = scans() - before;
+    group.read(vec![("sources", cells(vec![1])), ("forced", cells(vec![1]))]).await.unwrap();
+    assert!(scans() - before - apart < apart, "the same cells are scanned once");
+}
+
+/// One of the reads asks for all versions, the other for the newest alone.
+#[tokio::test]
+async fn reads_of_a_shared_scan_get_older_versions_where_they_ask_for_them() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let archive = archive(&store);
+    for name in ["sources", "forced"] {
+        let merge = MergeRule::Latest { version: None };
+        let ids = vec!["id".to_owned(), "t".to_owned()];
+        archive.create(DatasetSpec { merge, id: ids, ..member(name, "survey") }, true).await.unwrap();
+    }
+    let group = archive.group("survey").await.unwrap();
+    for note in ["old", "new"] {
+        let tables = ["sources", "forced"].map(|name| (name, spread_rows(0, 20, 4, note)));
+        write_all(&group, tables.to_vec(), named(note)).await.unwrap();
+    }
+    for dataset in group.datasets() {
+        let options = ConsolidateOptions { older_min: Some(1), ..ConsolidateOptions::default() };
+        dataset.consolidate(options, None).await.unwrap();
+    }
+    let history = ReadRequest { history: true, ..ReadRequest::default() };
+    for requests in [
+        vec![("sources", history.clone()), ("forced", ReadRequest::default())],
+        vec![("sources", ReadRequest::default()), ("forced", history)],
+    ] {
+        let found = group.read(requests.clone()).await.unwrap();
+        for ((name, request), (schema, batches)) in requests.into_iter().zip(found) {
+            let together = arrow_select::concat::concat_batches(&schema, &batches).unwrap();
+            let versions = if request.history { 2 } else { 1 };
+            let alone = read(group.dataset(name).unwrap(), request).await.unwrap();
+            assert_eq!((id_notes(&together), together.num_rows()), (id_notes(&alone), 20 * versions), "{name}");
         }
     }
 }

@@ -117,3 +117,50 @@ async fn a_prefix_of_the_first_id_leaves_out_chunks_whose_ids_begin_otherwise() 
         assert_eq!(spent(&metered, &dataset, request).await.1, (6, 0));
     }
 }
+
+/// Chunks of one hour each, two to a slice, with the keys 1 and 2; key 2 has none after the third hour.
+#[tokio::test]
+async fn the_newest_row_of_a_key_is_found_without_a_look_at_what_is_older() {
+    let (metered, dataset) = counted(spec()).await;
+    for hour in 0..8 {
+        let keys: &[i64] = if hour < 3 { &[1, 2] } else { &[1] };
+        let places: Vec<_> = keys.iter().map(|key| (hour * HOUR, 10 * hour + key, *key)).collect();
+        write(&dataset, &noted(&places, "n"), named(&hour.to_string())).await.unwrap();
+    }
+    for (keys, time, found, looked) in [
+        (vec![1], None, vec![71], (2, 1)),
+        (vec![2], None, vec![22], (1, 1)),
+        (vec![2, 1, 2], None, vec![22, 71], (2 + 1, 2)),
+        (vec![1], Some(between(0, 5 * HOUR)), vec![41], (1, 1)),
+        (vec![1], Some(between(HOUR, 4 * HOUR)), vec![31], (2, 1)),
+        // Of a key that is nowhere all slices are looked at.
+        (vec![1, 3], None, vec![71], (2, 1)),
+        (vec![], None, vec![], (0, 0)),
+    ] {
+        let place = Place::Keys(vec![Arc::new(Int64Array::from(keys.clone()))]);
+        let request = ReadRequest { place, time: time.unwrap_or_default(), ..ReadRequest::default() };
+        let before = looked_at(&metered);
+        let rows = latest(&dataset, request).await.unwrap();
+        let after = looked_at(&metered);
+        assert_eq!(ids(&rows), found, "{keys:?}");
+        assert_eq!((after.0 - before.0, after.1 - before.1), looked, "{keys:?}");
+    }
+}
+
+/// Chunks of one tile and key: only those that may have the newest row are fetched.
+#[tokio::test]
+async fn of_a_tile_the_chunks_of_the_newest_times_are_fetched() {
+    let ids = vec!["id".to_owned(), "t".to_owned()];
+    let (metered, dataset) = counted(DatasetSpec { id: ids, ..spec() }).await;
+    for (batch, times) in [[0, 10], [20, 30], [30, 40], [35, 50]].into_iter().enumerate() {
+        let id = batch as i64;
+        write(&dataset, &noted(&times.map(|t| (t, id, 1)), "n"), named(&batch.to_string())).await.unwrap();
+    }
+    for (end, found, fetched) in [(100, 3, 3), (50, 2, 3), (36, 3, 3), (20, 0, 1)] {
+        let place = Place::Keys(vec![Arc::new(Int64Array::from(vec![1]))]);
+        let request = ReadRequest { place, time: between(0, end), ..ReadRequest::default() };
+        let before = looked_at(&metered).1;
+        let rows = latest(&dataset, request).await.unwrap();
+        assert_eq!((integers(&rows, "id"), looked_at(&metered).1 - before), (vec![found], fetched), "before {end}");
+    }
+}

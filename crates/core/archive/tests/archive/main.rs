@@ -17,6 +17,7 @@ mod interrupted;
 mod large;
 mod looks;
 mod moves;
+mod overlaps;
 mod retiring;
 mod returning;
 mod spans;
