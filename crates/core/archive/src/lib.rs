@@ -20,6 +20,8 @@ mod open;
 mod read;
 mod report;
 mod request;
+#[cfg(test)]
+mod testing;
 mod time_axis;
 mod write;
 

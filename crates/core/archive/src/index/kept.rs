@@ -149,6 +149,9 @@ mod tests {
         assert_eq!(kept.get(&0), Some(0));
         kept.put(10, 10, 15_000);
         assert!(kept.bytes <= 75_000);
+        let mut left: Vec<u32> = kept.entries.keys().copied().collect();
+        left.sort_unstable();
+        assert_eq!(left, [0, 5, 6, 7, 8, 9, 10]);
         assert_eq!((kept.get(&0), kept.get(&1), kept.get(&10)), (Some(0), None, Some(10)));
         kept.put(11, 11, 200_000);
         assert_eq!(kept.get(&11), None, "larger than all that may be kept");

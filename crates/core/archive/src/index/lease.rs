@@ -96,3 +96,56 @@ fn value(key: &str, holder: &str, lasts: Duration, clock: &Clock) -> Result<Byte
     let until_us = clock.about_now_us().saturating_add(i64::try_from(lasts.as_micros()).unwrap_or(i64::MAX));
     catalog::to_json(key, &LeaseRecord { holder: holder.to_owned(), until_us })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+    use crate::Archive;
+    use crate::testing::spec;
+    use chronotile_memory::MemoryStore;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_renewed_once_a_third_of_it_is_over_and_lost_where_somebody_else_has_taken_it() {
+        const SECOND_US: i64 = 1_000_000;
+        let (store, now_us): (Arc<dyn Store>, _) = (Arc::new(MemoryStore::new()), Arc::new(AtomicI64::new(SECOND_US)));
+        let time = now_us.clone();
+        let archive = Archive::on("test:", store.clone()).with_machine_time(move || time.load(Ordering::Relaxed));
+        let dataset = archive.create(spec(), false).await.unwrap();
+        let (home, lasts) = (DatasetRef::from(&spec()), Duration::from_secs(30));
+        let take = async |holder: &str| {
+            let place = (&home.name, "00ff", Window(3));
+            Lease::take(store.as_ref(), &home, place, (holder, lasts, dataset.clock())).await.unwrap()
+        };
+        let pass = async |seconds: i64| {
+            now_us.fetch_add(seconds * SECOND_US, Ordering::Relaxed);
+            tokio::time::advance(Duration::from_secs(seconds as u64)).await;
+        };
+        let until = async || {
+            let key = record::lease_key(&home.name, "00ff", Window(3));
+            let (lease, _) = catalog::get::<LeaseRecord>(store.as_ref(), &key).await.unwrap().unwrap();
+            (lease.holder, lease.until_us / SECOND_US)
+        };
+        let mut first = take("first").await.unwrap();
+        assert_eq!(until().await, ("first".to_owned(), 31));
+        assert!(take("second").await.is_none());
+        pass(9).await;
+        assert!(first.keep(store.as_ref(), &home).await.unwrap());
+        assert_eq!(until().await.1, 31);
+        pass(1).await;
+        assert!(first.keep(store.as_ref(), &home).await.unwrap());
+        assert_eq!(until().await.1, 41);
+        pass(29).await;
+        assert!(take("second").await.is_none());
+        pass(1).await;
+        let second = take("second").await.unwrap();
+        assert_eq!(until().await, ("second".to_owned(), 71));
+        assert!(!first.keep(store.as_ref(), &home).await.unwrap());
+        let release = async |lease: &Lease| {
+            held(store.commit(&home, Commit { before: vec![lease.release()], ..Commit::default() }).await).unwrap()
+        };
+        assert!(!release(&first).await && release(&second).await && !release(&second).await);
+        assert!(take("third").await.is_some());
+    }
+}

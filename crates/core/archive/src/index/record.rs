@@ -158,7 +158,7 @@ mod tests {
         use chronotile_store::{Commit, DatasetRef, Expect};
         let store = chronotile_memory::MemoryStore::new();
         let dataset = DatasetName::new("records").unwrap();
-        let home = DatasetRef::from(&spec());
+        let home = DatasetRef::from(&crate::testing::spec());
         let window_built = |window: i32, segments: &[&[u8]]| Built {
             built_us: window.into(),
             print: 0,
@@ -200,14 +200,5 @@ mod tests {
         let bytes =
             |segments: &[&'static [u8]]| segments.iter().map(|bytes| Bytes::from_static(bytes)).collect::<Vec<_>>();
         assert_eq!(found, [(-3, bytes(&[b"a", b"b"])), (0, bytes(&[b"c"])), (200, vec![])]);
-    }
-
-    fn spec() -> chronotile_types::DatasetSpec {
-        use arrow_schema::{DataType, Field, Schema, TimeUnit};
-        use chronotile_types::{DatasetSpec, TimeFormat, TimeScale, TimeSpec};
-        let time = Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), false);
-        let time_spec = TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc };
-        let schema = std::sync::Arc::new(Schema::new(vec![time]));
-        DatasetSpec::new(DatasetName::new("records").unwrap(), schema, time_spec, "1h".parse().unwrap())
     }
 }

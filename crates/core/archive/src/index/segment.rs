@@ -432,8 +432,9 @@ mod tests {
         let mut packed = Packed::default();
         packed.add(&shape, &postings, &[(7, 1), (9, 2), (11, 3)]).unwrap();
         assert_eq!((packed.tiles, packed.left_out), (2, 1));
-        let cells: Vec<i64> =
-            packed.segments.iter().flat_map(|bytes| Segment::decode(bytes, &shape).unwrap().cells).collect();
-        assert_eq!(cells, [9, 11]);
+        let segments: Vec<_> = packed.segments.iter().map(|bytes| Segment::decode(bytes, &shape).unwrap()).collect();
+        let cells: Vec<i64> = segments.iter().flat_map(|segment| segment.cells.iter().copied()).collect();
+        let rows: u64 = segments.iter().flat_map(|segment| &segment.counts).sum();
+        assert_eq!((cells, rows, packed.values), (vec![9, 11], 2, 2));
     }
 }

@@ -433,3 +433,21 @@ fn counted(query: &Query, rows: usize) -> Result<RecordBatch> {
     let batch = RecordBatch::try_new_with_options(query.schema.clone(), vec![], &options);
     batch.map_err(|e| query.frame.compute("decoding rows", e))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_of_rows_has_all_of_them_but_those_that_were_removed() {
+        for rows in [0, 1, 63, 64, 65, 130] {
+            let mut set = RowSet::all(rows);
+            assert_eq!(set.numbers(), (0..rows as u32).collect::<Vec<_>>());
+            let removed = |row: &usize| row % 3 == 0 || *row == 64;
+            (0..rows).filter(removed).for_each(|row| set.remove(row));
+            // A row that is removed again stays away.
+            (0..rows).filter(removed).for_each(|row| set.remove(row));
+            assert_eq!(set.numbers(), (0..rows).filter(|row| !removed(row)).map(|row| row as u32).collect::<Vec<_>>());
+        }
+    }
+}

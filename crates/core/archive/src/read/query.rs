@@ -318,11 +318,8 @@ impl Query {
                 let common = a.origins.iter().any(|origin| b.origins.iter().any(|other| other.batch == origin.batch));
                 common && !apart
             }
-            // A place in a batch is one record, whose content changes only where the batch is written anew.
-            Identity::Ordinal => a
-                .origins
-                .iter()
-                .any(|origin| b.origins.iter().any(|other| other.batch == origin.batch && other != origin)),
+            // A place in a batch is one record, of which one attempt counts: it has no other state.
+            Identity::Ordinal => false,
         }
     }
 }

@@ -159,17 +159,9 @@ impl Dataset {
 mod tests {
     use super::*;
     use crate::Archive;
-    use arrow_schema::{DataType, Field, Schema, TimeUnit};
+    use crate::testing::spec;
     use chronotile_memory::MemoryStore;
     use chronotile_store::{Metered, Operation, Store};
-    use chronotile_types::{DatasetName, DatasetSpec, TimeFormat, TimeScale, TimeSpec};
-
-    fn spec() -> DatasetSpec {
-        let time = Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), false);
-        let time_spec = TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc };
-        let name = DatasetName::new("records").unwrap();
-        DatasetSpec::new(name, Arc::new(Schema::new(vec![time])), time_spec, "1h".parse().unwrap())
-    }
 
     fn batches(ids: std::ops::Range<usize>) -> HashSet<BatchId> {
         ids.map(|id| BatchId(id as u128)).collect()

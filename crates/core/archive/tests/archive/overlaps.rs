@@ -107,7 +107,8 @@ async fn a_tile_of_very_many_rows_is_read_in_order_and_each_record_once() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = create(&store, spec()).await;
     // Each batch has rows all over the hour; the last has states of records of the first, at other times.
-    let time = |batch: i64, row: i64| (row * BATCHES + batch) * 7 % HOUR;
+    // Of two at a time, rows of several batches have the same time.
+    let time = |batch: i64, row: i64| (row * BATCHES + batch) / 2 * 7 % HOUR;
     let id = |batch: i64, row: i64| if batch == BATCHES - 1 { row * BATCHES } else { row * BATCHES + batch };
     for batch in 0..BATCHES {
         let places: Vec<_> = (0..ROWS).map(|row| (time(batch, row), id(batch, row), 0)).collect();
@@ -191,5 +192,36 @@ async fn the_newest_row_of_a_key_is_that_of_the_newest_states_of_records() {
         let keys = Place::Keys(vec![Arc::new(Int64Array::from(vec![7]))]);
         let found = latest(&dataset, ReadRequest { place: keys, ..ReadRequest::default() }).await.unwrap();
         assert_eq!(places(&found), [wanted], "{spec:?}");
+    }
+}
+
+/// Until the rows of a removed batch are taken away, they lie beside those that count, also in chunks that consolidation has made.
+#[tokio::test]
+async fn older_versions_count_again_as_soon_as_the_batch_with_the_newer_ones_is_removed() {
+    let latest = MergeRule::Latest { version: None };
+    for ids in [vec!["id".to_owned()], vec!["id".to_owned(), "t".to_owned()]] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let archive = chronotile_archive::Archive::on("test:", store.clone());
+        let dataset = archive.create(DatasetSpec { merge: latest.clone(), id: ids, ..spec() }, false).await.unwrap();
+        for note in ["old", "new"] {
+            write(&dataset, &spread_rows(0, 30, 3, note), named(note)).await.unwrap();
+        }
+        write(&dataset, &spread_rows(30, 10, 3, "other"), named("other")).await.unwrap();
+        dataset.consolidate(ConsolidateOptions { older_min: Some(1), ..Default::default() }, None).await.unwrap();
+        dataset.create_index("by_note", &["note".to_owned()]).await.unwrap();
+        dataset.build_indexes(&chronotile_archive::IndexBuildOptions::default(), None).await.unwrap();
+        write(&dataset, &spread_rows(40, 10, 3, "last"), named("last")).await.unwrap();
+        dataset.build_indexes(&chronotile_archive::IndexBuildOptions::default(), None).await.unwrap();
+        dataset.remove_batch("new").await.unwrap();
+        let mut wanted = id_notes(&spread_rows(0, 30, 3, "old"));
+        wanted.extend(id_notes(&spread_rows(30, 10, 3, "other")));
+        wanted.extend(id_notes(&spread_rows(40, 10, 3, "last")));
+        for reader in [dataset.clone(), open(&store, "records").await] {
+            assert_eq!(id_notes(&read_all(&reader).await), wanted);
+            assert_eq!(reader.count(ReadRequest::default()).await.unwrap(), 50);
+            let (counts, _) = reader.count_by(ReadRequest::default(), &["note".to_owned()], false, None).await.unwrap();
+            let rows = counts.column(1).as_primitive::<arrow_array::types::UInt64Type>().values().to_vec();
+            assert_eq!(rows, [10, 30, 10], "last, old, other");
+        }
     }
 }
