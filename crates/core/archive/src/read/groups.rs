@@ -461,7 +461,7 @@ mod tests {
     fn keys_are_fetched_in_runs_that_end_where_a_tile_does() {
         let runs = |tiles: &[usize]| tile_runs(&keys(tiles));
         assert!(runs(&[]).is_empty());
-        assert_eq!(runs(&[3]), [0..3]);
+        assert_eq!(runs(&[3, 4]), std::slice::from_ref(&(0..7)));
         assert_eq!(runs(&[RUN_CHUNKS - 1, 1, 1]), [0..RUN_CHUNKS, RUN_CHUNKS..RUN_CHUNKS + 1]);
         assert_eq!(runs(&[RUN_CHUNKS - 1, 5, 1]), [0..RUN_CHUNKS + 4, RUN_CHUNKS + 4..RUN_CHUNKS + 5]);
         assert_eq!(runs(&[2 * RUN_CHUNKS, 2]), [0..2 * RUN_CHUNKS, 2 * RUN_CHUNKS..2 * RUN_CHUNKS + 2]);

@@ -39,7 +39,7 @@ pub(crate) async fn share_scans(store: &Arc<dyn Store>, queries: &mut [Query]) -
 
 /// Whether a read is known to look at all that its cells and windows hold, with the bodies.
 fn may_share(query: &Query) -> bool {
-    query.keys.is_none() && query.frame.spec.indexes.is_empty() && !query.prunes_by_head()
+    query.frame.spec.indexes.is_empty() && !query.prunes_by_head()
 }
 
 fn are_together(a: &Query, b: &Query) -> bool {

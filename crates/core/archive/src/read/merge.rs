@@ -443,7 +443,7 @@ mod tests {
         for rows in [0, 1, 63, 64, 65, 130] {
             let mut set = RowSet::all(rows);
             assert_eq!(set.numbers(), (0..rows as u32).collect::<Vec<_>>());
-            let removed = |row: &usize| row % 3 == 0 || *row == 64;
+            let removed = |row: &usize| row.is_multiple_of(3) || *row == 64;
             (0..rows).filter(removed).for_each(|row| set.remove(row));
             // A row that is removed again stays away.
             (0..rows).filter(removed).for_each(|row| set.remove(row));

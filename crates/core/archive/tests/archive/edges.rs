@@ -108,7 +108,7 @@ async fn a_sky_that_cannot_be_divided_so_is_refused_when_a_dataset_is_created() 
     for (scheme, level, sound) in [("healpix", 6, true), ("healpix", 200, false), ("circles", 6, false)] {
         let (ra, dec) = ("ra".to_owned(), "dec".to_owned());
         let cell = CellRule::Sky { ra, dec, scheme: scheme.to_owned(), level };
-        let name = DatasetName::new(&format!("{scheme}_{level}")).unwrap();
+        let name = DatasetName::new(format!("{scheme}_{level}")).unwrap();
         let created = archive(&store).create(DatasetSpec { name, cell, ..sky() }, false).await;
         assert_eq!(created.is_ok(), sound, "{scheme}, level {level}");
     }

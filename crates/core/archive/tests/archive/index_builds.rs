@@ -386,3 +386,41 @@ async fn windows_of_an_index_are_looked_up_one_by_one_where_they_are_few() {
         assert_eq!(listings() - before, listed, "{hours} windows");
     }
 }
+
+#[tokio::test]
+async fn a_builder_that_waits_builds_what_others_have_given_up() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = nine_tiles(&store).await;
+    let faulty: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), cut_off_with_a_lease()));
+    let options = IndexBuildOptions { lease_s: 1, ..IndexBuildOptions::default() };
+    assert!(open(&faulty, "records").await.build_indexes(&options, None).await.is_err());
+    let report = build(&dataset, &options).await;
+    assert_eq!((report.windows, report.windows_built, report.windows_elsewhere), (3, 3, 0));
+}
+
+/// They stay where they are for readers that began before, in a tile that is as it was when it was indexed.
+#[tokio::test]
+async fn rows_of_a_removed_batch_are_not_counted_from_an_index() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = chronotile_archive::Archive::on("test:", store.clone()).create(spec(), false).await.unwrap();
+    let rows = |first: i64| (0..4).map(|i| (first + i, first + i, 1)).collect::<Vec<_>>();
+    for (number, note) in (0..).zip(["a", "b"]) {
+        write(&dataset, &noted(&rows(10 * number), note), named(note)).await.unwrap();
+    }
+    dataset.consolidate(chronotile_archive::ConsolidateOptions::default(), None).await.unwrap();
+    for (number, note) in (2..).zip(["c", "d"]) {
+        write(&dataset, &noted(&rows(10 * number), note), named(note)).await.unwrap();
+    }
+    dataset.create_index("by_note", &["note".to_owned()]).await.unwrap();
+    build(&dataset, &IndexBuildOptions::default()).await;
+    let counts = async || {
+        let mut counts = vec![];
+        for text in ["a", "b", "c", "d"] {
+            counts.push(dataset.count(note(text)).await.unwrap());
+        }
+        counts
+    };
+    assert_eq!(counts().await, [4, 4, 4, 4]);
+    dataset.remove_batch("b").await.unwrap();
+    assert_eq!(counts().await, [4, 0, 4, 4]);
+}

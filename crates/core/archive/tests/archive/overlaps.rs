@@ -112,7 +112,7 @@ async fn a_tile_of_very_many_rows_is_read_in_order_and_each_record_once() {
     let id = |batch: i64, row: i64| if batch == BATCHES - 1 { row * BATCHES } else { row * BATCHES + batch };
     for batch in 0..BATCHES {
         let places: Vec<_> = (0..ROWS).map(|row| (time(batch, row), id(batch, row), 0)).collect();
-        write(&dataset, &rows(&places), named(&batch.to_string())).await.unwrap();
+        write(&dataset, &noted(&places, "rows that are wider"), named(&batch.to_string())).await.unwrap();
     }
     let mut wanted: Vec<(i64, i64)> =
         (1..BATCHES).flat_map(|batch| (0..ROWS).map(move |row| (time(batch, row), id(batch, row)))).collect();
@@ -190,8 +190,12 @@ async fn the_newest_row_of_a_key_is_that_of_the_newest_states_of_records() {
         write(&dataset, &rows(&[(later, 1, 7), (3, 2, 8)]), named("a")).await.unwrap();
         write(&dataset, &rows(&[(5, 1, 7)]), named("b")).await.unwrap();
         let keys = Place::Keys(vec![Arc::new(Int64Array::from(vec![7]))]);
-        let found = latest(&dataset, ReadRequest { place: keys, ..ReadRequest::default() }).await.unwrap();
-        assert_eq!(places(&found), [wanted], "{spec:?}");
+        let request = ReadRequest { place: keys, ..ReadRequest::default() };
+        assert_eq!(places(&latest(&dataset, request.clone()).await.unwrap()), [wanted], "{spec:?}");
+        let columns = Some(vec!["note".to_owned(), "id".to_owned()]);
+        let found = latest(&dataset, ReadRequest { columns, ..request }).await.unwrap();
+        let names: Vec<_> = found.schema().fields().iter().map(|field| field.name().clone()).collect();
+        assert_eq!((names, integers(&found, "id")), (vec!["note".to_owned(), "id".to_owned()], vec![wanted.1]));
     }
 }
 
