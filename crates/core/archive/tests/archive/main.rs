@@ -1,8 +1,10 @@
 //! Tests of the archive's behaviour, in one program: each more would be linked with all that an archive needs.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
+mod clearing;
 mod common;
 mod concurrent;
+mod consolidating;
 mod copy;
 mod counts;
 mod damage;
@@ -21,6 +23,7 @@ mod overlaps;
 mod retiring;
 mod returning;
 mod spans;
+mod statistics;
 mod texts;
 mod verify;
 mod weakened;
