@@ -13,10 +13,11 @@ use chronotile_memory::MemoryStore;
 use chronotile_store::{
     CLOCK_KEY, Chunk, Commit, Decision, DropSlice, Expect, Faulty, Record, RecordPut, Store, StoreError,
 };
-use chronotile_types::{BatchId, Instant};
+use chronotile_types::{BatchId, CellRule, Damage, DatasetSpec, Instant};
 
 use crate::common::*;
 use crate::groups;
+use crate::interposed::{Action, Interposed};
 
 async fn consolidated(store: &Arc<dyn Store>) -> Dataset {
     let dataset = create(store, spec()).await;
@@ -55,8 +56,8 @@ async fn rows_of_a_lost_consolidated_chunk_are_found_by_batch() {
 }
 
 /// A tile of two batches, consolidated to several chunks of both.
-async fn several_chunks(store: &Arc<dyn Store>) -> (Dataset, Vec<Chunk>) {
-    let dataset = create(store, spec()).await;
+async fn several_chunks(store: &Arc<dyn Store>, id: Vec<String>) -> (Dataset, Vec<Chunk>) {
+    let dataset = create(store, DatasetSpec { id, ..spec() }).await;
     let mut written = Vec::new();
     for batch in 0..2 {
         let note = format!("{batch}").repeat(100_000);
@@ -71,8 +72,8 @@ async fn several_chunks(store: &Arc<dyn Store>) -> (Dataset, Vec<Chunk>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_one_of_several_consolidated_chunks_are_missed() {
-    for (store, _folder) in engines() {
-        let (dataset, written) = several_chunks(&store).await;
+    for ((store, _folder), id) in engines().into_iter().zip([spec().id, vec![]]) {
+        let (dataset, written) = several_chunks(&store, id).await;
         let all = chunks(store.as_ref(), &placed()).await;
         remove(&store, &all[0]).await;
         let lost = u64::from(all[0].rows);
@@ -118,6 +119,119 @@ async fn a_lost_slice_that_was_not_retired_is_missed() {
         let slices = store.slices(&placed()).await.unwrap();
         store.drop_slice(&placed(), slices[0], DropSlice::default()).await.unwrap();
         assert_eq!(counts(&dataset.verify(None).await.unwrap()), (1, 0, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_came_after_its_slice_was_retired_is_missed() {
+    for (store, _folder) in engines() {
+        let dataset = create(&store, spec()).await;
+        write(&dataset, &rows(&[(0, 1, 0), (5 * HOUR, 2, 0)]), named("before")).await.unwrap();
+        dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
+        assert_sound(&dataset).await;
+        write(&dataset, &rows(&[(0, 3, 0)]), named("after")).await.unwrap();
+        let own = chunks(store.as_ref(), &placed()).await.remove(0);
+        remove(&store, &own).await;
+        let report = dataset.verify(None).await.unwrap();
+        assert_eq!(report.damage.iter().map(|damage| damage.chunk).collect::<Vec<_>>(), [own.key.id]);
+        assert_eq!(counts(&report), (1, 0, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_report_counts_what_was_read_slice_by_slice() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    for batch in 0..3 {
+        write(&dataset, &spread_rows(batch * 100, 40, 6, "a"), named(&batch.to_string())).await.unwrap();
+    }
+    dataset.remove_batch("1").await.unwrap();
+    let all = chunks(store.as_ref(), &placed()).await;
+    let seen = std::sync::Mutex::new(Vec::new());
+    let report = dataset.verify(Some(&|done, total| seen.lock().unwrap().push((done, total)))).await.unwrap();
+    let expected = VerifyReport {
+        chunks: all.len() as u64,
+        rows: 80,
+        bytes: all.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum(),
+        batches: 2,
+        ..VerifyReport::default()
+    };
+    assert_eq!(report, expected);
+    assert_eq!(seen.into_inner().unwrap(), [(1, 3), (2, 3), (3, 3)]);
+}
+
+/// Puts a chunk of one definition where another one would not have put its rows.
+async fn misfiled(written: DatasetSpec, read: DatasetSpec, change: impl Fn(&mut Chunk)) -> String {
+    let (store, elsewhere): (Arc<dyn Store>, Arc<dyn Store>) =
+        (Arc::new(MemoryStore::new()), Arc::new(MemoryStore::new()));
+    let writer = create(&elsewhere, written).await;
+    write(&writer, &rows(&[(HOUR / 2, 7, 7), (3 * HOUR / 2, 7, 7)]), named("a")).await.unwrap();
+    let dataset = create(&store, read).await;
+    let mut chunk = chunks(elsewhere.as_ref(), &placed()).await.remove(0);
+    change(&mut chunk);
+    store.create_slice(&placed(), chunk.key.slice).await.unwrap();
+    put_chunks(store.as_ref(), &placed(), vec![chunk.clone()]).await;
+    let report = dataset.verify(None).await.unwrap();
+    let found: Vec<_> = report.damage.iter().map(|damage| (damage.chunk, damage.rows)).collect();
+    assert_eq!(found, [(chunk.key.id, u64::from(chunk.rows))], "{report:?}");
+    report.damage.into_iter().filter_map(|damage| damage.damage).map(|damage: Damage| damage.to_string()).collect()
+}
+
+#[tokio::test]
+async fn rows_that_lie_in_the_wrong_tile_are_damage() {
+    let two_hours = DatasetSpec { window: "2h".parse().unwrap(), windows_per_slice: 1, ..spec() };
+    let by_id = DatasetSpec { cell: CellRule::Value { column: "id".into() }, ..spec() };
+    let same = |_: &mut Chunk| {};
+    // Of the two rows, the later one belongs to the next window.
+    assert!(misfiled(two_hours.clone(), spec(), same).await.contains("a row does not belong to its tile"));
+    let single = DatasetSpec { cell: CellRule::Single, ..spec() };
+    assert!(misfiled(single, by_id, same).await.contains("a row does not belong to its tile"));
+    let fewer = |chunk: &mut Chunk| chunk.rows -= 1;
+    assert!(misfiled(two_hours.clone(), two_hours, fewer).await.contains("its number of rows"));
+}
+
+/// What others may do while a dataset is verified.
+const CHANGES: [&str; 6] = ["write", "replace", "replace consolidated", "remove", "remove consolidated", "consolidate"];
+
+async fn change(dataset: &Dataset, change: &str) {
+    match change {
+        "write" => drop(write(dataset, &spread_rows(500, 20, 2, "new"), named("new")).await.unwrap()),
+        "replace" => drop(write(dataset, &spread_rows(500, 20, 2, "new"), replacing("late")).await.unwrap()),
+        "replace consolidated" => drop(write(dataset, &spread_rows(500, 20, 2, "new"), replacing("1")).await.unwrap()),
+        "remove" => drop(dataset.remove_batch("late").await.unwrap()),
+        "remove consolidated" => drop(dataset.remove_batch("1").await.unwrap()),
+        _ => drop(dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap()),
+    }
+}
+
+#[tokio::test]
+async fn what_others_change_between_any_two_calls_of_a_verification_is_no_damage() {
+    for stepwise in [false, true] {
+        for what in CHANGES {
+            for at in 0.. {
+                let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+                let store = if stepwise { Arc::new(Weakened::stepwise(memory)) } else { memory };
+                let dataset = consolidated(&store).await;
+                write(&dataset, &spread_rows(400, 20, 2, "late"), named("late")).await.unwrap();
+                let (other, happened) = (store.clone(), Arc::new(AtomicBool::new(false)));
+                let noted = happened.clone();
+                let action: Action = Box::new(move || {
+                    let (other, noted) = (other.clone(), noted.clone());
+                    Box::pin(async move {
+                        noted.store(true, Ordering::SeqCst);
+                        change(&open(&other, "records").await, what).await;
+                    })
+                });
+                let busy = open(&Interposed::at(store.clone(), at, action), "records").await;
+                let report = busy.verify(None).await.unwrap();
+                assert!(report.ok(), "{what} at {at}, stepwise={stepwise}: {report:?}");
+                if !happened.load(Ordering::SeqCst) {
+                    assert!(at > 8, "verification made only {at} calls");
+                    break;
+                }
+                assert_sound(&dataset).await;
+            }
+        }
     }
 }
 
@@ -169,7 +283,96 @@ async fn chunks_of_replaced_content_and_of_unknown_batches_are_found() {
         }
     }
     let report = dataset.verify(None).await.unwrap();
-    assert_eq!((counts(&report), report.foreign[0].key.clone()), ((0, 0, 1, 0), None));
+    assert_eq!(counts(&report), (0, 0, 1, 0));
+    let chunk = &report.foreign[0];
+    assert_eq!((&chunk.key, chunk.removed, chunk.replaced, chunk.rows), (&None, false, false, 1));
+}
+
+#[tokio::test]
+async fn all_damaged_records_are_named_once() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = consolidated(&store).await;
+    let mut damaged = Vec::new();
+    for kind in ["batch", "part"] {
+        for record in records(&store, &format!("{kind}/records/")).await {
+            put_record(&store, &record.key, Some(Bytes::from_static(b"{}"))).await;
+            damaged.push(record.key);
+        }
+    }
+    let report = dataset.verify(None).await.unwrap();
+    assert_eq!(
+        report.records.iter().map(|record| &record.key).collect::<Vec<_>>(),
+        damaged[..5].iter().collect::<Vec<_>>()
+    );
+    assert_eq!((counts(&report), report.batches), ((0, 0, 0, 5), 0), "nothing can be said of their rows");
+}
+
+/// Of a copy, rows may come before the records of their batches, and rows that were replaced on the source a moment ago.
+#[tokio::test]
+async fn rows_that_a_copy_brings_are_not_foreign() {
+    const NOW_US: i64 = 1_700_000_000_000_000;
+    for is_copy in [false, true] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let at = |now_us: i64| archive(&store).with_machine_time(move || now_us);
+        let dataset = at(NOW_US).create(spec(), true).await.unwrap();
+        write(&dataset, &rows(&[(0, 1, 0)]), named("a")).await.unwrap();
+        let old = chunks(store.as_ref(), &placed()).await;
+        write(&dataset, &rows(&[(0, 2, 0)]), replacing("a")).await.unwrap();
+        put_chunks(store.as_ref(), &placed(), old).await;
+        write(&dataset, &rows(&[(HOUR, 3, 0)]), named("b")).await.unwrap();
+        for kind in ["batch", "part"] {
+            put_record(&store, &format!("{kind}/records/{}", BatchId::of_key("b")), None).await;
+            for record in records(&store, &format!("{kind}/records/{}/", BatchId::of_key("b"))).await {
+                put_record(&store, &record.key, None).await;
+            }
+        }
+        if is_copy {
+            put_record(&store, "copy/records", Some(Bytes::from_static(b"{}"))).await;
+        }
+        for (passed_us, of_copy) in [(HOUR - 1_000_000, 0), (HOUR + 1_000_000, 1)] {
+            let foreign = at(NOW_US + passed_us).dataset("records").await.unwrap().verify(None).await.unwrap().foreign;
+            assert_eq!(foreign.len(), if is_copy { of_copy } else { 2 }, "{is_copy} {passed_us}: {foreign:?}");
+        }
+    }
+}
+
+/// On nodes, a write puts its first chunks before it says anything in the catalog.
+#[tokio::test(start_paused = true)]
+async fn rows_of_a_write_that_may_have_begun_are_not_foreign_on_nodes_for_a_day() {
+    const NOW_US: i64 = 1_700_000_000_000_000;
+    for stepwise in [false, true] {
+        let below: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let store = if stepwise { Arc::new(Weakened::stepwise(below.clone())) } else { below.clone() };
+        let at = async |now_us: i64| {
+            below.commit(&placed(), Commit { stamp_us: now_us, ..Commit::default() }).await.unwrap();
+            archive(&store).with_machine_time(move || now_us).create(spec(), true).await.unwrap()
+        };
+        let dataset = at(NOW_US).await;
+        write(&dataset, &rows(&[(0, 1, 0)]), named("first")).await.unwrap();
+        let first = chunks(store.as_ref(), &placed()).await;
+        dataset.remove_batch("first").await.unwrap();
+        write(&dataset, &rows(&[(0, 2, 0)]), named("a")).await.unwrap();
+        let a = chunks(store.as_ref(), &placed()).await;
+        dataset.remove_batch("a").await.unwrap();
+        write(&dataset, &rows(&[(0, 3, 0)]), named("never removed")).await.unwrap();
+        let unknown = chunks(store.as_ref(), &placed()).await;
+        for kind in ["batch", "part"] {
+            for record in records(&store, &format!("{kind}/records/")).await {
+                if record.key.contains(&BatchId::of_key("never removed").to_string())
+                    || record.key.contains(&BatchId::of_key("a").to_string())
+                {
+                    put_record(&store, &record.key, None).await;
+                }
+            }
+        }
+        put_chunks(store.as_ref(), &placed(), [first, a].concat()).await;
+        assert_eq!(unknown.len(), 1);
+        // The rows of a batch whose removal is known are old ones that came back, whatever their age.
+        for (passed_us, on_nodes) in [(24 * HOUR - 60_000_000, 1), (24 * HOUR + 60_000_000, 3)] {
+            let foreign = at(NOW_US + passed_us).await.verify(None).await.unwrap().foreign;
+            assert_eq!(foreign.len(), if stepwise { on_nodes } else { 3 }, "{stepwise} {passed_us}: {foreign:?}");
+        }
+    }
 }
 
 async fn records(store: &Arc<dyn Store>, prefix: &str) -> Vec<Record> {
