@@ -18,7 +18,7 @@ use chronotile_store::{
     CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, Decision, DropSlice, Expect, Faulty, Record,
     RecordPut, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
 };
-use chronotile_types::{Instant, SliceId};
+use chronotile_types::{DatasetSpec, Instant, SliceId};
 use futures::stream::BoxStream;
 
 use crate::common::*;
@@ -416,30 +416,37 @@ async fn a_copy_beside_a_writer_shows_whole_batches_at_any_moment_and_ends_with_
     assert_equal(&source, &target, "in the end").await;
 }
 
+/// Begins a write of several steps that is cut off after its first.
+async fn write_half(store: &Arc<dyn Store>, key: &str) {
+    let whole = chunks(store.as_ref(), &placed()).await.len();
+    for call in 0.. {
+        let (dying, _) = dying(store, Fault { call, after: true, on_target: false });
+        let Ok(half) = archive("test:", &dying).dataset("records").await else { continue };
+        let large: Vec<RecordBatch> = (0..2).map(|n| spread_rows(n * 10, 10, 2, &key.repeat(80_000))).collect();
+        half.write(input(large), tight(named(key))).await.unwrap_err();
+        if chunks(store.as_ref(), &placed()).await.len() > whole {
+            assert!(!open(store, "records").await.batch(key).await.unwrap().unwrap().finished);
+            return;
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_unfinished_batch_is_listed_and_not_copied() {
     let (source, target) = (memory(), memory());
     let dataset = fill(&source).await;
-    let whole = chunks(source.as_ref(), &placed()).await.len();
-    // A write of several steps that is cut off after its first, and the intent of a replacement.
-    for call in 0.. {
-        let fault = Fault { call, after: true, on_target: false };
-        let (dying, _) = dying(&source, fault);
-        let Ok(half) = archive("test:", &dying).dataset("records").await else { continue };
-        let large: Vec<RecordBatch> = (0..2).map(|n| spread_rows(n * 10, 10, 2, &"half way".repeat(40_000))).collect();
-        half.write(input(large), tight(named("half"))).await.unwrap_err();
-        if chunks(source.as_ref(), &placed()).await.len() > whole {
-            assert!(!dataset.batch("half").await.unwrap().unwrap().finished);
-            break;
-        }
+    for key in ["half", "another"] {
+        write_half(&source, key).await;
     }
     let report = copy_one(&source, &target).await;
-    assert_eq!(report.batches_unfinished, ["half"]);
+    assert_eq!(report.batches_unfinished, ["another", "half"]);
     assert!(report.ok() && report.caught_up, "{report:?}");
     let copied = open(&target, "records").await;
     assert_eq!(copied.batch("half").await.unwrap(), None);
     assert_eq!(id_notes(&read_all(&copied).await), id_notes(&read_all(&dataset).await));
-    dataset.remove_batch("half").await.unwrap();
+    for key in ["half", "another"] {
+        dataset.remove_batch(key).await.unwrap();
+    }
     assert!(copy_one(&source, &target).await.ok());
     assert_equal(&source, &target, "after the removal").await;
 }
@@ -494,7 +501,7 @@ async fn targets_that_are_no_copies_are_refused_and_stay_as_they_are() {
     assert!(copy_one(&source, &empty).await.ok());
     assert_equal(&source, &empty, "an empty dataset").await;
     let other = memory();
-    create(&other, chronotile_types::DatasetSpec { windows_per_slice: 3, ..spec() }).await;
+    create(&other, DatasetSpec { windows_per_slice: 3, ..spec() }).await;
     let error = copy_all(&source, &other).await.unwrap_err();
     assert!(error.to_string().contains("another slice length"), "{error}");
     // A copy of something else with batches of the same names.
@@ -585,6 +592,12 @@ async fn a_tile_with_a_chunk_too_large_for_the_target_is_refused_before_any_of_i
     assert!(matches!(&error, ArchiveError::Store(StoreError::TooLarge { bytes_max: 1_000, .. })), "{error}");
     assert!(error.to_string().contains("cell 1 window 0"), "{error}");
     assert_eq!(chunks(below.as_ref(), &placed()).await, vec![]);
+    // One that is just as large as the target takes is taken.
+    let largest = chunks(source.as_ref(), &placed()).await.iter().map(|c| c.head.len() + c.body.len()).max().unwrap();
+    let target: Arc<dyn Store> = Arc::new(Narrow(memory(), largest));
+    assert!(copy_one(&source, &target).await.ok());
+    let target: Arc<dyn Store> = Arc::new(Narrow(memory(), largest - 1));
+    assert!(matches!(copy_all(&source, &target).await, Err(ArchiveError::Store(StoreError::TooLarge { .. }))));
 }
 
 #[tokio::test]
@@ -608,6 +621,16 @@ async fn a_damaged_chunk_of_the_target_is_put_again_and_one_of_the_source_report
     assert!(!report.ok() && report.tiles_differing == 0, "{report:?}");
     assert_eq!(report.damage.iter().map(|damage| damage.chunk).collect::<Vec<_>>(), [hurt.key.id]);
     assert_equal(&source, &fresh, "damage and all").await;
+
+    // So is one that says another number of rows than its head.
+    let source = memory();
+    fill(&source).await;
+    let mut hurt = chunks(source.as_ref(), &placed()).await.remove(3);
+    hurt.rows += 1;
+    put_chunks(source.as_ref(), &placed(), vec![hurt.clone()]).await;
+    let report = copy_one(&source, &memory()).await;
+    let found: Vec<_> = report.damage.iter().map(|damage| (damage.tile, damage.chunk, damage.rows)).collect();
+    assert_eq!(found, [(hurt.key.tile, hurt.key.id, u64::from(hurt.rows))]);
 }
 
 #[tokio::test]
@@ -653,12 +676,238 @@ async fn progress_counts_every_tile_and_all_bytes() {
         )
         .await
         .unwrap();
-    let seen = seen.into_inner().unwrap();
+    let (seen, report) = (seen.into_inner().unwrap(), &report.datasets[0]);
     let verified = seen.iter().rfind(|progress| progress.verifying).unwrap();
-    assert_eq!((verified.tiles_done, verified.bytes), (verified.tiles_total, report.datasets[0].bytes_verified));
-    assert_eq!(verified.tiles_done, report.datasets[0].tiles_verified);
-    assert!(seen.iter().any(|progress| !progress.verifying && progress.pass == 2));
-    assert_eq!(report.datasets[0].bytes_copied, report.datasets[0].bytes_verified);
+    assert_eq!((verified.tiles_done, verified.bytes), (verified.tiles_total, report.bytes_verified));
+    assert_eq!(verified.tiles_done, report.tiles_verified);
+    assert_eq!(report.bytes_copied, report.bytes_verified);
+    // Two passes, and then all is verified, each tile by tile.
+    let tiles = report.tiles_verified;
+    let counts = |pass: u32, verifying: bool| (1..=tiles).map(move |done| (pass, verifying, done, tiles));
+    let expected: Vec<_> = counts(1, false).chain(counts(2, false)).chain(counts(0, true)).collect();
+    let counted = seen.iter().map(|now| (now.pass, now.verifying, now.tiles_done, now.tiles_total));
+    assert_eq!(counted.collect::<Vec<_>>(), expected);
+    assert!(seen.iter().all(|now| now.dataset == spec().name));
+    let copied = seen.iter().rfind(|progress| !progress.verifying).unwrap();
+    assert_eq!(copied.bytes, report.bytes_copied);
+}
+
+#[tokio::test]
+async fn a_copy_ends_after_its_passes_and_the_next_one_goes_on() {
+    for (passes_max, passes, caught_up) in [(0, 1, false), (1, 1, false), (2, 2, true), (9, 2, true)] {
+        let (source, target) = (memory(), memory());
+        fill(&source).await;
+        let options = CopyOptions { passes_max, ..CopyOptions::default() };
+        let report = copy_with(&source, &target, options.clone()).await.unwrap().datasets.remove(0);
+        assert_eq!((report.passes, report.caught_up, report.ok()), (passes, caught_up, true), "{passes_max}");
+        let again = copy_with(&source, &target, options).await.unwrap().datasets.remove(0);
+        assert_eq!((again.passes, again.caught_up, again.chunks_copied), (1, true, 0), "{passes_max}");
+        assert_equal(&source, &target, "in the end").await;
+    }
+}
+
+#[tokio::test]
+async fn a_comparison_counts_what_is_missing_superfluous_and_left() {
+    let (source, target) = (memory(), memory());
+    let dataset = create(&source, spec()).await;
+    // Two tiles, of which one gets six chunks.
+    for row in 0..6 {
+        write(&dataset, &rows(&[(row, row, 0)]), named(&row.to_string())).await.unwrap();
+    }
+    write(&dataset, &rows(&[(0, 100, 1)]), named("other")).await.unwrap();
+    copy_one(&source, &target).await;
+    let all = chunks(source.as_ref(), &placed()).await;
+    let (own, others): (Vec<Chunk>, Vec<Chunk>) = all.into_iter().partition(|chunk| chunk.key.tile.cell.0 == 0);
+    let compared = async || copy_with(&source, &target, verify_only()).await.unwrap().datasets.remove(0);
+    let same = compared().await;
+    assert!(same.ok() && same.verify_only && same.passes == 0, "{same:?}");
+    assert_eq!((same.tiles_verified, same.chunks_verified, same.rows_verified), (2, 7, 7));
+    assert_eq!((same.dataset.as_str(), same.batches), ("records", 7));
+
+    let keys = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.key).collect::<Vec<_>>();
+    let remove = Commit { remove: keys(&own), ..Commit::default() };
+    target.commit(&placed(), remove).await.unwrap();
+    let report = compared().await;
+    assert!(!report.ok(), "{report:?}");
+    assert_eq!((report.tiles_differing, report.tiles_verified, report.chunks_verified), (1, 2, 1));
+    let difference = &report.differences[0];
+    assert_eq!((difference.missing, difference.superfluous, difference.differing), (6, 0, 0));
+    assert_eq!((difference.tile, difference.chunks.len()), (own[0].key.tile, 4), "four of them are named");
+
+    // What the source has no more is superfluous; what it did not finish when it was copied is left and not missing.
+    let gone = Commit { remove: keys(&others), ..Commit::default() };
+    source.commit(&placed(), gone).await.unwrap();
+    put_chunks(target.as_ref(), &placed(), own.clone()).await;
+    write(&dataset, &rows(&[(0, 200, 2), (1, 201, 2)]), named("new")).await.unwrap();
+    let report = compared().await;
+    assert_eq!((report.tiles_differing, report.batches_left, report.batches_foreign, report.batches), (1, 1, 0, 7));
+    let difference = &report.differences[0];
+    assert_eq!((difference.missing, difference.superfluous, difference.differing), (0, 1, 0));
+    assert_eq!(difference.chunks, [others[0].key.id]);
+}
+
+#[tokio::test]
+async fn a_dataset_with_anything_in_it_does_not_become_a_copy() {
+    let source = memory();
+    fill(&source).await;
+    let refusal = async |target: &Arc<dyn Store>| copy_all(&source, target).await.unwrap_err().to_string();
+    let (chunks, unfinished) = (memory(), memory());
+    write_edition(&create(&chunks, spec()).await, "a1").await;
+    for kind in ["batch", "part"] {
+        for record in chunks.records(&format!("{kind}/records/"), None, 10).await.unwrap() {
+            put_record(&chunks, &record.key, None).await;
+        }
+    }
+    assert!(refusal(&chunks).await.contains("it was not made by a copy and has chunks"));
+    create(&unfinished, spec()).await;
+    write_half(&unfinished, "half").await;
+    for slice in unfinished.slices(&placed()).await.unwrap() {
+        unfinished.drop_slice(&placed(), slice, DropSlice::default()).await.unwrap();
+    }
+    assert!(refusal(&unfinished).await.contains("it was not made by a copy and has batches"));
+}
+
+async fn put_record(store: &Arc<dyn Store>, key: &str, value: Option<Bytes>) {
+    let put = RecordPut { key: key.to_owned(), value, expect: Expect::Any };
+    store.commit(&placed(), Commit { before: vec![put], ..Commit::default() }).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dataset_with_another_history_of_columns_does_not_become_a_copy() {
+    let late = |name: &str| AddedColumn { field: Field::new(name, DataType::Int64, true), default: None };
+    let source = memory();
+    let dataset = create(&source, spec()).await;
+    dataset.add_columns(vec![late("late")]).await.unwrap();
+    // The same columns from the beginning; the same as the source had at first, which is brought up; another column.
+    let from_the_beginning = DatasetSpec { schema: dataset.spec().schema.clone(), ..spec() };
+    for (target_spec, more, refused) in [
+        (from_the_beginning, None, Some("another history of added columns")),
+        (spec(), None, None),
+        (spec(), Some(vec![late("late")]), None),
+        (spec(), Some(vec![late("other")]), Some("on the target with another ")),
+        (spec(), Some(vec![late("late"), late("later")]), Some("on the target with another ")),
+    ] {
+        let target = memory();
+        let there = create(&target, target_spec).await;
+        for column in more.into_iter().flatten() {
+            there.add_columns(vec![column]).await.unwrap();
+        }
+        match (copy_all(&source, &target).await, refused) {
+            (Ok(_), None) => assert_equal(&source, &target, "the definition").await,
+            (Err(error), Some(reason)) => assert!(error.to_string().contains(reason), "{error}"),
+            (result, _) => panic!("{result:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_file_under_two_urls_is_one_archive_and_archives_in_memory_are_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.db");
+    std::fs::write(&file, "").unwrap();
+    let (one, two) = (
+        format!("sqlite:{}", file.display()),
+        format!("sqlite:{}/../{}", folder.path().display(), {
+            let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
+            format!("{name}/a.db")
+        }),
+    );
+    let beside = format!("sqlite:{}", folder.path().join("b.db").display());
+    let hosts = "cassandra://user@h1,h2/survey";
+    for (from, to, same) in [
+        (one.as_str(), two.as_str(), true),
+        (&one, &beside, false),
+        (hosts, "cassandra://h2,h1/survey", true),
+        (hosts, "cassandra://h2,h1/other", false),
+        ("memory:", "memory:", false),
+        (&one, "memory:", false),
+    ] {
+        let (source, target) = (memory(), memory());
+        create(&source, spec()).await;
+        let result = archive(from, &source).copy_to(&archive(to, &target), CopyOptions::default(), None).await;
+        match result {
+            Ok(_) => assert!(!same, "{from} {to}"),
+            Err(error) => assert!(same && matches!(error, ArchiveError::SameArchive { .. }), "{from} {to}: {error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn notes_of_retired_slices_are_those_of_the_source() {
+    let (source, target) = (memory(), memory());
+    let dataset = fill(&source).await;
+    dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
+    copy_one(&source, &target).await;
+    assert_equal(&source, &target, "with a note").await;
+    let note = target.records("retired/records/", None, 10).await.unwrap().remove(0);
+    put_record(&target, "retired/records/7", Some(note.value.clone())).await;
+    put_record(&target, &note.key, None).await;
+    copy_one(&source, &target).await;
+    assert_equal(&source, &target, "notes of its own").await;
+    // Retired once more, its note is another.
+    write_edition(&dataset, "h1").await;
+    dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
+    let report = copy_one(&source, &target).await;
+    assert!(report.ok(), "{report:?}");
+    assert_equal(&source, &target, "a later note").await;
+}
+
+/// Text that hardly shrinks.
+fn noise(seed: u32, length: u32) -> String {
+    let letter =
+        |n: u32| char::from(b'!' + ((n ^ seed).wrapping_mul(2_654_435_761).rotate_left(n % 31) >> 25) as u8 % 90);
+    (0..length).map(letter).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_tile_that_was_rewritten_is_exchanged_in_parts_and_loses_its_old_chunks_with_the_last() {
+    let (source, target) = (memory(), memory());
+    let dataset = create(&source, spec()).await;
+    for batch in 0..75_i64 {
+        let row =
+            |row: i64| noted(&[(row * 100 + batch, row * 100 + batch, 0)], &noise((batch * 2 + row) as u32, 85_000));
+        dataset.write(input([row(0), row(1)]), named(&batch.to_string())).await.unwrap();
+    }
+    copy_one(&source, &target).await;
+    let old = chunks(source.as_ref(), &placed()).await.len() as u64;
+    consolidate(&dataset).await;
+    let new = chunks(source.as_ref(), &placed()).await;
+    let size = |chunks: &[Chunk]| chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum::<usize>();
+    assert!(size(&new) > 8 << 20 && new.len() > 4, "the tile fits into two commits: {} bytes", size(&new));
+    let commits = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let noted = commits.clone();
+    let watched = Faulty::new(target.clone(), move |call| {
+        if let Some(commit) = call.commit.filter(|commit| !commit.put.is_empty() || !commit.remove.is_empty()) {
+            let size = commit.put.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum::<usize>();
+            noted.lock().unwrap().push((size, commit.remove.len() as u64));
+        }
+        Decision::Pass
+    });
+    let watched: Arc<dyn Store> = Arc::new(watched);
+    let report = copy_one(&source, &watched).await;
+    assert_eq!((report.chunks_copied, report.chunks_removed), (new.len() as u64, old), "{report:?}");
+    assert_eq!((report.bytes_copied, report.rows_copied), (size(&new) as u64, 150));
+    assert!(report.ok() && report.caught_up, "{report:?}");
+    let commits = commits.lock().unwrap().clone();
+    assert!(commits.iter().all(|(bytes, _)| *bytes <= 4 << 20), "{commits:?}");
+    let (last, others) = commits.split_last().unwrap();
+    assert!(others.len() >= 2 && others.iter().all(|(_, removed)| *removed == 0) && last.1 == old, "{commits:?}");
+    assert_equal(&source, &target, "exchanged").await;
+}
+
+#[tokio::test]
+async fn datasets_are_copied_that_were_named_and_reported_by_name() {
+    let (source, target) = (memory(), memory());
+    for name in ["c", "a", "b"] {
+        let name = chronotile_types::DatasetName::new(name).unwrap();
+        write_edition(&create(&source, DatasetSpec { name, ..spec() }).await, "a1").await;
+    }
+    let names = |report: &CopyReport| report.datasets.iter().map(|copied| copied.dataset.clone()).collect::<Vec<_>>();
+    let some = Some(vec!["b".to_owned(), "a".to_owned(), "b".to_owned()]);
+    let report = copy_with(&source, &target, CopyOptions { datasets: some, ..CopyOptions::default() }).await.unwrap();
+    assert_eq!(names(&report), ["a", "b"]);
+    assert_eq!(archive("test:target", &target).dataset_names().await.unwrap(), ["a", "b"]);
+    assert_eq!(names(&copy_all(&source, &target).await.unwrap()), ["a", "b", "c"]);
 }
 
 /// The condition under which a marked batch depends on nothing but its own records: a put that expects a record absent and
