@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chronotile_archive::{Archive, ConsolidateOptions, Dataset};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Commit, Decision, Expect, Faulty, RecordPut, Store, StoreError};
+use chronotile_store::{Commit, Decision, Expect, Faulty, RecordPut, Store};
 use chronotile_types::BatchId;
 
 use crate::common::*;
@@ -58,24 +58,10 @@ async fn consolidate(dataset: &Dataset) {
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
 }
 
-/// A store of which the process dies before its second commit that puts chunks.
-fn cut(engine: &Engine) -> Engine {
-    let (dead, put) = (AtomicBool::new(false), AtomicBool::new(false));
-    let faulty = Faulty::new(engine.store.clone(), move |call| {
-        let puts = call.commit.is_some_and(|commit| !commit.put.is_empty());
-        if dead.load(Ordering::SeqCst) || puts && put.swap(true, Ordering::SeqCst) {
-            dead.store(true, Ordering::SeqCst);
-            return Decision::FailBefore(StoreError::Refused { engine: "test", reason: "the process is dead".into() });
-        }
-        Decision::Pass
-    });
-    Engine { store: Arc::new(faulty), ..engine.clone() }
-}
-
 /// Begins a write of several steps, which ends in the middle.
 async fn begin(engine: &Engine, now_us: i64) {
-    let parts = (0..3).map(|part| spread_rows(part * 10, 10, 2, &"cut off".repeat(40_000)));
-    cut(engine).at(now_us).await.write(input(parts), tight(named("cut"))).await.unwrap_err();
+    let cut = Engine { store: dying_in_a_write(&engine.store), ..engine.clone() };
+    cut.at(now_us).await.write(several_steps("cut off"), tight(named("cut"))).await.unwrap_err();
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
@@ -12,8 +13,8 @@ use chronotile_archive::{Archive, Dataset, ReadRequest, ReadStream, Result, Writ
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore, Synchronous};
 use chronotile_store::{
-    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Expect,
-    Record, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility, Windows,
+    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, Decision, DropSlice,
+    Expect, Faulty, Record, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility, Windows,
 };
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
@@ -123,6 +124,24 @@ pub fn tight(options: WriteOptions) -> WriteOptions {
 
 pub async fn write(dataset: &Dataset, rows: &RecordBatch, options: WriteOptions) -> Result<WriteReport> {
     dataset.write(input([rows.clone()]), options).await
+}
+
+/// A store of a process that dies before its second commit that puts chunks: in the middle of a write of several steps.
+pub fn dying_in_a_write(store: &Arc<dyn Store>) -> Arc<dyn Store> {
+    let (dead, put) = (AtomicBool::new(false), AtomicBool::new(false));
+    Arc::new(Faulty::new(store.clone(), move |call| {
+        let puts = call.commit.is_some_and(|commit| !commit.put.is_empty());
+        if dead.load(Ordering::SeqCst) || puts && put.swap(true, Ordering::SeqCst) {
+            dead.store(true, Ordering::SeqCst);
+            return Decision::FailBefore(StoreError::Refused { engine: "test", reason: "the process is dead".into() });
+        }
+        Decision::Pass
+    }))
+}
+
+/// Rows that are written in several steps, with [`tight`].
+pub fn several_steps(note: &str) -> Vec<std::result::Result<RecordBatch, ArrowError>> {
+    input((0..3).map(|part| spread_rows(part * 10, 10, 2, &note.repeat(40_000))))
 }
 
 pub fn input(batches: impl IntoIterator<Item = RecordBatch>) -> Vec<std::result::Result<RecordBatch, ArrowError>> {

@@ -1,6 +1,7 @@
 //! Tests of the archive's behaviour, in one program: each more would be linked with all that an archive needs.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
+mod batches;
 mod clearing;
 mod common;
 mod concurrent;
