@@ -663,6 +663,47 @@ async fn a_second_copy_into_the_dataset_ends_the_first() {
     assert_equal(&source, &target, "by the second").await;
 }
 
+/// The second one has done no more than to begin.
+#[tokio::test]
+async fn a_copy_ends_as_soon_as_a_second_one_has_begun() {
+    for at in [9, 12] {
+        let (source, target) = (memory(), memory());
+        fill(&source).await;
+        copy_one(&source, &target).await;
+        let (from, to) = (source.clone(), target.clone());
+        let action: Action = Box::new(move || {
+            let (from, begun) = (from.clone(), AtomicBool::new(false));
+            let second: Arc<dyn Store> = Arc::new(Faulty::new(to.clone(), move |call| {
+                let claims = |commit: &Commit| commit.before.iter().any(|put| put.key == "copy/records");
+                let refused = || StoreError::Refused { engine: "test", reason: "the process is dead".into() };
+                match begun.swap(begun.load(Ordering::SeqCst) || call.commit.is_some_and(claims), Ordering::SeqCst) {
+                    true => Decision::FailBefore(refused()),
+                    false => Decision::Pass,
+                }
+            }));
+            Box::pin(async move { assert!(copy_all(&from, &second).await.is_err()) })
+        });
+        let busy = Interposed::at(source.clone(), at, action);
+        let error = copy_all(&busy, &target).await.unwrap_err();
+        assert!(matches!(error, ArchiveError::CopyRace { .. }), "{at}: {error}");
+        assert!(copy_one(&source, &target).await.ok());
+        assert_equal(&source, &target, "by a third").await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_of_many_chunks_is_finished_with_all_of_its_lists() {
+    let (source, target) = (memory(), memory());
+    let dataset = create(&source, spec()).await;
+    let places: Vec<_> = (0..3_000).map(|tag| (tag, tag, tag)).collect();
+    write(&dataset, &rows(&places), named("many")).await.unwrap();
+    let lists: usize = source.records("part/", None, 100).await.unwrap().iter().map(|list| list.value.len()).sum();
+    assert!(lists > 64 << 10, "lists of {lists} bytes go in one step with the record of the batch");
+    assert!(copy_one(&source, &target).await.ok());
+    assert_equal(&source, &target, "with all lists").await;
+    assert_sound(&open(&target, "records").await).await;
+}
+
 #[tokio::test]
 async fn progress_counts_every_tile_and_all_bytes() {
     let (source, target) = (memory(), memory());
