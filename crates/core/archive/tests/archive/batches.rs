@@ -152,6 +152,17 @@ async fn slices_are_too_old_from_the_very_microsecond_on() {
     }
 }
 
+#[tokio::test]
+async fn datasets_that_are_named_twice_are_retired_once() {
+    let store = memory();
+    let group = groups::survey(&store).await;
+    groups::write_all(&group, groups::tables("a", 2), named("a")).await.unwrap();
+    let names = ["sources", "forced", "sources"];
+    let retired = group.retire(&names, before(2 * HOUR), false).await.unwrap();
+    let rows: Vec<_> = retired.iter().map(|(name, slices)| (name.as_str(), slices[0].rows, slices.len())).collect();
+    assert_eq!(rows, [("sources", 40, 1), ("forced", 45, 1)]);
+}
+
 /// On nodes, writers go by their last look at a definition for some seconds.
 #[tokio::test(start_paused = true)]
 async fn a_name_is_free_at_once_on_one_machine_and_after_twelve_seconds_on_nodes() {

@@ -435,12 +435,14 @@ async fn write_half(store: &Arc<dyn Store>, key: &str) {
 async fn an_unfinished_batch_is_listed_and_not_copied() {
     let (source, target) = (memory(), memory());
     let dataset = fill(&source).await;
+    let whole = chunks(source.as_ref(), &placed()).await;
     for key in ["half", "another"] {
         write_half(&source, key).await;
     }
     let report = copy_one(&source, &target).await;
     assert_eq!(report.batches_unfinished, ["another", "half"]);
     assert!(report.ok() && report.caught_up, "{report:?}");
+    assert_eq!(chunks(target.as_ref(), &placed()).await, whole);
     let copied = open(&target, "records").await;
     assert_eq!(copied.batch("half").await.unwrap(), None);
     assert_eq!(id_notes(&read_all(&copied).await), id_notes(&read_all(&dataset).await));
@@ -891,6 +893,44 @@ async fn notes_of_retired_slices_are_those_of_the_source() {
     let report = copy_one(&source, &target).await;
     assert!(report.ok(), "{report:?}");
     assert_equal(&source, &target, "a later note").await;
+}
+
+#[tokio::test]
+async fn a_slice_that_began_anew_after_it_was_retired_is_copied() {
+    let (source, target) = (memory(), memory());
+    let dataset = fill(&source).await;
+    dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
+    for (batch, copied) in [("h1", "all of it"), ("i1", "what came to it later")] {
+        write_edition(&dataset, batch).await;
+        let report = copy_one(&source, &target).await;
+        assert!(report.ok() && report.caught_up && report.slices_dropped == 0, "{report:?}");
+        assert_equal(&source, &target, copied).await;
+    }
+}
+
+/// A source whose one tile is rewritten before each of its calls, once a copy is on its way.
+#[tokio::test]
+async fn a_tile_that_is_rewritten_again_and_again_has_moved_and_does_not_differ() {
+    let (source, target) = (memory(), memory());
+    let dataset = create(&source, spec()).await;
+    write(&dataset, &rows(&[(0, 1, 0)]), named("a")).await.unwrap();
+    copy_one(&source, &target).await;
+    let (other, count) = (source.clone(), Arc::new(std::sync::atomic::AtomicI64::new(10)));
+    let action: Action = Box::new(move || {
+        let (other, id) = (other.clone(), count.fetch_add(1, Ordering::SeqCst));
+        Box::pin(async move {
+            let dataset = open(&other, "records").await;
+            write(&dataset, &rows(&[(0, id, 0)]), named(&id.to_string())).await.unwrap();
+            consolidate(&dataset).await;
+        })
+    });
+    let busy = Interposed::when(source.clone(), |number, _| number > 5, action);
+    let report = copy_one(&busy, &target).await;
+    assert_eq!((report.tiles_moved, report.tiles_differing, &report.differences[..]), (1, 0, &[][..]), "{report:?}");
+    assert!(report.ok() && !report.caught_up, "{report:?}");
+    let report = copy_one(&source, &target).await;
+    assert_eq!((report.tiles_moved, report.ok(), report.caught_up), (0, true, true), "{report:?}");
+    assert_equal(&source, &target, "once it rests").await;
 }
 
 /// Text that hardly shrinks.

@@ -102,6 +102,7 @@ async fn slices_of_a_period_are_made_ahead_and_not_those_beside_it() {
         // Slices of two hours; the end of a period is not part of it.
         for (start, end, expected) in [
             (HOUR, HOUR, 0..0),
+            (HOUR + 5, HOUR + 5, 0..0),
             (HOUR, HOUR + 1, 0..1),
             (0, 2 * HOUR, 0..1),
             (2 * HOUR - 1, 2 * HOUR + 1, 0..2),
