@@ -173,8 +173,17 @@ impl Dataset {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow_array::{Float64Array, Int64Array, StringArray};
+    use arrow_array::types::Int64Type;
+    use arrow_array::{
+        BinaryArray, BooleanArray, Decimal128Array, FixedSizeBinaryArray, Float32Array, Float64Array, Int8Array,
+        Int32Array, Int64Array, ListArray, StringArray, StructArray, TimestampMicrosecondArray, UInt16Array,
+    };
+    use arrow_buffer::NullBuffer;
+    use arrow_schema::Field;
+    use chronotile_types::{DatasetName, Membership, TimeFormat};
     use std::sync::Arc;
+
+    use crate::time_axis::tests::spec;
 
     fn rows(a: Vec<Option<i64>>, b: Vec<f64>, c: Vec<&str>) -> RecordBatch {
         RecordBatch::try_from_iter([
@@ -220,6 +229,72 @@ mod tests {
             rows(vec![Some(0)], vec![0.0], vec![""]),
         ] {
             assert_ne!(base, content(&other));
+        }
+    }
+
+    /// The record of a batch holds its content, by which a release must know what an earlier one has written.
+    #[test]
+    fn the_hash_of_a_value_is_the_same_in_every_release() {
+        let lists: ArrayRef =
+            Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(1), None]), None]));
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
+        let field = Arc::new(Field::new("n", DataType::Int64, true));
+        let nulls = Some(NullBuffer::from(vec![true, false]));
+        let structs: ArrayRef = Arc::new(StructArray::new(vec![field].into(), vec![numbers.clone()], nulls));
+        let bytes = FixedSizeBinaryArray::try_from_sparse_iter_with_size([Some([1, 2, 3]), None].into_iter(), 3);
+        let columns: [(ArrayRef, u64); 14] = [
+            (numbers, 0x4d0a_2bb8_82f4_f4cc),
+            (Arc::new(Int8Array::from(vec![Some(-2), None])), 0xfa19_e0a0_8eef_7f97),
+            (Arc::new(UInt16Array::from(vec![Some(65_533), None])), 0xaa2c_dc1c_29e5_7fb3),
+            (Arc::new(Int32Array::from(vec![Some(-2), None])), 0xc106_2815_734c_dbcb),
+            (Arc::new(Float32Array::from(vec![Some(1.5), None])), 0xf40b_29f4_316b_7d2d),
+            (Arc::new(Float64Array::from(vec![Some(-0.0), None])), 0x5769_5905_0097_b89c),
+            (Arc::new(TimestampMicrosecondArray::from(vec![Some(-1), None])), 0x61c8_8641_7f4a_7c14),
+            (Arc::new(Decimal128Array::from(vec![Some(-(1 << 100)), None])), 0xcd53_e10a_a307_b6ff),
+            (Arc::new(BooleanArray::from(vec![Some(true), None])), 0x4d0a_2bb8_82f4_f4cc),
+            (Arc::new(StringArray::from(vec![Some("é"), None])), 0x5462_6a69_e944_48d5),
+            (Arc::new(BinaryArray::from_opt_vec(vec![Some(&[1, 2]), None])), 0x64ce_83cd_ca52_1ec9),
+            (Arc::new(bytes.unwrap()), 0x4dd2_c671_8704_e689),
+            (lists, 0xb97c_ff4d_0091_1fb6),
+            (structs, 0x7c54_ab98_e76c_803a),
+        ];
+        for (column, expected) in columns {
+            let of = |column: ArrayRef| hashes(&RecordBatch::try_from_iter([("a", column)]).unwrap());
+            let found = of(column.clone());
+            assert_eq!(found, [expected, 0xc3b1_24ec_3e08_e08d], "{}", column.data_type());
+            // Whether others are null, and where the value lies in its array, does not matter.
+            assert_eq!(of(column.slice(0, 1)), found[..1]);
+            assert_eq!(of(column.slice(1, 1)), found[1..]);
+        }
+        let mut one = [FIRST];
+        add_ordinals(&mut one, 7);
+        assert_eq!(one, [0x0431_d194_f987_2356]);
+    }
+
+    #[test]
+    fn the_sum_of_hashes_is_shown_and_stored_alike() {
+        let mut content = Content::default();
+        [FIRST, SECOND, u64::MAX].into_iter().for_each(|hash| content.add(hash));
+        assert_eq!(content.to_string(), "f51d2969e486f79a75207871e5a479a7");
+        assert_eq!(format!("{:032x}", u128::from_be_bytes(content.to_bytes())), content.to_string());
+    }
+
+    #[test]
+    fn the_same_row_in_another_dataset_of_a_group_is_another_row() {
+        let time: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![7, 8]));
+        let rows =
+            RecordBatch::try_from_iter([("t", time), ("tag", Arc::new(Int64Array::from(vec![1, 1])) as ArrayRef)]);
+        let rows = rows.unwrap();
+        let alone = spec(TimeFormat::Timestamp);
+        let member = |number: u8| {
+            let group = Membership { number, ..Membership::of(DatasetName::new("survey").unwrap()) };
+            row_hashes(&DatasetSpec { group: Some(group), ..alone.clone() }, &rows).unwrap()
+        };
+        assert_eq!(row_hashes(&alone, &rows).unwrap(), hashes(&rows));
+        for number in 0..16_u8 {
+            let mut expected = vec![mix(FIRST, u64::from(number) + 1); 2];
+            rows.columns().iter().for_each(|column| add_column(&mut expected, column).unwrap());
+            assert_eq!(member(number), expected);
         }
     }
 }

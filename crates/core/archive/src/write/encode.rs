@@ -102,3 +102,31 @@ fn chunk_id(origin: Origin, tile: Tile, hashes: &[u64]) -> ChunkId {
     bytes.extend_from_slice(&(hashes.len() as u32).to_be_bytes());
     ChunkId::of_write(xxh3_128(&bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use chronotile_types::{BatchId, Cell, Window};
+
+    use super::*;
+
+    #[test]
+    fn a_chunk_id_is_the_hash_of_what_the_format_names() {
+        let origin = Origin { batch: BatchId(1 << 100 | 7), written_us: -2, token: 3 };
+        let (cell, window, hashes) = (i64::MIN + 4, -5_i32, [6, u64::MAX, 6]);
+        let tile = Tile { cell: Cell(cell), window: Window(window) };
+        let mut content = Content::default();
+        hashes.iter().for_each(|hash| content.add(*hash));
+        let content = u128::from_str_radix(&content.to_string(), 16).unwrap();
+        let bytes = [
+            &(1_u128 << 100 | 7).to_be_bytes()[..],
+            &(-2_i64).to_be_bytes(),
+            &3_u32.to_be_bytes(),
+            &cell.to_be_bytes(),
+            &window.to_be_bytes(),
+            &content.to_be_bytes(),
+            &3_u32.to_be_bytes(),
+        ];
+        // The three highest bits say that one write made it.
+        assert_eq!(chunk_id(origin, tile, &hashes), ChunkId(xxh3_128(&bytes.concat()) << 3 >> 3));
+    }
+}
