@@ -186,3 +186,66 @@ fn used_origins(rows: &TileRows, range: std::ops::Range<usize>) -> (Vec<Origin>,
     }
     (used, Some(indexes))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::types::Int64Type;
+    use arrow_array::{BinaryArray, Int64Array, ListArray, StringArray};
+
+    use super::*;
+
+    const GREAT: usize = CHUNK_RAW_BYTES / 4;
+
+    fn texts(lengths: &[usize]) -> RecordBatch {
+        let texts = StringArray::from_iter_values(lengths.iter().map(|length| "x".repeat(*length)));
+        RecordBatch::try_from_iter([("text", Arc::new(texts) as ArrayRef)]).unwrap()
+    }
+
+    fn bytes(lengths: &[usize]) -> RecordBatch {
+        let bytes = BinaryArray::from_iter_values(lengths.iter().map(|length| vec![0; *length]));
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![i64::MAX; lengths.len()]));
+        RecordBatch::try_from_iter([("number", numbers), ("bytes", Arc::new(bytes) as ArrayRef)]).unwrap()
+    }
+
+    #[test]
+    fn a_value_is_great_if_it_takes_more_than_a_quarter_of_a_chunk() {
+        for (lengths, great) in [
+            (vec![GREAT; 4], false),
+            (vec![1, GREAT + 1, 0], true),
+            (vec![GREAT * 2], true),
+            (vec![0; 3], false),
+            (vec![], false),
+        ] {
+            assert_eq!((has_great_values(&texts(&lengths)), has_great_values(&bytes(&lengths))), (great, great));
+        }
+    }
+
+    #[test]
+    fn rows_of_unequal_size_are_cut_where_a_chunk_is_full() {
+        let half = CHUNK_RAW_BYTES / 2;
+        for (lengths, cuts) in [
+            (vec![half, half], vec![0, 2]),
+            (vec![half, half, 1, 1], vec![0, 2, 4]),
+            (vec![half, half + 1], vec![0, 1, 2]),
+            (vec![3 * half, 1, 1], vec![0, 1, 3]),
+            (vec![1, 3 * half], vec![0, 1, 2]),
+            (vec![0; 2 * CHUNK_ROWS_MAX + 1], vec![0, CHUNK_ROWS_MAX, 2 * CHUNK_ROWS_MAX, 2 * CHUNK_ROWS_MAX + 1]),
+        ] {
+            let expected: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+            assert_eq!(ranges_by_size(&texts(&lengths)), expected);
+        }
+    }
+
+    #[test]
+    fn the_size_of_a_row_is_that_of_its_values() {
+        let rows = bytes(&[5, 0, 7]);
+        assert_eq!([0, 1, 2].map(|row| row_bytes_of(&rows, row)), [13, 8, 15]);
+        assert_eq!(row_bytes_of(&texts(&[1, 9]), 1), 9);
+        let lists = (0..1_000).map(|_| Some((0..10).map(Some)));
+        let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists));
+        let mean = row_bytes_of(&RecordBatch::try_from_iter([("list", lists)]).unwrap(), 3);
+        assert!((80..200).contains(&mean), "{mean}");
+    }
+}

@@ -11,8 +11,8 @@ use chronotile_archive::{
     Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate, ReadRequest,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Metered, Operation, Store};
-use chronotile_types::{CellRule, DatasetSpec, MergeRule};
+use chronotile_store::{DatasetRef, Metered, Operation, Store};
+use chronotile_types::{CellRule, DatasetName, DatasetSpec, MergeRule};
 use futures::TryStreamExt;
 
 use crate::common::*;
@@ -377,4 +377,30 @@ async fn consolidation_reads_no_chunks_that_stay() {
         assert!(took < 400_000, "{took} bytes were read for 96 rows of 600");
         assert_sound(&dataset).await;
     }
+}
+
+/// A chunk of a few rows costs nearly as much as a full one, and engines replicate and repair small values better.
+#[tokio::test]
+async fn rows_of_a_tile_become_even_chunks_of_a_good_size() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let sizes = async |dataset: &Dataset| {
+        let found = chunks(store.as_ref(), &DatasetRef::from(&*dataset.spec())).await;
+        let mut sizes: Vec<(u32, usize)> =
+            found.iter().map(|chunk| (chunk.rows, chunk.head.len() + chunk.body.len())).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    // Of rows of 36 bytes, 1 MiB holds 29,127.
+    let dataset = create(&store, spec()).await;
+    write(&dataset, &rows(&(0..30_000).map(|i| (i, i, 0)).collect::<Vec<_>>()), named("a")).await.unwrap();
+    assert_eq!(sizes(&dataset).await.iter().map(|size| size.0).collect::<Vec<_>>(), [15_000; 2]);
+
+    // What takes more than 480 KiB once it is encoded is halved until it does not.
+    let spec = DatasetSpec { name: DatasetName::new("documents").unwrap(), ..documents(MergeRule::Append) };
+    let dataset = create(&store, spec).await;
+    let rows: Vec<Row> = (0..3_000).map(|i| (i, i, 0, noise(i, 600))).collect();
+    write(&dataset, &batch_of(&rows), named("a")).await.unwrap();
+    let found = sizes(&dataset).await;
+    assert!(found.iter().all(|(rows, bytes)| *rows == 750 && *bytes <= 480 << 10), "{found:?}");
+    assert_eq!(read_rows(&dataset, ReadRequest::default()).await, rows);
 }
