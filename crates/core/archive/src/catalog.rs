@@ -412,3 +412,101 @@ pub(crate) fn id_of(key: &str) -> Result<BatchId> {
     let id = key.rsplit('/').next().and_then(BatchId::from_hex);
     id.ok_or_else(|| damaged(key, "its key does not end with a batch id".to_owned()))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use chronotile_memory::MemoryStore;
+    use chronotile_store::Commit;
+    use chronotile_types::TimeFormat;
+
+    use super::*;
+    use crate::time_axis::tests::spec;
+
+    fn dataset() -> DatasetRef {
+        DatasetRef::from(&spec(TimeFormat::Timestamp))
+    }
+
+    #[test]
+    fn keys_are_those_of_the_format() {
+        let (dataset, batch) = (dataset(), BatchId(0xabc));
+        let id = "00000000000000000000000000000abc";
+        for (key, expected) in [
+            (dataset_key("records"), "dataset/records".to_owned()),
+            (group_key("survey"), "group/survey".to_owned()),
+            (dropped_key("records"), "dropped/records".to_owned()),
+            (batch_key(&dataset, batch), format!("batch/records/{id}")),
+            (intent_key(&dataset, batch), format!("intent/records/{id}")),
+            (part_key(&dataset, batch, 12), format!("part/records/{id}/00000012")),
+            (retired_key(&dataset, SliceId(-3)), "retired/records/-3".to_owned()),
+            (copy_key(&dataset), "copy/records".to_owned()),
+            (items("batch", &dataset), "batch/records/".to_owned()),
+            (superseded::head_key(&dataset), "superseded/records".to_owned()),
+            (superseded::page_key(&dataset, 12), "superseded/records/000012".to_owned()),
+        ] {
+            assert_eq!(key, expected);
+        }
+        assert_eq!(id_of(&batch_key(&dataset, batch)).unwrap(), batch);
+    }
+
+    #[tokio::test]
+    async fn records_are_listed_whole_however_many_pages_they_take() {
+        let dataset = dataset();
+        let mut written = 0;
+        let store = MemoryStore::new();
+        for count in [PAGE - 1, PAGE, PAGE + 1, 2 * PAGE] {
+            let record = |number: usize| {
+                let key = batch_key(&dataset, BatchId(number as u128));
+                let removed = number.is_multiple_of(10);
+                let value =
+                    serde_json::json!({"key": format!("{number:05}"), "written_us": number, "removed": removed});
+                put(key.clone(), to_json(&key, &value).unwrap(), Expect::Absent)
+            };
+            let before = (written..count).map(record).collect();
+            store.commit(&dataset, Commit { before, ..Commit::default() }).await.unwrap();
+            written = count;
+            let keys: Vec<String> = (0..count).map(|number| batch_key(&dataset, BatchId(number as u128))).collect();
+            let found = list(&store, &items("batch", &dataset)).await.unwrap();
+            assert_eq!(found.into_iter().map(|record| record.key).collect::<Vec<_>>(), keys);
+            let names: Vec<String> = (0..count).filter(|n| !n.is_multiple_of(10)).map(|n| format!("{n:05}")).collect();
+            assert_eq!(batch_names(&store, &dataset).await.unwrap(), names);
+        }
+    }
+
+    #[test]
+    fn a_batch_of_a_group_has_in_each_dataset_what_was_written_to_it() {
+        let part = |dataset: u8| {
+            let n = u64::from(dataset) * 10;
+            let (ticks, repeated) = (Some((n as i64, n as i64 + 5)), Some(n + 6));
+            BatchPart { dataset, rows: n + 1, tiles: n + 2, chunks: n + 3, bytes: n + 4, ticks, repeated }
+        };
+        let record = BatchRecord {
+            key: Some("night 1".into()),
+            written_us: 1,
+            token: 2,
+            ended_us: 3,
+            removed: false,
+            rows: 52,
+            tiles: 54,
+            chunks: 56,
+            bytes: 58,
+            content: "0".repeat(32),
+            ticks: None,
+            parts: (0, 1),
+            previous: None,
+            copied: None,
+            repeated: None,
+            datasets: vec![part(1), part(4)],
+        };
+        let member = |number: u8| Membership { number, ..Membership::of(DatasetName::new("survey").unwrap()) };
+        assert_eq!(record.of_dataset(None), Some(record.clone()));
+        assert_eq!(record.of_dataset(Some(&member(2))), None);
+        for number in [1, 4] {
+            let BatchPart { rows, tiles, chunks, bytes, ticks, repeated, .. } = part(number);
+            let expected = BatchRecord { rows, tiles, chunks, bytes, ticks, repeated, ..record.clone() };
+            assert_eq!(record.of_dataset(Some(&member(number))), Some(expected));
+        }
+        let removed = BatchRecord { removed: true, ..record };
+        assert_eq!(removed.of_dataset(Some(&member(2))), Some(removed.clone()));
+    }
+}

@@ -261,6 +261,18 @@ mod tests {
         assert_eq!(clock.stamp_us(&store).await.unwrap(), ahead_us + 1);
         clock.saw(ahead_us - 10);
         clock.saw(i64::MAX);
+        clock.saw(STAMP_US_MAX);
         assert_eq!(clock.stamp_us(&store).await.unwrap(), ahead_us + 2);
+    }
+
+    #[test]
+    fn ids_are_ordered_by_their_stamps_and_differ_by_chance() {
+        let clock = Clock::default();
+        let (first, second) = (clock.unique_batch(5), clock.unique_batch(5));
+        assert_ne!(first, second);
+        assert_eq!((first.0 >> 64, second.0 >> 64), (5, 5));
+        let simulated = Clock::of_machine(|| 9).with_random(|| 7);
+        assert_eq!(simulated.unique_batch(5), BatchId(5 << 64 | 7));
+        assert_eq!(simulated.token(), BatchId(9 << 64 | 7).to_string());
     }
 }

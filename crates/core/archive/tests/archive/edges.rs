@@ -10,7 +10,7 @@ use chronotile_archive::{
     Archive, ArchiveError, ConsolidateOptions, IndexBuildOptions, Place, ReadRequest, RetireLimit, WriteOptions,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Commit, Expect, Metered, Operation, RecordPut, Store};
+use chronotile_store::{Commit, Decision, Expect, Faulty, Metered, Operation, RecordPut, Store};
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Instant, Membership, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
 };
@@ -413,6 +413,33 @@ async fn the_time_of_a_cluster_is_asked_once_and_is_that_of_the_batches() {
     assert_eq!(batches.len(), 5);
     let near = |batch: &chronotile_archive::BatchInfo| (TIME_US - 1..TIME_US + 60_000_000).contains(&batch.written_us);
     assert!(batches.iter().all(near), "{batches:?}");
+}
+
+/// The answer holds for the middle between question and answer; from there on the writer's own clock counts.
+#[tokio::test(start_paused = true)]
+async fn a_writer_whose_clock_is_wrong_stamps_by_the_time_of_the_cluster() {
+    const TIME_US: i64 = 1_700_000_000_000_000;
+    let below: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    below.commit(&placed(), Commit { stamp_us: TIME_US, ..Commit::default() }).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(Faulty::new(Arc::new(Weakened::stepwise(below)), |call| {
+        Decision::Delay(std::time::Duration::from_secs(match call.operation {
+            Operation::Record => 8,
+            Operation::Commit => 5,
+            _ => 0,
+        }))
+    }));
+    let began = tokio::time::Instant::now();
+    let archive = Archive::on("test:", store.clone()).with_machine_time(move || began.elapsed().as_micros() as i64);
+    let dataset = archive.create(spec(), false).await.unwrap();
+    write(&dataset, &rows(&[(1, 1, 1)]), named("a")).await.unwrap();
+    let batch = chronotile_types::BatchId::of_key("a");
+    let record = store.record(&format!("batch/records/{batch}")).await.unwrap().unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let (written_us, ended_us) = (record["written_us"].as_i64().unwrap(), record["ended_us"].as_i64().unwrap());
+    assert_eq!(written_us - TIME_US, 4_000_000);
+    // It ends once its chunks are put, and the record of slices that are dropped was looked at.
+    let took_s = (ended_us - written_us) / 1_000_000;
+    assert!((5..=30).contains(&took_s), "{took_s}");
 }
 
 /// A reader asks which attempt counts of the batches that its chunks are of, once for each.
