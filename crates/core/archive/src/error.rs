@@ -343,3 +343,40 @@ impl ArchiveError {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_and_outcome_say_what_a_caller_does_next() {
+        let dataset = || DatasetName::new("records").unwrap();
+        let (slice, key) = (SliceId(7), || "night 1".to_owned());
+        let retired = || ArchiveError::SliceRetired { dataset: dataset(), slice };
+        let unknown = StoreError::Unknown { engine: "test", reason: "no answer".into() };
+        let differs = ArchiveError::BatchDiffers { dataset: dataset(), key: key(), stored_rows: 1, given_rows: 2 };
+        for (error, kind, outcome) in [
+            (ArchiveError::Store(unknown), ErrorKind::OutcomeUnknown, Outcome::Unknown),
+            (ArchiveError::BatchRace { dataset: dataset(), key: key() }, ErrorKind::BatchRace, Outcome::LostRace),
+            (ArchiveError::CopyRace { dataset: dataset() }, ErrorKind::LostRace, Outcome::LostRace),
+            (ArchiveError::ReadRace { dataset: dataset() }, ErrorKind::LostRace, Outcome::LostRace),
+            (ArchiveError::SliceInUse { dataset: dataset(), slice }, ErrorKind::SliceInUse, Outcome::LostRace),
+            (ArchiveError::RetireRace { dataset: dataset(), slice }, ErrorKind::SliceInUse, Outcome::LostRace),
+            (retired(), ErrorKind::SliceRetired, Outcome::LostRace),
+            // Readers see the change already.
+            (retired().behind_record(), ErrorKind::OutcomeUnknown, Outcome::Unknown),
+            (ArchiveError::Cancelled, ErrorKind::Cancelled, Outcome::Unknown),
+            (differs, ErrorKind::BatchDiffers, Outcome::Refused),
+        ] {
+            assert_eq!((error.kind(), error.outcome()), (kind, outcome), "{error}");
+        }
+    }
+
+    #[test]
+    fn rows_are_counted_from_the_beginning_of_the_input() {
+        let (column, reason) = ("t".to_owned(), "is null".to_owned());
+        let error = ArchiveError::Row { dataset: DatasetName::new("records").unwrap(), row: 2, column, reason };
+        assert!(error.behind_rows(40).to_string().starts_with("row 42 "));
+    }
+}

@@ -312,4 +312,32 @@ mod tests {
         drop(gathered);
         assert_eq!(memory.bytes(), 0);
     }
+
+    #[test]
+    fn a_charge_of_all_that_there_is_waits_for_others() {
+        let memory = Memory::new(80 * MIB);
+        assert_eq!(memory.bytes_max(), 80 * MIB);
+        let others = memory.charge(1).unwrap();
+        assert_eq!(memory.charge(70 * MIB).unwrap_err(), MemoryError::InUse { bytes: 70 * MIB });
+        drop(others);
+        assert_eq!(memory.charge(70 * MIB).unwrap().bytes(), 70 * MIB);
+        assert_eq!(MemoryError::InUse { bytes: 1 }.kind(), ErrorKind::MemoryInUse);
+        assert_eq!(MemoryError::TooLarge { bytes_max: 1 }.kind(), ErrorKind::TooLarge);
+    }
+
+    #[test]
+    fn room_grows_by_half_at_a_time() {
+        let memory = Memory::new(80 * MIB);
+        let mut gathered = ChargedVec::new(&memory);
+        assert!(gathered.is_empty());
+        let mut rooms = vec![];
+        for _ in 0..50 {
+            gathered.extend(&[7; 100]).unwrap();
+            rooms.push(memory.bytes());
+        }
+        rooms.dedup();
+        assert_eq!(rooms, [100, 200, 300, 450, 675, 1_012, 1_518, 2_277, 3_415, 5_122]);
+        assert!(!gathered.is_empty());
+        assert_eq!(gathered.freeze(), [7; 5_000][..]);
+    }
 }

@@ -301,3 +301,69 @@ pub struct CopyReport {
     /// Each dataset, by name.
     pub datasets: Vec<DatasetCopyReport>,
 }
+
+#[cfg(test)]
+mod tests {
+    use chronotile_types::{Cell, Window};
+
+    use super::*;
+
+    const TILE: Tile = Tile { cell: Cell(1), window: Window(2) };
+    const CHUNK: ChunkId = ChunkId(3);
+    const BATCH: BatchId = BatchId(4);
+
+    fn missing() -> DamageReport {
+        DamageReport { tile: TILE, chunk: CHUNK, damage: None, rows: 5 }
+    }
+
+    fn foreign() -> ForeignChunk {
+        let (removed, replaced) = (false, false);
+        ForeignChunk { tile: TILE, chunk: CHUNK, batch: BATCH, key: None, removed, replaced, rows: 5 }
+    }
+
+    #[test]
+    fn a_verification_is_good_without_any_finding() {
+        let good = VerifyReport { chunks: 1, batches: 1, batches_unfinished: 1, ..VerifyReport::default() };
+        assert!(good.ok());
+        let rows_missing = vec![RowsMissing { tile: TILE, batch: BATCH, key: None, rows: 5 }];
+        let records = vec![RecordDamage { key: "batch/records/1".into(), reason: "it is no JSON".into() }];
+        for bad in [
+            VerifyReport { damage: vec![missing()], ..good.clone() },
+            VerifyReport { rows_missing, ..good.clone() },
+            VerifyReport { foreign: vec![foreign()], ..good.clone() },
+            VerifyReport { records, ..good },
+        ] {
+            assert!(!bad.ok(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_copy_is_good_if_tiles_agree_and_a_comparison_if_batches_do_too() {
+        let copied = DatasetCopyReport { batches_left: 1, batches_foreign: 1, ..DatasetCopyReport::default() };
+        let compared = DatasetCopyReport { verify_only: true, ..DatasetCopyReport::default() };
+        assert!(copied.ok() && compared.ok());
+        for bad in [
+            DatasetCopyReport { tiles_differing: 1, ..copied.clone() },
+            DatasetCopyReport { damage: vec![missing()], ..copied },
+            DatasetCopyReport { batches_left: 1, ..compared.clone() },
+            DatasetCopyReport { batches_foreign: 1, ..compared },
+        ] {
+            assert!(!bad.ok(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_foreign_chunk_names_its_batch() {
+        let named = ForeignChunk { key: Some("night 1".into()), ..foreign() };
+        for (chunk, reason) in [
+            (
+                ForeignChunk { removed: true, ..named.clone() },
+                "5 of its rows are of batch \"night 1\", which was removed",
+            ),
+            (ForeignChunk { replaced: true, ..named }, "batch \"night 1\", which is stored with other content"),
+            (foreign(), "batch 00000000000000000000000000000004, which is not in the catalog"),
+        ] {
+            assert!(chunk.reason().contains(reason), "{}", chunk.reason());
+        }
+    }
+}
