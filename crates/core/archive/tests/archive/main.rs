@@ -20,6 +20,7 @@ mod interrupted;
 mod large;
 mod looks;
 mod moves;
+mod opening;
 mod overlaps;
 mod retiring;
 mod returning;
