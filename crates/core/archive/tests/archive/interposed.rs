@@ -19,6 +19,9 @@ pub type Action = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 /// Before which call, told its number and what it commits.
 type When = Box<dyn Fn(u64, Option<&Commit>) -> bool + Send + Sync>;
 
+/// The view for options of calls (`None`), or of some visibility; without one, that of the store below.
+type Views = Box<dyn Fn(Option<Visibility>) -> Option<Arc<dyn Store>> + Send + Sync>;
+
 /// Does something else before each call that `when` names. Views of it count their calls together.
 pub struct Interposed {
     inner: Arc<dyn Store>,
@@ -29,6 +32,7 @@ struct Shared {
     calls: AtomicU64,
     when: When,
     action: Action,
+    views: Views,
 }
 
 impl fmt::Debug for Interposed {
@@ -48,7 +52,19 @@ impl Interposed {
         when: impl Fn(u64, Option<&Commit>) -> bool + Send + Sync + 'static,
         action: Action,
     ) -> Arc<dyn Store> {
-        Arc::new(Self { inner, shared: Arc::new(Shared { calls: AtomicU64::new(0), when: Box::new(when), action }) })
+        Self::of(inner, Box::new(when), action, Box::new(|_| None))
+    }
+
+    /// With these views, and nothing else that happens.
+    pub fn with_views(
+        inner: Arc<dyn Store>,
+        views: impl Fn(Option<Visibility>) -> Option<Arc<dyn Store>> + Send + Sync + 'static,
+    ) -> Arc<dyn Store> {
+        Self::of(inner, Box::new(|_, _| false), Box::new(|| Box::pin(async {})), Box::new(views))
+    }
+
+    fn of(inner: Arc<dyn Store>, when: When, action: Action, views: Views) -> Arc<dyn Store> {
+        Arc::new(Self { inner, shared: Arc::new(Shared { calls: AtomicU64::new(0), when, action, views }) })
     }
 
     fn wrapping(&self, inner: Arc<dyn Store>) -> Arc<dyn Store> {
@@ -69,10 +85,14 @@ impl Store for Interposed {
         self.inner.capabilities()
     }
     fn with_options(&self, options: &CallOptions) -> StoreResult<Arc<dyn Store>> {
-        Ok(self.wrapping(self.inner.with_options(options)?))
+        match (self.shared.views)(None) {
+            Some(view) => Ok(view),
+            None => Ok(self.wrapping(self.inner.with_options(options)?)),
+        }
     }
     fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
-        Some(self.wrapping(self.inner.with_visibility(visibility)?))
+        let view = (self.shared.views)(Some(visibility));
+        view.or_else(|| Some(self.wrapping(self.inner.with_visibility(visibility)?)))
     }
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> StoreResult<()> {
         self.before(Some(&commit)).await;

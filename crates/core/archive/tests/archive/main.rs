@@ -28,4 +28,5 @@ mod spans;
 mod statistics;
 mod texts;
 mod verify;
+mod views;
 mod weakened;
