@@ -144,3 +144,23 @@ pub(crate) fn default_value(field: &Field) -> std::result::Result<Option<ArrayRe
     let value = cast_with_options(&text, field.data_type(), &CastOptions { safe: false, ..CastOptions::default() })?;
     Ok((value.null_count() == 0).then_some(value))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::Int64Array;
+    use arrow_schema::DataType;
+
+    #[test]
+    fn a_default_that_is_no_value_of_its_column_is_an_error_and_not_null() {
+        let field = |text: &str| {
+            let metadata = [(DEFAULT_METADATA.to_owned(), text.to_owned())].into_iter().collect();
+            Field::new("n", DataType::Int64, true).with_metadata(metadata)
+        };
+        assert_eq!(absent_value(&field("-7")).unwrap().as_ref(), &Int64Array::from(vec![-7]));
+        assert!(absent_value(&field("seven")).is_err() && default_value(&field("seven")).is_err());
+        let plain = Field::new("n", DataType::Int64, true);
+        assert_eq!(absent_value(&plain).unwrap().as_ref(), &Int64Array::from(vec![None]));
+        assert!(default_value(&plain).unwrap().is_none());
+    }
+}

@@ -338,6 +338,9 @@ mod tests {
         rooms.dedup();
         assert_eq!(rooms, [100, 200, 300, 450, 675, 1_012, 1_518, 2_277, 3_415, 5_122]);
         assert!(!gathered.is_empty());
-        assert_eq!(gathered.freeze(), [7; 5_000][..]);
+        // What just fits takes no more room.
+        gathered.extend(&[7; 122]).unwrap();
+        assert_eq!(memory.bytes(), 5_122);
+        assert_eq!(gathered.freeze(), [7; 5_122][..]);
     }
 }
