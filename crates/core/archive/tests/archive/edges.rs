@@ -12,7 +12,8 @@ use chronotile_archive::{
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Commit, Decision, Expect, Faulty, Metered, Operation, RecordPut, Store};
 use chronotile_types::{
-    CellRule, DatasetName, DatasetSpec, Instant, Membership, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
+    CellRule, DatasetName, DatasetSpec, Instant, Membership, MergeRule, SliceId, TimeFormat, TimeRange, TimeScale,
+    TimeSpec,
 };
 use futures::TryStreamExt;
 
@@ -236,6 +237,72 @@ async fn time_ranges_are_half_open_on_rows_and_windows_for_every_format() {
 }
 
 #[tokio::test]
+async fn rows_come_back_by_time_in_whatever_order_they_are_given() {
+    let near = |step: u64| f64::from_bits(60_000_f64.to_bits() + step);
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let ticks = order.map(|place| place + 5);
+        // Days so near one another that they fall on one tick.
+        let days = order.map(|place: i64| near(place as u64));
+        let timestamps = timed(DataType::Timestamp(TimeUnit::Microsecond, None), TimeFormat::Timestamp, "1h");
+        let by_time = DatasetSpec { id: vec!["t".into()], ..timestamps.clone() };
+        let ticks: ArrayRef = Arc::new(TimestampMicrosecondArray::from(ticks.to_vec()));
+        let days: ArrayRef = Arc::new(Float64Array::from(days.to_vec()));
+        let day = TimeRange { start: Some(Instant::Native(near(1))), end: Some(Instant::Native(near(2))) };
+        for (spec, times, middle) in [
+            (timestamps, ticks.clone(), between(6, 7)),
+            (by_time, ticks, between(6, 7)),
+            (timed(DataType::Float64, TimeFormat::Mjd, "1d"), days, day),
+        ] {
+            let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            let dataset = create(&store, spec).await;
+            // Against the order in time.
+            let ids: ArrayRef = Arc::new(Int64Array::from(order.map(|place| 2 - place).to_vec()));
+            let batch = RecordBatch::try_from_iter([("t", times), ("id", ids)]).unwrap();
+            write(&dataset, &batch, named("a")).await.unwrap();
+            assert_eq!(integers(&read_all(&dataset).await, "id"), [2, 1, 0], "{order:?}");
+            let found = read(&dataset, ReadRequest { time: middle, ..ReadRequest::default() }).await.unwrap();
+            assert_eq!(integers(&found, "id"), [1], "{order:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_last_row_of_an_id_in_a_batch_is_stored_and_the_others_are_reported() {
+    let by_time = DatasetSpec { id: vec!["t".into(), "id".into()], ..spec() };
+    for (spec, given) in [(spec(), [(1, 1, 0), (3, 2, 0), (2, 1, 0)]), (by_time, [(2, 1, 0), (3, 2, 0), (2, 1, 0)])] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let dataset = create(&store, spec).await;
+        let notes = ["first", "other", "last"];
+        let pieces = given.iter().zip(notes).map(|(place, note)| noted(&[*place], note));
+        let report = dataset.write(input(pieces), named("a")).await.unwrap();
+        assert_eq!((report.rows, report.duplicates, report.tiles, report.chunks), (2, 1, 1, 1));
+        let expected = [(1, "last".to_owned()), (2, "other".to_owned())];
+        assert_eq!(id_notes(&read_all(&dataset).await), expected);
+        let stored = chunks(store.as_ref(), &placed()).await;
+        assert_eq!(stored.iter().map(|chunk| chunk.rows).collect::<Vec<_>>(), [2]);
+        assert_eq!(report.bytes as usize, stored[0].head.len() + stored[0].body.len());
+    }
+}
+
+#[tokio::test]
+async fn versions_of_a_record_in_one_batch_are_all_stored_and_the_highest_is_the_newest() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let merge = MergeRule::Latest { version: Some("x".into()) };
+    let dataset = create(&store, DatasetSpec { merge, ..spec() }).await;
+    let pieces = [2, 3, 1].map(|version| {
+        let row = noted(&[(1, 1, 0)], &format!("v{version}"));
+        let mut columns = row.columns().to_vec();
+        columns[3] = Arc::new(Float64Array::from(vec![f64::from(version)]));
+        RecordBatch::try_new(row.schema(), columns).unwrap()
+    });
+    let report = dataset.write(input(pieces), named("a")).await.unwrap();
+    assert_eq!((report.rows, report.duplicates), (3, 0));
+    assert_eq!(id_notes(&read_all(&dataset).await), [(1, "v3".to_owned())]);
+    let history = read(&dataset, ReadRequest { history: true, ..ReadRequest::default() }).await.unwrap();
+    assert_eq!(id_notes(&history), ["v1", "v2", "v3"].map(|version| (1, version.to_owned())));
+}
+
+#[tokio::test]
 async fn the_ends_of_time_and_of_cells_are_kept() {
     for (store, _folder) in engines() {
         let dataset = create(&store, DatasetSpec { window: "100000d".parse().unwrap(), ..spec() }).await;
@@ -382,10 +449,11 @@ async fn a_new_batch_is_one_commit_and_one_that_is_stored_is_looked_up() {
         let dataset = open(&watched, "records").await;
         let calls = |operation| metered.snapshot().into_iter().find(|m| m.operation == operation).unwrap().calls;
         let before = (calls(Operation::Record), calls(Operation::Commit));
-        assert!(write(&dataset, &rows(&[(1, 1, 1)]), named("new")).await.unwrap().stored);
+        let pieces = [rows(&[(1, 1, 1)]), rows(&[]), rows(&[(2, 2, 1)])];
+        assert!(dataset.write(input(pieces), named("new")).await.unwrap().stored);
         // The latest stamp of the engine and the definition are the records that are looked at.
         assert_eq!((calls(Operation::Record), calls(Operation::Commit)), (before.0 + 2, before.1 + 1));
-        assert!(!write(&dataset, &rows(&[(1, 1, 1)]), named("new")).await.unwrap().stored);
+        assert!(!write(&dataset, &rows(&[(2, 2, 1), (1, 1, 1)]), named("new")).await.unwrap().stored);
         assert!(calls(Operation::Record) > before.0 + 4);
         let other = write(&dataset, &rows(&[(1, 1, 2)]), named("new")).await.unwrap_err();
         assert!(matches!(other, ArchiveError::BatchDiffers { .. }), "{other}");

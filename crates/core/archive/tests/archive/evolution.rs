@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, Int32Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use chronotile_archive::{
     AddedColumn, Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, Predicate, ReadRequest,
 };
-use chronotile_types::{DatasetSpec, MergeRule};
+use chronotile_types::{DatasetName, DatasetSpec, MergeRule, StorageLayout};
 
 use crate::common::*;
 
@@ -113,6 +113,14 @@ async fn incompatible_changes_are_refused_with_the_reason() {
         default: Some(Arc::new(StringArray::from(vec!["no"]))),
     };
     assert!(refused(dataset.add_columns(vec![wrong]).await).contains("\"wrong\""));
+    // Values whose text is not read back as they are, and what is not one value.
+    let bytes: ArrayRef = Arc::new(BinaryArray::from_vec(vec![&[1, 2]]));
+    let none: ArrayRef = Arc::new(Int32Array::from(vec![None]));
+    let two: ArrayRef = Arc::new(Int32Array::from(vec![1, 2]));
+    for (default, reason) in [(bytes, "not supported"), (none, "one value that is not null"), (two, "one value")] {
+        let text = refused(dataset.add_columns(vec![added("odd", Some(default))]).await);
+        assert!(text.contains("\"odd\"") && text.contains(reason), "{text}");
+    }
     assert_eq!(dataset.spec().schema, spec().schema, "a refused change left something behind");
 
     let archive = Archive::on("test:", store.clone());
@@ -126,4 +134,7 @@ async fn incompatible_changes_are_refused_with_the_reason() {
         assert!(error.contains(part), "{error}");
     }
     assert!(matches!(archive.create(spec(), false).await, Err(ArchiveError::DatasetExists { .. })));
+    let as_rows = DatasetSpec { name: DatasetName::new("as_rows").unwrap(), layout: StorageLayout::Rows, ..spec() };
+    let error = archive.create(as_rows, false).await.unwrap_err().to_string();
+    assert!(error.contains("rows, on engine sqlite") && error.contains("use layout chunks"), "{error}");
 }

@@ -708,6 +708,18 @@ async fn names_are_of_one_dataset_or_one_group() {
     assert_eq!(numbers, (0..16).collect::<Vec<_>>());
 }
 
+#[tokio::test]
+async fn a_dataset_that_joins_a_group_knows_the_others_at_once() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    for (name, sharers) in NAMES.into_iter().zip([&[][..], &[], &["sources"]]) {
+        let joined = archive(&store).create(member(name, "survey"), false).await.unwrap();
+        let names: Vec<String> = joined.shares_slices_with().iter().map(ToString::to_string).collect();
+        assert_eq!(names, sharers, "{name}");
+    }
+    let sources = open(&store, "sources").await;
+    assert_eq!(sources.shares_slices_with(), [DatasetName::new("forced").unwrap()]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn datasets_join_a_group_at_the_same_moment() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());

@@ -22,7 +22,8 @@ async fn a_url_that_names_no_archive_is_refused_with_the_reason() {
         ("sqlite:", "the path is empty"),
         ("sqlite://", "the path is empty"),
         ("postgres:records", "\"postgres\" is not an engine of this release"),
-        ("cassandra://user:secret@host/keyspace?level=most", ""),
+        ("cassandra://host", "it names no keyspace"),
+        ("cassandra://user:secret@host/keyspace", "a password does not belong in a URL"),
     ] {
         let error = refused(url, &OpenOptions::default()).await;
         assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{error}");
@@ -83,6 +84,9 @@ async fn rows_that_were_replaced_are_kept_as_long_as_the_options_say() {
         write(&dataset, &noted(&[(1, 1, 1)], "new"), replacing("a")).await.unwrap();
         assert_eq!(id_notes(&read_all(&dataset).await), [(1, "new".to_owned())]);
         assert_eq!(chunks(store.as_ref(), &placed()).await.len(), chunks_kept);
+        // That rows are kept leaves the batch finished.
+        assert_eq!(dataset.verify(None).await.unwrap().batches_unfinished, 0);
+        assert!(dataset.batches().await.unwrap().iter().all(|batch| batch.finished));
     }
 }
 

@@ -102,6 +102,10 @@ async fn rows_that_became_one_are_not_missed() {
     // A step is put once a mebibyte has come; each has ids of the one before, the last one also its rows.
     let steps = [step(0, "x"), step(2, "y"), step(4, "z"), step(4, "z")];
     dataset.write(input(steps), tight(named("steps"))).await.unwrap();
+    let batch = chronotile_types::BatchId::of_key("steps");
+    let record = store.record(&format!("batch/records/{batch}")).await.unwrap().unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!((record["rows"].as_u64(), record["repeated"].as_u64()), (Some(16), Some(8)));
     assert_sound(&dataset).await;
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
     assert_eq!(read_all(&dataset).await.num_rows(), 8);
