@@ -81,6 +81,16 @@ pub fn spread_rows(first: i64, count: i64, hours: i64, note: &str) -> RecordBatc
     noted(&(0..count).map(place).collect::<Vec<_>>(), note)
 }
 
+/// Text that hardly shrinks.
+pub fn noise(seed: u64, bytes: usize) -> String {
+    let mut state = seed + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b' ' + ((state >> 57) % 95) as u8)
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
 /// A SQLite store in a folder that lives as long as the store is needed.
 pub fn sqlite() -> (Arc<dyn Store>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();

@@ -102,20 +102,6 @@ async fn only_windows_that_end_by_the_limit_and_tiles_with_enough_chunks_are_rew
     }
 }
 
-/// Text that hardly shrinks.
-fn noise(seed: u64, length: usize) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut text = Vec::with_capacity(length + 10);
-    while text.len() < length {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let mixed = (state ^ (state >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        text.extend((0..10).map(|place| LETTERS[(mixed >> (4 + 6 * place)) as usize % 64]));
-    }
-    text.truncate(length);
-    String::from_utf8(text).unwrap()
-}
-
 /// Writes rows of some mebibytes each, one batch a row.
 async fn write_great(dataset: &Dataset, places: impl Iterator<Item = (i64, i64, i64)>, length: usize) {
     for place in places {

@@ -933,20 +933,13 @@ async fn a_tile_that_is_rewritten_again_and_again_has_moved_and_does_not_differ(
     assert_equal(&source, &target, "once it rests").await;
 }
 
-/// Text that hardly shrinks.
-fn noise(seed: u32, length: u32) -> String {
-    let letter =
-        |n: u32| char::from(b'!' + ((n ^ seed).wrapping_mul(2_654_435_761).rotate_left(n % 31) >> 25) as u8 % 90);
-    (0..length).map(letter).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_tile_that_was_rewritten_is_exchanged_in_parts_and_loses_its_old_chunks_with_the_last() {
     let (source, target) = (memory(), memory());
     let dataset = create(&source, spec()).await;
     for batch in 0..75_i64 {
         let row =
-            |row: i64| noted(&[(row * 100 + batch, row * 100 + batch, 0)], &noise((batch * 2 + row) as u32, 85_000));
+            |row: i64| noted(&[(row * 100 + batch, row * 100 + batch, 0)], &noise((batch * 2 + row) as u64, 75_000));
         dataset.write(input([row(0), row(1)]), named(&batch.to_string())).await.unwrap();
     }
     copy_one(&source, &target).await;

@@ -315,16 +315,6 @@ async fn the_newest_of_every_id_is_charged_before_it_is_held() {
     }
 }
 
-/// Text that hardly shrinks.
-fn noise(seed: i64, bytes: usize) -> String {
-    let mut state = seed as u64 + 1;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        char::from(b' ' + ((state >> 57) % 95) as u8)
-    };
-    (0..bytes).map(|_| next()).collect()
-}
-
 /// Consolidation holds what it rewrites, not what lies beside it: tiles between those that it rewrites, and the newest versions in
 /// a tile of which it rewrites the older ones.
 #[tokio::test(flavor = "multi_thread")]
@@ -340,7 +330,7 @@ async fn consolidation_reads_no_chunks_that_stay() {
             of(Operation::Scan) + of(Operation::Fetch)
         };
         let rows = |window: i64, ids: std::ops::Range<i64>, version: i64| {
-            let row = |id: i64| (window * HOUR + id, id, version, noise(id + version * 77_777, 600));
+            let row = |id: i64| (window * HOUR + id, id, version, noise((id + version * 77_777) as u64, 600));
             batch_of(&ids.map(row).collect::<Vec<_>>())
         };
         // Large tiles that one write leaves as they are to be, between small ones that two writes make.
@@ -398,7 +388,7 @@ async fn rows_of_a_tile_become_even_chunks_of_a_good_size() {
     // What takes more than 480 KiB once it is encoded is halved until it does not.
     let spec = DatasetSpec { name: DatasetName::new("documents").unwrap(), ..documents(MergeRule::Append) };
     let dataset = create(&store, spec).await;
-    let rows: Vec<Row> = (0..3_000).map(|i| (i, i, 0, noise(i, 600))).collect();
+    let rows: Vec<Row> = (0..3_000).map(|i| (i, i, 0, noise(i as u64, 600))).collect();
     write(&dataset, &batch_of(&rows), named("a")).await.unwrap();
     let found = sizes(&dataset).await;
     assert!(found.iter().all(|(rows, bytes)| *rows == 750 && *bytes <= 480 << 10), "{found:?}");
