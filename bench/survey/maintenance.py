@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
 
 import common
 from cluster import Measured, measured, rotated
@@ -26,6 +27,8 @@ from chronotile_tools import lab
 from chronotile_tools.survey.simulate import ChronotileDriver, Survey, Universe
 from chronotile_tools.survey.simulate.universe import PADDING_DEG
 
+SETTLES_S = 20.0
+"""How long after the last write consolidation begins: right after it, it takes twice as long."""
 KINDS = ("each dataset by itself", "datasets that share slices together")
 
 
@@ -56,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--visits", type=int, default=4)
     parser.add_argument("--detectors", type=int, default=16)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=4)
     arguments = parser.parse_args()
     load = common.load_average()
     universe = Universe(Survey(arguments.visits, arguments.detectors, 1), apdb.Schema.read())
@@ -64,8 +67,10 @@ def main() -> None:
     with lab.up(nodes=3, heap="1g") as cluster:
         for number in range(arguments.repeat + 1):
             say(f"turn {number} of {arguments.repeat}")
-            for place in range(len(KINDS)):
+            # The one that was filled first is not always consolidated first.
+            for place, _ in rotated(list(enumerate(KINDS)), number // 2):
                 fill(cluster, universe, f"survey_{number}_{place}")
+            time.sleep(SETTLES_S)
             reports = {}
             for place, kind in rotated(list(enumerate(KINDS)), number):
                 into = samples[kind] if number else Measured()
