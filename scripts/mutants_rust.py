@@ -102,8 +102,8 @@ def all_mutants() -> list[Mutant]:
     return list(listed(json.loads(text)))
 
 
-def examine(name: str, wanted: list[Mutant], seconds: float) -> Outcome:
-    """Try changes of a crate."""
+def examine(name: str, wanted: list[Mutant], seconds: float, known: list[Listed]) -> Outcome:
+    """Try changes of a crate; those that no test notices are printed as they are found."""
     crate = CRATES[name]
     tree = WORK / "tree"
     _copy(tree)
@@ -120,10 +120,14 @@ def examine(name: str, wanted: list[Mutant], seconds: float) -> Outcome:
         print(f"  left out, it fails or takes too long as it is: {test.name}", flush=True)
     print(f"  {sum(test.seconds for test in runner.tests):.0f} s of tests", flush=True)
     began = time.monotonic()
+    mutants = {each.number: each for each in wanted}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         numbers = sorted(placed)
         for done, (number, verdict) in enumerate(zip(numbers, pool.map(runner.try_, numbers), strict=True), start=1):
             outcome.verdicts[number] = verdict
+            if verdict in (Verdict.SURVIVES, Verdict.UNREACHED):
+                reason = ", listed" if _is_listed(mutants[number], known) else ""
+                print(f"  {verdict.value}{reason}: {mutants[number].name}", flush=True)
             if done % 200 == 0:
                 print(f"  {done} tried in {time.monotonic() - began:.0f} s, {len(outcome.left)} left", flush=True)
     return outcome
@@ -246,6 +250,10 @@ class Listed:
         return mutant.file == self.file and re.fullmatch(self.change, mutant.change) is not None
 
 
+def _is_listed(mutant: Mutant, known: list[Listed]) -> bool:
+    return any(entry.covers(mutant) for entry in known)
+
+
 def _left_list() -> list[Listed]:
     entries = [Listed(**each) for each in tomllib.loads(LEFT.read_text("utf-8")).get("left", [])]
     if missing := [each.file for each in entries if not (ROOT / each.file).exists() or not each.why]:
@@ -254,7 +262,7 @@ def _left_list() -> list[Listed]:
 
 
 def _report(crate: str, outcome: Outcome, mutants: dict[int, Mutant], known: list[Listed]) -> bool:
-    """Print what became of the changes of a crate, and keep those that are left; whether that is good enough."""
+    """Print what became of the changes of a crate and keep the names of those left; whether that is good enough."""
     counts = Counter(outcome.verdicts.values())
     print(
         f"{crate}: {len(outcome.verdicts) - len(outcome.left):,} of {len(outcome.verdicts):,} changes noticed, "
@@ -262,12 +270,9 @@ def _report(crate: str, outcome: Outcome, mutants: dict[int, Mutant], known: lis
         f"{len(outcome.not_compiled)} did not compile, {len(outcome.unplaced)} have no place for a switch",
         flush=True,
     )
-    unexplained = 0
-    for number in outcome.left:
-        mutant = mutants[number]
-        explained = any(entry.covers(mutant) for entry in known)
-        unexplained += not explained
-        print(f"  {outcome.verdicts[number].value}{', listed' if explained else ''}: {mutant.name}", flush=True)
+    unexplained = sum(not _is_listed(mutants[number], known) for number in outcome.left)
+    if unexplained:
+        print(f"  {unexplained} of those that are left have no reason in {LEFT.name}", flush=True)
     (WORK / f"left-{crate}.json").write_text(json.dumps([mutants[number].name for number in outcome.left]), "utf-8")
     return outcome.share >= NOTICED_MIN and not unexplained
 
@@ -299,7 +304,7 @@ def main() -> int:
                 sys.exit(f"{crate}: its changes have not been tried yet: leave --left out")
             before = set(json.loads(last.read_text("utf-8")))
             wanted = [each for each in own if each.name in before]
-        outcome = examine(crate, wanted, given.seconds)
+        outcome = examine(crate, wanted, given.seconds, known)
         good &= _report(crate, outcome, {each.number: each for each in own}, known)
         if given.table and not given.left and not given.files:
             write_table({crate: outcome.row(crate, len(own))}, TABLE_HEAD, CRATES, TABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -22,11 +23,14 @@ _LOOP_CPU_S, _LOOP_FACTOR, _STALL_S, _STALL_FACTOR = 3, 5, 20, 10
 clock, are stopped."""
 _FIRST_BATCH_S, _BATCH_GROWTH = 0.2, 3
 """Tests run in batches, as a process costs more than most tests do."""
+_NEIGHBOURS, _NEIGHBOUR_S = 12, 3.0
+"""What noticed so many changes just before a change in its file is tried first, if it takes no longer than this."""
 _ENVIRONMENT = {
     "RUST_BACKTRACE": "0",
     "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
     "PROPTEST_MAX_SHRINK_ITERS": "0",
 }
+_FAILED = re.compile(r"^test (\S+) \.\.\. FAILED", re.MULTILINE)
 
 
 class Verdict(Enum):
@@ -60,6 +64,7 @@ class Runner:
 
     def __init__(self, tests: list[Test], seconds: float) -> None:
         self.tests, self._seconds = tests, seconds
+        self._noticed: dict[int, Test] = {}
 
     def look(self) -> list[Test]:
         """Run each test alone on the code as it is. Those that fail or take longer than a mutant may take are returned
@@ -76,7 +81,7 @@ class Runner:
     def _look(self, test: Test) -> Test | None:
         with tempfile.NamedTemporaryFile() as reached:
             began = time.monotonic()
-            verdict = _run([test], {"MUTANTS_REACHED": reached.name}, self._seconds)
+            verdict, _ = _run([test], {"MUTANTS_REACHED": reached.name}, self._seconds)
             seconds = time.monotonic() - began
             numbers = frozenset(int(line) for line in Path(reached.name).read_text("utf-8").split())
         if verdict is not Verdict.SURVIVES or seconds > self._seconds:
@@ -88,14 +93,25 @@ class Runner:
         reaching = [test for test in self.tests if mutant in test.reached]
         if not reaching:
             return Verdict.UNREACHED
-        for batch in self._batches(reaching):
-            verdict = _run(batch, {"MUTANT": str(mutant)}, sum(test.seconds for test in batch))
-            if verdict is not Verdict.SURVIVES:
-                return verdict
+        first = self._likely(mutant)
+        rest = [test for test in reaching if test not in first]
+        for batch in [*({test.program: [test]} for test in first), *self._batches(rest)]:
+            for tests in batch.values():
+                verdict, test = _run(tests, {"MUTANT": str(mutant)}, sum(test.seconds for test in tests))
+                if verdict is not Verdict.SURVIVES:
+                    if test is not None:
+                        self._noticed[mutant] = test
+                    return verdict
         return Verdict.SURVIVES
 
-    def _batches(self, tests: Iterable[Test]) -> Iterator[list[Test]]:
-        """Tests of one program each, longer and longer, the quickest first."""
+    def _likely(self, mutant: int) -> list[Test]:
+        """Tests that noticed changes near by, the nearest first: they are about the same function."""
+        near = (self._noticed.get(number) for number in range(mutant - 1, mutant - 1 - _NEIGHBOURS, -1))
+        tests = dict.fromkeys(test for test in near if test is not None and mutant in test.reached)
+        return [test for test in tests if test.seconds <= _NEIGHBOUR_S][:3]
+
+    def _batches(self, tests: Iterable[Test]) -> Iterator[dict[Path, list[Test]]]:
+        """Tests by their program, longer and longer, the quickest first."""
         limit, total = _FIRST_BATCH_S, 0.0
         waiting: dict[Path, list[Test]] = defaultdict(list)
         taken = 0.0
@@ -106,32 +122,36 @@ class Runner:
             taken += test.seconds
             total += test.seconds
             if total > limit:
-                yield from waiting.values()
+                yield dict(waiting)
                 waiting.clear()
                 limit, total = limit * _BATCH_GROWTH, 0.0
-        yield from waiting.values()
+        yield dict(waiting)
 
 
-def _run(tests: list[Test], environment: dict[str, str], seconds: float) -> Verdict:
-    """Run tests of one program; `Verdict.SURVIVES` if they pass."""
+def _run(tests: list[Test], environment: dict[str, str], seconds: float) -> tuple[Verdict, Test | None]:
+    """Run tests of one program: `Verdict.SURVIVES` if they pass, else the first test that failed, if it is known."""
     command = [str(tests[0].program), "--exact", "--test-threads", "1", *(test.name for test in tests)]
-    process = subprocess.Popen(
-        command, cwd=tests[0].folder, env={**os.environ, **_ENVIRONMENT, **environment}, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    cpu_s = int(_LOOP_CPU_S + _LOOP_FACTOR * seconds)
-    with suppress(ProcessLookupError):
-        resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
-    try:
-        code = process.wait(_STALL_S + _STALL_FACTOR * seconds)
-    except subprocess.TimeoutExpired:
-        code = -signal.SIGXCPU
-    finally:
-        # Also what the tests started.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, cwd=tests[0].folder, env={**os.environ, **_ENVIRONMENT, **environment}, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        cpu_s = int(_LOOP_CPU_S + _LOOP_FACTOR * seconds)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if code == 0:
-        return Verdict.SURVIVES
-    return Verdict.STOPPED if code in (-signal.SIGXCPU, -signal.SIGKILL) else Verdict.NOTICED
+            resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
+        try:
+            code = process.wait(_STALL_S + _STALL_FACTOR * seconds)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGXCPU
+        finally:
+            # Also what the tests started.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if code == 0:
+            return Verdict.SURVIVES, None
+        output.seek(0)
+        failed = _FAILED.search(output.read().decode(errors="replace"))
+    verdict = Verdict.STOPPED if code in (-signal.SIGXCPU, -signal.SIGKILL) else Verdict.NOTICED
+    return verdict, next((test for test in tests if failed and test.name == failed[1]), None)
