@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import subprocess
 import sys
 import time
@@ -73,6 +74,32 @@ def test_bad_records_are_told_with_line_and_reason_and_the_rest_loads(tmp_path: 
     assert bad[1]["record"] == lines[2_000]
     good = table.filter(pa.array([i not in (9, 1_999, 2_999, 3_999) for i in range(5_000)]))
     assert_same_rows(stored(done), good, ["job_id"])
+
+
+def test_numbers_out_of_range_are_rejected_and_infinite_ones_kept(tmp_path: Path, sqlite: ct.Archive) -> None:
+    done = jobs.create(sqlite, schema={**COLUMNS, "load": "float32", "energy": "float64"}, version="modified")
+    spelled = [("1e38", "1e300"), ("1e39", "1"), ("1", "-1e400"), ("-inf", "Infinity"), ("", "")]
+    row = "{},2026-01-01T00:00:00Z,2026-01-01T00:00:00Z,{},{}"
+    lines = [row.format(number, *values) for number, values in enumerate(spelled)]
+    (tmp_path / "a.csv").write_text("\n".join(["job_id,submitted,modified,load,energy", *lines]))
+    report = jobs.load(done, tmp_path / "a.csv", rejects=tmp_path / "bad.ndjson")
+    assert (report.rows, report.rejected) == (3, 2)
+    assert [(entry["line"], entry["reason"]) for entry in rejected(tmp_path / "bad.ndjson")] == [
+        (3, "column 'load' holds a number that is out of the range of float"),
+        (4, "column 'energy' holds a number that is out of the range of double"),
+    ]
+    found = done.get([0, 3, 4], columns=["load", "energy"]).to_arrow()
+    assert found["load"].to_pylist() == [pytest.approx(1e38), -math.inf, None]
+    assert found["energy"].to_pylist() == [1e300, math.inf, None]
+    text = '{"job_id": 9, "submitted": "2026-01-01T00:00:00Z", "modified": "2026-01-01T00:00:00Z", "load": 1e39}\n'
+    (tmp_path / "b.ndjson").write_text(text)
+    assert jobs.load(done, tmp_path / "b.ndjson", rejects=tmp_path / "worse.ndjson").rejected == 1
+    assert "'load' holds a number that is out of the range" in rejected(tmp_path / "worse.ndjson")[0]["reason"]
+    times = pa.array([0], pa.timestamp("us", "UTC"))
+    table = pa.table({"job_id": [9], "submitted": times, "modified": times, "load": [1e39]})
+    pq.write_table(table, tmp_path / "c.parquet")
+    with pytest.raises(ct.DataFileError, match=r"'load'.*out of the range of float"):
+        jobs.load(done, tmp_path / "c.parquet")
 
 
 def test_quoted_line_ends_stay_in_their_records(

@@ -28,10 +28,11 @@ from chronotile.apdb.alert_files import (
     mjd_of_timestamps,
     read_alerts,
 )
-from chronotile.apdb.rows import first_misfit, fitting, newest
+from chronotile.apdb.rows import newest
 from chronotile.apdb.schema import Table
 from chronotile.apdb.survey import Apdb
 from chronotile.apdb.values import ztf_object_ids
+from chronotile.casts import first_misfit, fitting
 from chronotile.errors import InvalidInputError
 
 __all__ = ["Import", "Tables", "import_alerts", "read_alerts", "ztf_object_ids"]

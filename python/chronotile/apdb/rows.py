@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from chronotile import _native, optional
 from chronotile.apdb import names
 from chronotile.apdb.schema import Table
+from chronotile.casts import first_misfit, fitting
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint, name_list
 from chronotile.result import ReadResult
@@ -263,39 +263,6 @@ def _cast(column: Any, kind: Any, name: str, where: str) -> Any:
         raise InvalidInputError(
             f"{where}: cannot convert column {name} from {column.type} to {kind}: {row}{error}", kind="invalid-rows"
         ) from None
-
-
-def fitting(column: Any, kind: Any, *, safe: bool) -> Any:
-    """Cast a column; floats that are only rounded do not become infinite.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        A value does not fit.
-    """
-    if column.type == kind:
-        return column
-    found = column.cast(kind, safe=safe)
-    if kind == pa.float32() and column.type == pa.float64():
-        lost = pc.and_(pc.is_inf(found), pc.is_finite(column))
-        if pc.any(lost).as_py():
-            raise pa.ArrowInvalid("a value is out of the range of 32-bit floats: correct it, or leave the record out")
-    return found
-
-
-def first_misfit(column: Any, kind: Any, *, safe: bool) -> int | None:
-    """Find the first row that :func:`fitting` refuses; None if it refuses the type of the column."""
-
-    def fits(rows: int) -> bool:
-        try:
-            fitting(column.slice(0, rows), kind, safe=safe)
-        except pa.ArrowException:
-            return False
-        return True
-
-    if not fits(0):
-        return None
-    return bisect.bisect_left(range(1, len(column)), True, key=lambda rows: not fits(rows))
 
 
 def newest(table: Any, keys: list[str], order: str) -> Any:

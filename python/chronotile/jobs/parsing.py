@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from chronotile import _native, scanning
+from chronotile import _native, casts, scanning
 from chronotile.errors import DataFileError, InvalidInputError
 from chronotile.hints import name_hint, name_list
 from chronotile.jobs import swf
@@ -225,9 +225,30 @@ def _csv_parser(block: Block, options: ReadOptions) -> Callable[[bytes], pa.Tabl
         table = pyarrow.csv.read_csv(io.BytesIO(text), read_options=read, parse_options=parse, convert_options=convert)
         for name in bare:
             table = table.set_column(names.index(name), name, table[name].cast(types[name]))
+        if infinite := _infinite(table):
+            convert = pyarrow.csv.ConvertOptions(
+                include_columns=infinite, column_types=dict.fromkeys(infinite, pa.utf8())
+            )
+            spelled = pyarrow.csv.read_csv(
+                io.BytesIO(text), read_options=read, parse_options=parse, convert_options=convert
+            )
+            for name in infinite:
+                _check_range(table[name], name, pc.match_substring(spelled[name], "inf", ignore_case=True))
         return table
 
     return parser
+
+
+def _infinite(table: pa.Table) -> list[str]:
+    """Columns with infinite numbers, which is what parsers make of numbers out of range."""
+    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    return [name for name in floats if pc.any(pc.is_inf(table[name])).as_py()]
+
+
+def _check_range(values: Any, name: str, infinite: Any) -> None:
+    """Refuse infinite numbers but for those that are `infinite` in the text."""
+    if pc.any(pc.and_not(pc.is_inf(values), infinite)).as_py():
+        raise _BadBlockError(f"column {name!r} holds a number that is out of the range of {values.type}")
 
 
 def _without_zone(text: bytes, names: list[str], zoned: list[str], delimiter: str) -> list[str]:
@@ -253,6 +274,8 @@ def _ndjson_parser(options: ReadOptions) -> Callable[[bytes], pa.Table]:
             place = table.column_names.index(name)
             kind = options.schema.field(name).type
             table = table.set_column(place, name, _zoned(table[name], kind))
+        for name in _infinite(table):
+            _check_range(table[name], name, pa.scalar(False))
         return table.select([name for name in options.schema.names if name in table.column_names])
 
     return parser
@@ -299,7 +322,7 @@ def _parquet(block: Block, options: ReadOptions) -> pa.Table:
     columns = []
     for name in names:
         try:
-            columns.append(table[name].cast(options.schema.field(name).type))
+            columns.append(casts.fitting(table[name], options.schema.field(name).type))
         except pa.ArrowException as error:
             raise DataFileError(
                 f"{block.file.path}: column {name!r} does not fit the dataset: {error}", kind="file-content"

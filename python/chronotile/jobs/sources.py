@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chronotile import optional, times
+from chronotile import casts, optional, times
 from chronotile.dataset import Dataset
 from chronotile.errors import DataFileError, InvalidInputError, MissingPackageError, UnavailableError
 from chronotile.hints import name_hint
@@ -237,7 +237,7 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
             array = array.cast(pa.timestamp(array.type.unit, kind.tz))
         elif array.type.tz and kind.tz is None:
             array = array.cast(pa.timestamp(array.type.unit, "UTC")).cast(pa.timestamp(array.type.unit))
-    return array.cast(kind)
+    return casts.fitting(array, kind)
 
 
 def _within(table: pa.Table, column: str, start: datetime | None, end: datetime | None) -> pa.Table:

@@ -1,0 +1,52 @@
+"""Casts of Arrow columns in which no value turns into another."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["first_misfit", "fitting"]
+
+
+def fitting(column: Any, kind: Any, *, safe: bool = True) -> Any:
+    """Cast a column; floats that are only rounded do not become infinite.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        A value does not fit.
+    """
+    if column.type == kind:
+        return column
+    found = column.cast(kind, safe=safe)
+    if pa.types.is_floating(kind):
+        infinite = pc.is_inf(found)
+        if pc.any(infinite).as_py() and pc.any(pc.and_not(infinite, _is_infinite(column))).as_py():
+            raise pa.ArrowInvalid(f"a value is out of the range of {kind}: correct it, or leave the record out")
+    return found
+
+
+def _is_infinite(column: Any) -> Any:
+    if pa.types.is_floating(column.type):
+        return pc.is_inf(column)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return pc.match_substring(column, "inf", ignore_case=True)
+    return pa.scalar(False)
+
+
+def first_misfit(column: Any, kind: Any, *, safe: bool) -> int | None:
+    """Find the first row that :func:`fitting` refuses; None if it refuses the type of the column."""
+
+    def fits(rows: int) -> bool:
+        try:
+            fitting(column.slice(0, rows), kind, safe=safe)
+        except pa.ArrowException:
+            return False
+        return True
+
+    if not fits(0):
+        return None
+    return bisect.bisect_left(range(1, len(column)), True, key=lambda rows: not fits(rows))
