@@ -581,6 +581,18 @@ def test_a_buffer_stores_at_its_limits_and_at_its_end(h: historian.Historian) ->
     assert values(h.raw("c", START, START + 999)) == [0.0, 99.0]
 
 
+def test_a_buffer_stores_whole_numbers_of_tags_without_deviations_as_they_are(h: historian.Historian) -> None:
+    """Deviations are compared in doubles, which cannot hold all of them."""
+    h.define_many([{"name": "count", "data_type": "integer"}, {"name": "t", "exception_deviation": 0.5}])
+    large = 2**53 + 1
+    with h.buffered() as buffer:
+        buffer.write({"tag": ["count", "t", "t"], "time": [START] * 2 + [START + 1], "value": [large, 1, 1]})
+        with pytest.raises(ct.InvalidInputError, match="cannot hold exactly: deviations are compared in doubles"):
+            buffer.write({"tag": ["t"], "time": [START + 2], "value": [large]})
+    assert values(h.raw("count", START, START + 9)) == [large]
+    assert values(h.raw("t", START, START + 9)) == [1.0]
+
+
 CRASH = """
 import os, sys
 from chronotile import historian
@@ -646,3 +658,21 @@ def test_compute_takes_points_in_ascending_time(h: historian.Historian) -> None:
     assert values(historian.compute(points([0, 5]), 0, 10, None, "Count")) == [2.0]
     with pytest.raises(ct.InvalidInputError, match="ascending"):
         historian.compute(points([5, 0]), 0, 10, None, "Count")
+
+
+@pytest.mark.parametrize(
+    ("points", "reason"),
+    [
+        ({"time": [0, 5], "value": [1.0, 2.0], "status": [0.0, 0.5]}, "status.*number 1.*cannot hold exactly"),
+        ({"time": [0, 5], "value": [1.0, 2.0], "status": [0, -1]}, "status.*number 1.*cannot hold exactly"),
+        (pa.table({"time": pa.array([0, None], pa.timestamp("ns")), "value": [1.0, 2.0]}), "time.*without a time"),
+    ],
+)
+def test_compute_refuses_points_that_it_would_have_to_change(points: Any, reason: str) -> None:
+    with pytest.raises(ct.InvalidInputError, match=reason):
+        historian.compute(points, 0, 10, None, "Count")
+
+
+def test_compute_takes_whole_numbers_of_any_type_as_statuses() -> None:
+    points = {"time": [0, 5], "value": [1.0, 2.0], "status": [0.0, float(0x8000_0000)]}
+    assert values(historian.compute(points, 0, 10, None, "Count")) == [1.0]

@@ -11,7 +11,7 @@ use arrow_array::{
 use arrow_schema::DataType as ArrowType;
 use arrow_select::filter::filter_record_batch;
 use arrow_select::take::take;
-use chronotile_archive::{Dataset, Place, ReadRequest, WriteOptions};
+use chronotile_archive::{Dataset, Place, ReadRequest, WriteOptions, exact_values};
 use chronotile_types::{Instant, TimeRange};
 use futures::TryStreamExt;
 use hashbrown::HashMap;
@@ -113,10 +113,12 @@ impl Historian {
         work.classes()
     }
 
-    /// The points that a filter lets pass by now, those it held back before included; points of text pass as they are.
+    /// The points that a filter lets pass by now, those it held back before included; points of text, and of tags without deviations, pass
+    /// as they are.
     ///
     /// # Errors
-    /// As [`Historian::write`] of the columns and tags; values are not checked yet.
+    /// As [`Historian::write`] of the columns and tags; whole numbers that a double cannot hold, as deviations are compared in doubles.
+    /// Other values are not checked yet.
     pub async fn filter(&self, filter: &mut PointFilter, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
         let mut passed = Vec::with_capacity(batches.len());
         for batch in batches.into_iter().filter(|batch| batch.num_rows() > 0) {
@@ -124,17 +126,26 @@ impl Historian {
             let column = |name: &str| batch.column_by_name(name).cloned().ok_or_else(|| missing(name));
             let (tags, value) = (self.tag_column(&column("tag")?).await?, column("value")?);
             let numeric = value.data_type().is_numeric() || *value.data_type() == ArrowType::Boolean;
-            if !numeric || !tags.tags.iter().any(|tag| filters(tag)) {
+            let is_filtered: BooleanArray =
+                tags.rows.iter().map(|tag| Some(numeric && filters(&tags.tags[*tag as usize]))).collect();
+            if is_filtered.true_count() == 0 {
                 passed.push(batch);
                 continue;
             }
-            let value = cast(&value, &ArrowType::Float64).map_err(HistorianError::compute("converting values"))?;
+            let failed = HistorianError::compute("filtering points");
+            if is_filtered.false_count() > 0 {
+                let others = is_filtered.iter().map(|filtered| filtered.map(|filtered| !filtered)).collect();
+                passed.push(filter_record_batch(&batch, &others).map_err(&failed)?);
+            }
+            let chosen = |column: &ArrayRef| arrow_select::filter::filter(column, &is_filtered).map_err(&failed);
+            let value = doubles(&chosen(&value)?)?;
             let value = value.as_primitive::<Float64Type>();
-            let times = time_column(&column("time")?)?;
-            let status = status_column(batch.column_by_name("status").cloned(), batch.num_rows())?;
+            let times = time_column(&chosen(&column("time")?)?)?;
+            let status = batch.column_by_name("status").map(chosen).transpose()?;
+            let status = status_column(status, value.len())?;
             let mut rows = Vec::new();
-            for row in 0..batch.num_rows() {
-                let tag = &tags.tags[tags.rows[row] as usize];
+            let of_rows = tags.rows.iter().map(|tag| &tags.tags[*tag as usize]).filter(|tag| filters(tag));
+            for (row, tag) in of_rows.enumerate() {
                 let number = if value.is_valid(row) { value.value(row) } else { f64::NAN };
                 filter.push(tag, (tag.number, times.value(row), number, status.value(row)), &mut rows);
             }
@@ -260,6 +271,16 @@ async fn hide(dataset: &Dataset, batch: &RecordBatch) -> Result<()> {
         RecordBatch::try_new(spec.schema.clone(), columns).map_err(HistorianError::compute("deleting points"))?;
     dataset.write([Ok(rows)], WriteOptions::default()).await?;
     Ok(())
+}
+
+/// Values that deviations are compared with.
+fn doubles(values: &ArrayRef) -> Result<ArrayRef> {
+    match values.data_type().is_integer() {
+        true => exact_values(values, &ArrowType::Float64).map_err(|reason| {
+            HistorianError::Columns(format!("column \"value\" {reason}: deviations are compared in doubles"))
+        }),
+        false => cast(values, &ArrowType::Float64).map_err(HistorianError::compute("converting values")),
+    }
 }
 
 fn check_no_nulls(column: &ArrayRef) -> Result<()> {

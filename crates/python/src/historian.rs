@@ -7,6 +7,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampNanosecondType, UInt32Type};
 use arrow_array::{Array as _, Float64Array, RecordBatch, TimestampNanosecondArray, UInt32Array};
 use arrow_schema::{DataType as ArrowType, Field, Schema as ArrowSchema, TimeUnit};
+use chronotile_archive::exact_values;
 use chronotile_historian::rules::{Aggregate, Calculator, Grid, Settings};
 use chronotile_historian::{
     AggregateRequest, DataType, Downsampling, Historian as Inner, HistorianError, HistorianOptions, NotFinite,
@@ -461,20 +462,22 @@ pub fn compute_aggregate(
 
 /// Times, values with NaN for null, and statuses of a batch.
 fn series(batch: &RecordBatch) -> PyResult<(TimestampNanosecondArray, Float64Array, Option<UInt32Array>)> {
+    let refused = |name: &str, reason: &str| invalid(ErrorKind::InvalidRows, format!("column {name:?} {reason}"));
     let column = |name: &str, to: &ArrowType| {
-        let Some(array) = batch.column_by_name(name) else { return Ok(None) };
-        let cast = arrow_cast::cast_with_options(
-            array,
-            to,
-            &arrow_cast::CastOptions { safe: false, ..arrow_cast::CastOptions::default() },
-        );
-        cast.map(Some)
-            .map_err(|error| invalid(ErrorKind::InvalidRows, format!("column {name:?} does not fit: {error}")))
+        let options = arrow_cast::CastOptions { safe: false, ..arrow_cast::CastOptions::default() };
+        let array = batch
+            .column_by_name(name)
+            .ok_or_else(|| invalid(ErrorKind::InvalidRows, format!("the points have no column {name:?}")))?;
+        arrow_cast::cast_with_options(array, to, &options)
+            .map_err(|error| refused(name, &format!("does not fit: {error}")))
     };
-    let missing = |name: &str| invalid(ErrorKind::InvalidRows, format!("the points have no column {name:?}"));
-    let times = column("time", &ArrowType::Timestamp(TimeUnit::Nanosecond, None))?.ok_or_else(|| missing("time"))?;
-    let values = column("value", &ArrowType::Float64)?.ok_or_else(|| missing("value"))?;
-    let statuses = column("status", &ArrowType::UInt32)?;
+    let times = column("time", &ArrowType::Timestamp(TimeUnit::Nanosecond, None))?;
+    if times.null_count() > 0 {
+        return Err(refused("time", "has rows without a time: leave them out"));
+    }
+    let values = column("value", &ArrowType::Float64)?;
+    let statuses = batch.column_by_name("status").map(|codes| exact_values(codes, &ArrowType::UInt32)).transpose();
+    let statuses = statuses.map_err(|reason| refused("status", &reason))?;
     let values = values.as_primitive::<Float64Type>();
     let values = values.iter().map(|value| Some(value.unwrap_or(f64::NAN))).collect();
     let statuses = statuses.map(|codes| codes.as_primitive::<UInt32Type>().clone());
