@@ -566,7 +566,8 @@ def _pandas(table: Any) -> pandas.DataFrame:
 
 def _pandas_column(column: Any) -> Any:
     """A column as pandas holds it; ``to_pandas`` takes longer for each nullable one than to read it."""
-    found, kind = column.combine_chunks(), column.type
+    # Even of a single chunk, `combine_chunks` makes a copy.
+    found, kind = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), column.type
     if pa.types.is_floating(kind):
         return found.to_numpy(zero_copy_only=False)
     if pa.types.is_string(kind):

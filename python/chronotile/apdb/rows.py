@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,15 +141,22 @@ def _from_pandas(frame: Any, what: str) -> Any:
     """Convert a `pandas.DataFrame` column by column. `pyarrow.Table.from_pandas` also describes each column for the way
     back, which takes longer than to convert the few rows of a detector-visit.
     """
-    columns = [str(name) for name in frame.columns]
+    columns = [str(name) for name in frame.columns.to_numpy()]
     _refuse_twice(columns, what)
-    arrays = [pa.array(_plain(column), from_pandas=True) for _, column in frame.items()]
+    arrays = [pa.array(column, from_pandas=True) for column in _pandas_columns(frame)]
     return pa.table(dict(zip(columns, arrays, strict=True)))
 
 
-def _plain(column: Any) -> Any:
-    kind = column.dtype
-    return column.to_numpy() if isinstance(kind, np.dtype) and kind.kind in "fiub" else column
+def _pandas_columns(frame: Any) -> Iterator[Any]:
+    """Columns as numpy arrays where pandas holds plain numbers, else as Series. To make a Series of each column takes
+    longer than all that follows, and pandas has no public way around it; without its internal one, each becomes one.
+    """
+    if not hasattr(frame, "_iter_column_arrays"):
+        yield from (column for _, column in frame.items())
+        return
+    for place, values in enumerate(frame._iter_column_arrays()):
+        plain = isinstance(values, np.ndarray) and values.dtype.kind in "fiub"
+        yield values if plain else frame.iloc[:, place]
 
 
 def _mixed(columns: Mapping[str, Any], what: str, error: Exception) -> InvalidInputError:
