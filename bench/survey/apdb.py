@@ -9,7 +9,8 @@ file both are on SQLite; with --cluster three nodes are started with `chronotile
 QUORUM on both sides), and another survey is stored and read in both systems for --warm-up seconds before anything is
 timed: nodes that run for months have compiled their code, and new ones take five times as long for a request. --url
 takes a cluster that runs. Then the footprints are read again, for Chronotile before and after a whole `maintain`;
-then, with --writers, that many processes store at once beside readers. Writes apdb.md and apdb.json to
+then, with --writers, that many processes store at once beside readers; with --adapter the package's own calls are
+compared with its adapter to lsst.dax.apdb. Writes apdb.md and apdb.json to
 bench/results/. To compare levels, windows and slices of ours: `chronotile apdb pixels --measure`."""
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from chronotile_tools.survey.simulate.universe import PADDING_DEG
 warnings.filterwarnings("ignore")
 
 OURS, PEER = ChronotileDriver.name, PeerDriver.name
+ADAPTER = "its adapter to lsst.dax.apdb"
 
 MAINTENANCE_CHUNKS = 8
 """Chunks of a tile from which on the daily maintenance rewrites it."""
@@ -131,17 +133,18 @@ def one_visit(
     counts: dict[str, Any] = {}
     order = list(drivers)[turn % 2 :] + list(drivers)[: turn % 2]
     for name in order:
-        cpu = time.process_time()
-        known[name], counts[name], seconds = drivers[name].read(footprint, e.mjd)
-        results["read a footprint, 12 months"][name].add(sum(seconds.values()), time.process_time() - cpu)
-        for table, spent in seconds.items():
+        read = drivers[name].read(footprint, e.mjd)
+        known[name], counts[name] = read.known, read.counts
+        results["read a footprint, 12 months"][name].add(sum(read.seconds.values()), read.cpu_s)
+        for table, spent in read.seconds.items():
             results[f"  {table}"][name].add(spent, 0.0)
     if len({json.dumps(each, sort_keys=True) for each in counts.values()}) > 1:
         raise SystemExit(f"the systems read other rows at visit {visit}: {counts}")
     found = universe.observe(e, known[OURS])
+    rows = {name: driver.rows(found) for name, driver in drivers.items()}
     for name in order:
         began, cpu = time.perf_counter(), time.process_time()
-        drivers[name].store(e, found)
+        drivers[name].store(e, rows[name])
         results["store a detector-visit, durable"][name].add(time.perf_counter() - began, time.process_time() - cpu)
 
 
@@ -202,7 +205,7 @@ def fill_and_read(
     results["the same, ours in one call"] = read_at_once(
         ours, survey, last, results["read again, after maintain"][PEER], repeat
     )
-    rows = drivers[OURS].read(survey.footprint(0, 0, PADDING_DEG), last)[1]
+    rows = drivers[OURS].read(survey.footprint(0, 0, PADDING_DEG), last).counts
     for driver in drivers.values():
         driver.close()
     gc.enable()
@@ -214,10 +217,9 @@ def read_again(survey: Survey, drivers: dict[str, Driver], at: float, what: str,
     for number in range(repeat + 1):
         for detector in range(survey.detectors):
             for name in list(drivers)[number % 2 :] + list(drivers)[: number % 2]:
-                cpu = time.process_time()
-                _, _, seconds = drivers[name].read(survey.footprint(0, detector, PADDING_DEG), at)
+                read = drivers[name].read(survey.footprint(0, detector, PADDING_DEG), at)
                 if number:
-                    results[what][name].add(sum(seconds.values()), time.process_time() - cpu)
+                    results[what][name].add(sum(read.seconds.values()), read.cpu_s)
 
 
 def read_at_once(ours: str, survey: Survey, at: float, peer: Samples, repeat: int) -> dict[str, Samples]:
@@ -250,6 +252,41 @@ def at_once(place: Site, survey: Survey, writers: int, readers: int) -> dict[str
     return found
 
 
+def through_adapter(place: Site, survey: Survey) -> Results:
+    """The same visits by the package's own calls and through its adapter to lsst.dax.apdb, which takes and returns
+    DataFrames, in turns; frames to store are made before the clock starts.
+    """
+    from chronotile.apdb.lsst import ChronotileApdb
+
+    own, adapter = place.url("own"), place.url("adapter")
+    apdb.create(own).close()
+    config = place.folder / "adapter.yaml"
+    ChronotileApdb.init_database(adapter).save(str(config))
+    drivers: dict[str, Driver] = {OURS: ChronotileDriver(own), ADAPTER: PeerDriver(str(config))}
+    universe = Universe(survey, apdb.Schema.read())
+    results = {kind: {system: Samples() for system in drivers} for kind in ("read a footprint", "store")}
+    gc.disable()
+    for visit in range(survey.visits):
+        for detector in range(survey.detectors):
+            e = universe.survey.exposure(visit, detector)
+            known: Any = None
+            for name in list(drivers)[visit % 2 :] + list(drivers)[: visit % 2]:
+                read = drivers[name].read(e.footprint(PADDING_DEG), e.mjd)
+                results["read a footprint"][name].add(sum(read.seconds.values()), read.cpu_s)
+                known = read.known if name == OURS else known
+            detection = universe.observe(e, known)
+            rows = {name: driver.rows(detection) for name, driver in drivers.items()}
+            for name in list(drivers)[visit % 2 :] + list(drivers)[: visit % 2]:
+                began, cpu = time.perf_counter(), time.process_time()
+                drivers[name].store(e, rows[name])
+                results["store"][name].add(time.perf_counter() - began, time.process_time() - cpu)
+        gc.collect()
+    gc.enable()
+    for driver in drivers.values():
+        driver.close()
+    return results
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -275,7 +312,7 @@ def places(arguments: argparse.Namespace) -> Iterator[Site]:
 
 def report(
     survey: Survey, engine: str, results: Results, sizes: list[dict[str, int]], rows: str,
-    crowd: dict[str, dict[str, float]], load: float, maintenance: Samples | None,
+    crowd: dict[str, dict[str, float]], load: float, maintenance: Samples | None, adapter: Results,
 ) -> str:  # fmt: skip
     lines = []
     for kind, each in results.items():
@@ -320,9 +357,21 @@ def report(
         parts.append(common.table(["MiB on disk", *header], disk))
     if many:
         parts.append(common.table(["at once, median ms", *header], many))
+    if adapter:
+        header = ["without maintenance", OURS, ADAPTER, "times as long"]
+        parts.append(common.table(header, list(_adapter_lines(adapter))))
     versions = common.versions("lsst-dax-apdb", "pyarrow", "pandas", "numpy")
     parts.append(f"{versions}, commit {common.commit()}.\n{common.hardware()}. Load average at the start {load:.1f}.")
     return "\n\n".join(parts) + "\n"
+
+
+def _adapter_lines(results: Results) -> Iterator[list[str]]:
+    for kind, found in results.items():
+        for what in ("ms", "cpu_ms"):
+            own, other = (getattr(found[name], what) for name in (OURS, ADAPTER))
+            ratio = statistics.median(other) / statistics.median(own)
+            label = f"{kind}, {'ms' if what == 'ms' else 'client CPU, ms'}"
+            yield [label, common.spread(own), common.spread(other), f"{ratio:.2f}"]
 
 
 def main() -> None:
@@ -332,6 +381,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="times the footprints are read again")
     parser.add_argument("--no-maintenance", action="store_true", help="do not maintain ours after each night")
     parser.add_argument("--writers", type=int, default=0, help="processes that store at once in the end")
+    parser.add_argument("--adapter", action="store_true", help="also compare ours with its adapter to lsst.dax.apdb")
     parser.add_argument("--cluster", action="store_true", help="three nodes of chronotile lab")
     parser.add_argument("--url", help="a cluster that runs")
     parser.add_argument("--warm-up", type=float, default=180, help="seconds of other work before, on new nodes")
@@ -352,12 +402,16 @@ def main() -> None:
         if arguments.writers:
             smaller = Survey(min(visits, 12), arguments.writers, min(visits, 12), 30.0, seed=2)
             crowd = at_once(place, smaller, arguments.writers, 2)
-        text = report(survey, engine, results, [before, after], rows, crowd, load, maintenance)
+        adapter = through_adapter(place, survey) if arguments.adapter else {}
+        text = report(survey, engine, results, [before, after], rows, crowd, load, maintenance, adapter)
     print(text)
     common.RESULTS.mkdir(exist_ok=True)
     name = "apdb" if place.hosts is None else "apdb_cluster"
     (common.RESULTS / f"{name}.md").write_text(text)
     samples = {kind: {system: vars(each) for system, each in found.items()} for kind, found in results.items()}
+    samples |= {
+        f"{kind}, adapter": {name: vars(each) for name, each in found.items()} for kind, found in adapter.items()
+    }
     record = {"hardware": common.hardware(), "survey": vars(survey), "samples": samples, "bytes": [before, after]}
     (common.RESULTS / f"{name}.json").write_text(json.dumps({**record, "at_once_ms": crowd}, indent=1) + "\n")
     say(f"wrote {common.RESULTS}/{name}.md and {name}.json")

@@ -53,8 +53,8 @@ def fill(cluster: lab.Cluster, universe: Universe, length: str, shared: bool) ->
     driver = ChronotileDriver(url)
     for visit in range(survey.visits):
         e = survey.exposure(visit, 0)
-        known, _, _ = driver.read(e.footprint(PADDING_DEG), e.mjd)
-        driver.store(e, universe.observe(e, known))
+        known = driver.read(e.footprint(PADDING_DEG), e.mjd).known
+        driver.store(e, driver.rows(universe.observe(e, known)))
     driver.close()
     with apdb.open(url) as database:
         database.maintain()

@@ -197,10 +197,11 @@ def fill(url: str, peer: Peer, universe: Universe, schema: Any) -> tuple[Any, di
     for visit in range(survey.visits):
         for detector in range(survey.detectors):
             e = survey.exposure(visit, detector)
-            known, _, _ = driver.read(e.footprint(PADDING_DEG), e.mjd)
+            known = driver.read(e.footprint(PADDING_DEG), e.mjd).known
             observed = universe.observe(e, known)
             found = {names.SOURCE: observed.sources, names.FORCED: observed.forced_sources}
-            seconds[Chronotile.name] += common.timed_ms(lambda e=e, observed=observed: driver.store(e, observed)) / 1e3
+            given = driver.rows(observed)
+            seconds[Chronotile.name] += common.timed_ms(lambda e=e, given=given: driver.store(e, given)) / 1e3
             rows = measurements(found, schema)
             seconds[peer.name] += common.timed_ms(lambda rows=rows: peer.store(rows)) / 1e3
             ids.append(np.asarray(pa.table(found[names.SOURCE])[names.OBJECT_ID]))

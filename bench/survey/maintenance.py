@@ -40,8 +40,8 @@ def fill(cluster: lab.Cluster, universe: Universe, keyspace: str) -> None:
     for visit in range(universe.survey.visits):
         for detector in range(universe.survey.detectors):
             e = universe.survey.exposure(visit, detector)
-            known, _, _ = driver.read(e.footprint(PADDING_DEG), e.mjd)
-            driver.store(e, universe.observe(e, known))
+            known = driver.read(e.footprint(PADDING_DEG), e.mjd).known
+            driver.store(e, driver.rows(universe.observe(e, known)))
     driver.close()
 
 

@@ -216,7 +216,7 @@ class _FootprintsClient:
 
     def run(self, number: int) -> int:
         visit, detector = number % self.survey.visits, number % self.survey.detectors
-        _, counts, _ = self.driver.read(self.survey.footprint(visit, detector, PADDING_DEG), self.at)
+        counts = self.driver.read(self.survey.footprint(visit, detector, PADDING_DEG), self.at).counts
         return sum(counts.values())
 
     def close(self) -> None:

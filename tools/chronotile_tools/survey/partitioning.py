@@ -178,10 +178,10 @@ def _fill(url: str, universe: Universe, stored: Callable[[], None]) -> list[floa
     for visit in range(survey.visits):
         for detector in range(survey.detectors):
             e = survey.exposure(visit, detector)
-            known, _, _ = driver.read(e.footprint(PADDING_DEG), e.mjd)
+            known = driver.read(e.footprint(PADDING_DEG), e.mjd).known
             found = universe.observe(e, known)
             began = time.perf_counter()
-            driver.store(e, found)
+            driver.store(e, driver.rows(found))
             spent.append((time.perf_counter() - began) * 1e3)
             stored()
     driver.close()

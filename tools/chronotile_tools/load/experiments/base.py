@@ -331,10 +331,10 @@ def load_survey(
         turn = list(urls) if visit % 2 == 0 else list(reversed(urls))
         for detector in range(survey.detectors):
             e = survey.exposure(visit, detector)
-            found = universe.observe(e, drivers[turn[0]].read(e.footprint(PADDING_DEG), e.mjd)[0])
+            found = universe.observe(e, drivers[turn[0]].read(e.footprint(PADDING_DEG), e.mjd).known)
             for name in turn:
                 entry, spent, began = stored[name], cpu_s(nodes), time.perf_counter()
-                drivers[name].store(e, found)
+                drivers[name].store(e, drivers[name].rows(found))
                 entry.seconds.append(time.perf_counter() - began)
                 entry.cpu_s += cpu_s(nodes) - spent
                 entry.rows += sum(found.rows.values())

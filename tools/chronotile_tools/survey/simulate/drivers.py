@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -15,7 +16,36 @@ from chronotile.apdb.simulation import KNOWN, Detection, Exposure
 from chronotile.sky import Region
 
 Counts = dict[str, int]
-Seconds = dict[str, float]
+
+
+@dataclass
+class Footprint:
+    """What a driver read of a footprint.
+
+    Attributes
+    ----------
+    known : table
+        The objects that are in it.
+    counts : dict of str to int
+        Rows of each table.
+    seconds : dict of str to float
+        Seconds that each table took.
+    cpu_s : float
+        Processor time of this process for all of them.
+    """
+
+    known: Any = None
+    counts: Counts = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_s: float = 0.0
+
+    def timed(self, name: str, call: Callable[[], Any]) -> Any:
+        """The result of a call, whose time is that of a table."""
+        began, cpu = time.perf_counter(), time.process_time()
+        result = call()
+        self.seconds[name] = time.perf_counter() - began
+        self.cpu_s += time.process_time() - cpu
+        return result
 
 
 class Driver(Protocol):
@@ -23,10 +53,13 @@ class Driver(Protocol):
 
     name: str
 
-    def read(self, corners: Region, at: float) -> tuple[Any, Counts, Seconds]:
-        """Read a footprint: the objects that are in it, rows of each table, and seconds that each took."""
+    def read(self, corners: Region, at: float) -> Footprint:
+        """Read a footprint."""
 
-    def store(self, exposure: Exposure, detection: Detection) -> None:
+    def rows(self, detection: Detection) -> Any:
+        """The rows of a detector-visit as :meth:`store` takes them; pipelines have them in this form."""
+
+    def store(self, exposure: Exposure, rows: Any) -> None:
         """Store a detector-visit."""
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
@@ -34,14 +67,6 @@ class Driver(Protocol):
 
     def close(self) -> None:
         """Close the database."""
-
-
-def timed(seconds: Seconds, name: str, call: Callable[[], Any]) -> Any:
-    """The result of a call, its time entered under `name`."""
-    began = time.perf_counter()
-    result = call()
-    seconds[name] = time.perf_counter() - began
-    return result
 
 
 class ChronotileDriver:
@@ -52,19 +77,23 @@ class ChronotileDriver:
     def __init__(self, url: str) -> None:
         self._apdb = own.open(url)
 
-    def read(self, corners: Region, at: float) -> tuple[Any, Counts, Seconds]:
+    def read(self, corners: Region, at: float) -> Footprint:
         """See :class:`Driver`; the tables one after another, so that each has its time."""
-        seconds: Seconds = {}
-        objects = timed(seconds, names.OBJECT, lambda: self._apdb.objects(corners))
-        sources = timed(seconds, names.SOURCE, lambda: self._apdb.sources(corners, at=at))
-        forced = timed(seconds, names.FORCED, lambda: self._apdb.forced_sources(corners, at=at))
-        counts = {names.OBJECT: len(objects), names.SOURCE: len(sources), names.FORCED: len(forced)}
-        return objects.to_arrow().select(KNOWN), counts, seconds
+        read = Footprint()
+        objects = read.timed(names.OBJECT, lambda: self._apdb.objects(corners))
+        sources = read.timed(names.SOURCE, lambda: self._apdb.sources(corners, at=at))
+        forced = read.timed(names.FORCED, lambda: self._apdb.forced_sources(corners, at=at))
+        read.counts = {names.OBJECT: len(objects), names.SOURCE: len(sources), names.FORCED: len(forced)}
+        read.known = objects.to_arrow().select(KNOWN)
+        return read
 
-    def store(self, exposure: Exposure, detection: Detection) -> None:
+    def rows(self, detection: Detection) -> Any:
+        """See :class:`Driver`: Arrow tables."""
+        return detection.objects, detection.sources, detection.forced_sources
+
+    def store(self, exposure: Exposure, rows: Any) -> None:
         """See :class:`Driver`."""
-        e, tables = exposure, (detection.objects, detection.sources, detection.forced_sources)
-        self._apdb.store(e.mjd, *tables, visit=e.visit, detector=e.detector)
+        self._apdb.store(exposure.mjd, *rows, visit=exposure.visit, detector=exposure.detector)
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
         """See :class:`Driver`; complete detector-visits alone."""
@@ -92,26 +121,29 @@ class PeerDriver:
 
         self._apdb = Apdb.from_uri(config)
 
-    def read(self, corners: Region, at: float) -> tuple[Any, Counts, Seconds]:
+    def read(self, corners: Region, at: float) -> Footprint:
         """See :class:`Driver`: objects by region, the history of those objects by their ids, as the pipeline does."""
         region, visit_time = _sphgeom(corners), _time(at)
-        seconds: Seconds = {}
-        objects = timed(seconds, names.OBJECT, lambda: self._apdb.getDiaObjects(region))
+        read = Footprint()
+        objects = read.timed(names.OBJECT, lambda: self._apdb.getDiaObjects(region))
         inside = _inside(corners, objects)
         objects = objects[inside]
         ids = objects[names.OBJECT_ID].tolist()
-        sources = timed(seconds, names.SOURCE, lambda: self._apdb.getDiaSources(region, None, visit_time))
-        forced = timed(seconds, names.FORCED, lambda: self._apdb.getDiaForcedSources(region, ids, visit_time))
+        sources = read.timed(names.SOURCE, lambda: self._apdb.getDiaSources(region, None, visit_time))
+        forced = read.timed(names.FORCED, lambda: self._apdb.getDiaForcedSources(region, ids, visit_time))
         # The peer returns slightly larger regions than requested.
         sources = sources[_inside(corners, sources)]
-        counts = {names.OBJECT: len(objects), names.SOURCE: len(sources), names.FORCED: len(forced)}
-        known = pa.table({name: pa.array(objects[name].to_numpy()) for name in KNOWN})
-        return known, counts, seconds
+        read.counts = {names.OBJECT: len(objects), names.SOURCE: len(sources), names.FORCED: len(forced)}
+        read.known = pa.table({name: pa.array(objects[name].to_numpy()) for name in KNOWN})
+        return read
 
-    def store(self, exposure: Exposure, detection: Detection) -> None:
+    def rows(self, detection: Detection) -> Any:
+        """See :class:`Driver`: DataFrames."""
+        return [table.to_pandas() for table in (detection.objects, detection.sources, detection.forced_sources)]
+
+    def store(self, exposure: Exposure, rows: Any) -> None:
         """See :class:`Driver`."""
-        frames = [table.to_pandas() for table in (detection.objects, detection.sources, detection.forced_sources)]
-        self._apdb.store(_time(exposure.mjd), *frames)
+        self._apdb.store(_time(exposure.mjd), *rows)
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
         """See :class:`Driver`."""

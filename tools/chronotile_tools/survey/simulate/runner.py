@@ -253,17 +253,16 @@ def _detector_visit(universe: Universe, driver: Driver, visit: int, detector: in
     e = universe.survey.exposure(visit, detector)
     shared = {"visit": visit, "detector": detector, "mjd_tai": e.mjd, "wall": time.time()}
     footprint = e.footprint(PADDING_DEG)
-    began, cpu = time.perf_counter(), time.process_time()
-    known, counts, seconds = driver.read(footprint, e.mjd)
-    spent = time.perf_counter() - began
+    read = driver.read(footprint, e.mjd)
     yield {
-        **shared, "op": "read", "rows": counts, "seconds_by_table": seconds, "seconds": spent,
-        "cpu_s": time.process_time() - cpu,
+        **shared, "op": "read", "rows": read.counts, "seconds_by_table": read.seconds,
+        "seconds": sum(read.seconds.values()), "cpu_s": read.cpu_s,
     }  # fmt: skip
-    found = universe.observe(e, known)
+    found = universe.observe(e, read.known)
     size = sum(table.nbytes for table in (found.objects, found.sources, found.forced_sources))
+    rows = driver.rows(found)
     began, cpu = time.perf_counter(), time.process_time()
-    driver.store(e, found)
+    driver.store(e, rows)
     spent = time.perf_counter() - began
     yield {
         **shared, "op": "store", "rows": found.rows, "bytes": size, "seconds": spent,
