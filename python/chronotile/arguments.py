@@ -45,7 +45,9 @@ def name_list(value: Any, name: str, *, kind: str = "invalid-request") -> list[s
     return _refuse(value, name, "a name, or a list of names", kind)
 
 
-def instance(value: Any, of: type, name: str, expected: str, *, kind: str = "invalid-request") -> Any:
+def instance(
+    value: Any, of: type | tuple[type, ...], name: str, expected: str, *, kind: str = "invalid-request"
+) -> Any:
     """An instance of a class."""
     return value if isinstance(value, of) else _refuse(value, name, expected, kind)
 

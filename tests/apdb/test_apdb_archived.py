@@ -207,6 +207,8 @@ def test_two_that_archive_to_one_folder_at_once_lose_no_row(
     assert len(survey.sources()) == 0
     with pytest.raises(ct.DataFileError, match="no such folder"):
         survey.delete("DiaSource", [1_001], archived=tmp_path / "cald")
+    with pytest.raises(ct.InvalidInputError, match="archived"):
+        survey.sources(archived=True)
 
 
 def test_a_file_is_not_put_back_without_late_rows_by_a_removal(

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support_apdb import visit_of
 from support_golden import GOLDEN, content, fill, states
 
 import chronotile as ct
+from chronotile import apdb, historian
 from chronotile_tools import lab
 
 VERSIONS = sorted(folder.name for folder in GOLDEN.glob("v*"))
@@ -37,10 +39,16 @@ def check(archive: ct.Archive, version: str) -> None:
     assert dataset.write(states(5, 30), batch="version-5").stored
     newest = dataset.read(order_by=["id"]).to_arrow()["version"].to_pylist()
     assert newest[:31] == [5] * 30 + [3]
+    database, plant, later = apdb.open(archive), historian.open(archive), "2026-01-02T00:00:00Z"
+    assert database.contains(4, 1)
+    database.store(**visit_of(9, list(range(5, 30))))
+    plant.write({"tag": ["mill.speed"], "time": [later], "value": [1.0]})
     for name in archive.datasets():
         archive[name].consolidate()
         assert archive[name].verify().ok, name
     dataset.remove_batch("version-5")
+    database.remove_visit(9, 1)
+    plant.delete("mill.speed", later, "2026-01-02T01:00:00Z")
     again = content(archive)
     assert {name: text(part) for name, part in again.items()} == {name: text(part) for name, part in expected.items()}
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from support_apdb import FIELD, START, visit_of
 
 import chronotile as ct
+from chronotile import apdb, events, historian, jobs
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 FORMAT = 1
@@ -32,6 +34,7 @@ def fill(archive: ct.Archive) -> None:
     _versions(archive)
     _lines(archive)
     _survey(archive)
+    _front_ends(archive)
 
 
 def _points(archive: ct.Archive) -> None:
@@ -156,6 +159,40 @@ def _survey(archive: ct.Archive) -> None:
     group["objects"].consolidate()
 
 
+def _front_ends(archive: ct.Archive) -> None:
+    """The layouts of the survey, process history, jobs and events, with what each keeps beside its rows."""
+    database = apdb.create(archive, "small", feed=True)
+    for number in range(4):
+        database.store(**visit_of(number, list(range(number, 20 + number))))
+    database.maintain()
+    database.store(**visit_of(4, list(range(10))))
+    database.withdraw_sources([21_005], START + 4.5)
+    plant = historian.open(archive)
+    plant.define("mill.speed", unit="rpm", stepped=True)
+    plant.define("mill.state", data_type="string")
+    minutes = range(600)
+    times = [_START * 1_000 + minute * 60_000_000_000 for minute in minutes]
+    speeds = [round(minute % 90 * 0.1, 1) for minute in minutes]
+    plant.write({"tag": ["mill.speed"] * len(times), "time": times, "value": speeds})
+    plant.write({"tag": ["mill.state"] * 2, "time": times[:2], "value": ["off", "on"]})
+    plant.maintain()
+    plant.annotate("mill.speed", times[7], "bearing replaced", author="ann")
+    kinds = {"job_id": "int64", "submitted": "timestamp[us, UTC]", "modified": "timestamp[us, UTC]", "user": "utf8"}
+    done = jobs.create(archive, schema=kinds, version="modified", indexes=["user"])
+    for state in range(2):
+        moments = pa.array([_START + job * 1_000_000 for job in range(300)], pa.timestamp("us", "UTC"))
+        modified = pa.array([_START + _DAY + state] * 300, pa.timestamp("us", "UTC"))
+        users = [f"user-{job % 7 + state}" for job in range(300)]
+        states_of = {"job_id": range(300), "submitted": moments, "modified": modified, "user": users}
+        done.dataset.write(states_of, f"state-{state}")
+    done.dataset.consolidate()
+    done.dataset.build_indexes()
+    web = events.create(archive, "web", fields={"level": "utf8"}, stream_field="host")
+    line = '{{"time": "2026-01-01T00:{0:02}:00Z", "host": "web{1}", "level": "info", "text": "request {0}"}}'
+    lines = [line.format(minute, minute % 2) for minute in range(60)]
+    web.ingest_lines("\n".join([*lines, "not a document"]), batch="lines")
+
+
 READS: dict[str, Callable[[ct.Archive], Any]] = {
     "points": lambda a: a["points"].read(order_by=["tag", "t"]).to_arrow(),
     "points of a tag and period": lambda a: (
@@ -166,6 +203,32 @@ READS: dict[str, Callable[[ct.Archive], Any]] = {
     "states of a region": lambda a: a["states"].read(region=ct.circle(150.2, -1.9, 0.1), order_by=["id"]).to_arrow(),
     "lines": lambda a: a["lines"].read(where=["line contains user-7"], order_by=["t"]).to_arrow(),
     "levels": lambda a: a["lines"].count_by("level").sort_by("level"),
+    "objects of a survey": lambda a: apdb.open(a).objects(FIELD).to_arrow().sort_by("diaObjectId"),
+    "sources of a survey": lambda a: apdb.open(a).sources(FIELD, at=START + 5).to_arrow().sort_by("diaSourceId"),
+    "light curves": lambda a: (
+        apdb.open(a)
+        .light_curves([2, 7])
+        .to_arrow()
+        .sort_by([("diaObjectId", "ascending"), ("midpointMjdTai", "ascending")])
+    ),
+    "visits": lambda a: apdb.open(a).visits().to_arrow(),
+    "averages of a tag": lambda a: (
+        historian.open(a)
+        .aggregate("mill.speed", _START * 1_000, (_START + _DAY // 3) * 1_000, "1h", "Average")
+        .to_arrow()
+    ),
+    "states of a tag": lambda a: (
+        historian.open(a).raw("mill.state", _START * 1_000, (_START + _DAY) * 1_000).to_arrow()
+    ),
+    "annotations": lambda a: (
+        historian.open(a)
+        .annotations("mill.speed", _START * 1_000, (_START + _DAY) * 1_000)
+        .to_arrow()
+        .select(["tag", "time", "author", "text"])
+    ),
+    "jobs": lambda a: jobs.open(a).find(user=["user-3", "user-7"]).to_arrow().sort_by("job_id"),
+    "jobs of users": lambda a: jobs.open(a).group_by("user").sort_by("user"),
+    "events": lambda a: events.open(a, "web").search(where=("body", "contains", "request 7")),
     "survey": lambda a: pa.concat_tables(
         [table.sort_by([("mjd", "ascending"), ("id", "ascending")]) for table in _of_survey(a).values()]
     ),
@@ -183,7 +246,7 @@ def content(archive: ct.Archive) -> Content:
     }
     found["batches"] = {
         name: sorted([str(batch.key), batch.rows, batch.rows_retired] for batch in archive[name].batches())
-        for name in archive.datasets()
+        for name in ("points", "states", "lines", "objects", "sources", "forced")
     }
     return found
 

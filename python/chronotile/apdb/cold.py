@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from chronotile import arguments
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import newest
 from chronotile.apdb.slice_notes import SliceKey
@@ -319,6 +320,7 @@ class ColdStorage:
 
 def require_folder(folder: str | os.PathLike[str]) -> Path:
     """Return the folder as a path; raise an error if it is missing."""
+    arguments.instance(folder, (str, os.PathLike), "archived", "the folder with the files of archived slices")
     if not Path(folder).is_dir():
         raise DataFileError(f"no such folder: {folder}", kind="file-not-found")
     return Path(folder)
