@@ -130,6 +130,12 @@ def test_unknown_version_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidInputError, match=r"4\.1 \(4\.1\.\d+\)"):
         versions.release("2.2")
     assert versions.release("5.0.3").version == "5.0.3"
+    preview = versions.release("6.0")
+    assert preview.series == (6, 0)
+    assert versions.release(preview.version) == preview
+    for wrong in ("5.0-alpha1", "5.0.8.1", "5.", "x5.0", ""):
+        with pytest.raises(InvalidInputError, match="unsupported version"):
+            versions.release(wrong)
     assert versions.release("3.11.18").extra_jars[0].endswith("cassandra-thrift:3.11.18")
 
 

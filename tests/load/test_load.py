@@ -23,11 +23,12 @@ from chronotile import historian
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
 from chronotile.terminal import table_text
 from chronotile_tools import lab, load
+from chronotile_tools import published as published_figures
 from chronotile_tools.lab import making
 from chronotile_tools.lab.processes import Process
 from chronotile_tools.load import arms, experiments, statistics, targets
 from chronotile_tools.load import recording as recordings
-from chronotile_tools.load.experiments import base, overload, versions, windows
+from chronotile_tools.load.experiments import base, overload, reads, requests, versions, windows
 from chronotile_tools.survey.simulate import Survey
 
 
@@ -276,7 +277,7 @@ def test_the_table_of_a_report_claims_no_difference_below_the_detectable_one(
         99.0: load.Difference(1.02, 0.97, 1.05, 0.12, 5),
     }  # fmt: skip
     monkeypatch.setattr(arms, "compare", lambda first, second, what, part: differences[what])
-    bench = base.Bench("requests", tmp_path, base.Settings(), generator, str)
+    bench = base.Bench(base.Settings(), generator, str, "requests", tmp_path)
     runs = {name: [{"work": made([10.0] * 20)} for _ in range(5)] for name in ("ONE", "ALL")}
     found = bench.show_comparisons(runs, ["ONE", "ALL"])
     # The interval of the first leaves out "no difference", which is not enough.
@@ -321,6 +322,40 @@ def test_a_run_that_served_nothing_is_not_compared() -> None:
     assert (lost.served, served[0].served) == (0, 20)
     with pytest.raises(InvalidInputError, match="no service time"):
         load.compare(served, [*served[:2], lost], part="service")
+
+
+def test_figures_of_runs_are_compared_by_their_ratios() -> None:
+    # Pairs drift together; the second is a tenth more, give or take 2 %.
+    first = [10.0, 20.0, 15.0, 12.0, 30.0]
+    second = [10.0 * 1.12, 20.0 * 1.08, 15.0 * 1.1, 12.0 * 1.12, 30.0 * 1.08]
+    found = load.compare_values(first, second)
+    assert found.ratio == pytest.approx(1.1, rel=1e-3)
+    assert (found.pairs, found.verdict) == (5, "yes")
+    # By hand: logarithms of the ratios scatter by 0.0182, Student's t of four degrees of freedom is 2.776 and 0.941.
+    error = 0.0182 / math.sqrt(5)
+    assert found.low == pytest.approx(found.ratio * math.exp(-2.776 * error), rel=1e-3)
+    assert found.high == pytest.approx(found.ratio * math.exp(2.776 * error), rel=1e-3)
+    assert found.detectable == pytest.approx(math.exp((2.776 + 0.941) * error) - 1, rel=1e-2)
+    turned = load.compare_values(second, first)
+    assert (turned.low, turned.high) == pytest.approx((1 / found.high, 1 / found.low))
+    narrower = load.compare_values(first, second, confidence=0.5)
+    assert found.low < narrower.low < found.ratio < narrower.high < found.high
+    single = [made([value] * 20) for value in first], [made([value] * 20) for value in second]
+    assert load.compare(*single).detectable == pytest.approx(found.detectable, rel=0.05), "of runs of equal times"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ([1.0], [1.0], "cannot compare 1 with 1 figures"),
+        ([1.0, 2.0], [1.0, 2.0, 3.0], "cannot compare 2 with 3 figures"),
+        ([1.0, 2.0], [1.0, 0.0], "above zero"),
+        ([-1.0, 2.0], [1.0, 1.0], "above zero"),
+    ],
+)
+def test_figures_that_have_no_ratios_are_refused(first: list[float], second: list[float], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        load.compare_values(first, second)
 
 
 def autoregressive(rng: np.random.Generator, count: int, correlation: float) -> Any:
@@ -519,7 +554,7 @@ def test_the_command_plans_the_published_survey_from_the_costs_of_the_benchmarks
 
 
 def test_an_unknown_experiment_and_a_url_that_does_not_fit_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="consistency, growing-reads"):
+    with pytest.raises(InvalidInputError, match="consistency, expansion, growing-reads"):
         experiments.run("speed", tmp_path / "out")
     with pytest.raises(InvalidInputError, match="omit the URL"):
         experiments.run("overload", tmp_path / "out", experiments.Settings(url="cassandra://127.0.0.1/bench"))
@@ -609,6 +644,46 @@ def test_targets_ask_for_what_they_say_and_for_the_same_again(tmp_path: Path) ->
         assert len(plant.raw(history.tag(0), "2026-01-01", "2026-01-31").to_arrow()) == 30 * 144
         behind = plant.raw([history.tag(n) for n in range(10)], "2026-02-04", "2026-02-05").to_arrow()
         assert behind.num_rows == 75
+    history.extend(range(40, 42))
+    with historian.open(history.url) as plant:
+        assert len(plant.raw(history.tag(3), "2026-02-10", "2026-02-12").to_arrow()) == 2 * 144
+
+
+class FixedRuns:
+    """A load generator that answers with given read times, run by run."""
+
+    def __init__(self, *reads: load.Recording) -> None:
+        self.reads = list(reads)
+        self.asked: list[tuple[targets.Ranges, float]] = []
+
+    def run(self, streams: list[load.Stream], drain_s: float) -> dict[str, load.Recording]:
+        assert isinstance(streams[0].target, targets.Ranges)
+        self.asked.append((streams[0].target, drain_s))
+        return {"read": self.reads.pop(0)}
+
+
+def test_a_ramp_ends_at_the_first_step_that_the_cluster_does_not_stand() -> None:
+    fine = made([10.0] * 40)
+    late = dataclasses.replace(fine, outcome=np.where(np.arange(40) < 1, recordings.TIMED_OUT, 0).astype(np.uint8))
+    generator = FixedRuns(*[fine] * 6, late)
+    harness = base.Harness(base.Settings(), generator, str)  # type: ignore[arg-type]
+    history = targets.History("sqlite:nowhere.db", tags=5, days=11, step_s=60)
+    steps = list(reads.ramp(harness, None, history, reads.Load(rate=20, seconds=2), iter(())))
+    assert [(step.days, step.rate) for step in steps] == [
+        (0.1, 20), (0.3, 20), (1.0, 20), (3.0, 20), (10.0, 20), (10.0, 40), (10.0, 80),
+    ]  # fmt: skip
+    assert [target.days for target, _ in generator.asked] == [step.days for step in steps]
+    assert [reads.overloaded(step.reads) for step in steps] == [False] * 6 + [True]
+    assert {(step.dropped, step.timeouts) for step in steps} == {(None, None)}, "unknown of an external cluster"
+
+
+def test_setups_of_the_requests_are_the_published_ones() -> None:
+    setups = requests.RateLoad().setups
+    names = [requests.setup_name(nodes, live) for nodes, live in setups]
+    assert sorted(names) == sorted(published_figures.SETUPS)
+    # There and back, a cluster changes once a turn: its last node is stopped, and later started.
+    order = [setup for _, setup in load.interleaved(names, 2)]
+    assert order == [*names, *reversed(names)]
 
 
 def test_a_survey_is_stored_alike_in_all_layouts_and_read_back(tmp_path: Path) -> None:
@@ -710,6 +785,24 @@ def test_reads_grow_until_the_cluster_falls_behind(quick_experiment: Experiment)
     steps = list(quick_experiment("growing-reads")["steps"].values())
     assert len(steps) >= 5
     assert steps[-1]["p50_ms"] > steps[0]["p50_ms"]
+
+
+@pytest.mark.slow
+def test_hints_are_written_while_a_node_is_away_and_delivered_when_it_is_back(quick_experiment: Experiment) -> None:
+    short, long = quick_experiment("outage")["outages"]
+    assert 0 < short["hints"] < long["hints"]
+    assert 0 < short["bytes"] < long["bytes"]
+    assert min(each["delivery_s"] for each in (short, long)) >= 0
+
+
+@pytest.mark.slow
+def test_a_fourth_node_takes_a_share_that_the_others_drop_in_the_cleanup(quick_experiment: Experiment) -> None:
+    found = quick_experiment("expansion")["expansion"]
+    assert [len(found[name]) for name in ("before", "joined", "cleaned")] == [3, 4, 4]
+    assert sum(found["joined"]) > 1.15 * sum(found["before"])
+    assert sum(found["cleaned"]) < 1.1 * sum(found["before"])
+    assert all(new < old for new, old in zip(found["cleaned"][:3], found["before"], strict=True))
+    assert sum(found["growth_after"]) == pytest.approx(sum(found["growth_before"]), rel=0.15)
 
 
 @pytest.mark.slow

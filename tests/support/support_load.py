@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from chronotile.errors import BusyError, UnavailableError
+from chronotile_tools.load.recording import DONE, FAILED, Recording
 
 
 @dataclass(frozen=True)
@@ -69,3 +73,12 @@ class Broken:
 
     def close(self) -> None:
         pass
+
+
+def recording_of(milliseconds: Any, *, failed: int = 0) -> Recording:
+    """Operations a second apart that took these times; the first `failed` of them failed."""
+    times = (np.asarray(milliseconds, float) * 1e6).astype(np.int64)
+    due = np.arange(len(times)) * 1_000_000_000
+    zeros = np.zeros(len(times), np.int64)
+    outcome = np.where(np.arange(len(times)) < failed, FAILED, DONE).astype(np.uint8)
+    return Recording("work", due, due, due + times, outcome, zeros, zeros.astype(np.uint8), int(due[-1]) + 1, 1)

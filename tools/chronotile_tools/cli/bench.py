@@ -15,7 +15,9 @@ from chronotile.cli.plugins import LateGroup
 from chronotile.conditions import names
 from chronotile.terminal import bytes_text, table_text
 
-EXPERIMENTS = ("consistency", "growing-reads", "overload", "requests", "scaling", "versions", "windows")
+EXPERIMENTS = (
+    "consistency", "expansion", "growing-reads", "outage", "overload", "requests", "scaling", "versions", "windows",
+)  # fmt: skip
 """Names of experiments, listed here so that other commands need not import them."""
 
 
@@ -54,7 +56,7 @@ def _measure(name: str, words: str) -> Callable[[Command], Command]:
     default="4.1,5.0",
     show_default=True,
     metavar="OLD,NEW",
-    help="Versions to compare: two of 3.11, 4.0, 4.1, 5.0.",
+    help="Versions to compare: two of 3.11, 4.0, 4.1, 5.0, 6.0.",
 )
 @click.option("--run-seconds", "run_s", type=click.FloatRange(0.4), metavar="SECONDS", help="Length of each run.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed of schedules.")
@@ -66,6 +68,8 @@ def cluster(experiment: str, out: Path | None, versions: str, as_json: bool, **o
     requests       requests A to D on 1, 3, 3 (2 live), 4 and 4 (3 live) nodes
     overload       none to three of three nodes starved of CPU time
     growing-reads  long reads until the cluster falls behind
+    outage         a node away, and the delivery of its hints
+    expansion      a fourth node, and the cleanup after it
     consistency    ONE, QUORUM and ALL
     versions       two versions under the same load
     scaling        survey reads by nodes and replicas; input of plan

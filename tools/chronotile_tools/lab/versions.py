@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from chronotile.errors import InvalidInputError
@@ -31,11 +32,13 @@ class Release:
     @property
     def series(self) -> tuple[int, int]:
         """Major and minor number."""
-        major, minor = self.version.split(".")[:2]
+        major, minor = _series(self.version).split(".")
         return int(major), int(minor)
 
 
 RELEASES: dict[str, Release] = {
+    # A preview: nodes start, and archives work; procedures of operation were not tried.
+    "6.0": Release("6.0-alpha2", java=17),
     "5.0": Release("5.0.8", java=17),
     "4.1": Release("4.1.10", java=11),
     "4.0": Release("4.0.19", java=11),
@@ -63,13 +66,19 @@ def release(version: str) -> Release:
     InvalidInputError
         Unknown series.
     """
-    series = ".".join(version.split(".")[:2])
+    series = _series(version)
     known = RELEASES.get(series)
-    numbers = version.split(".")
-    if known is None or len(numbers) > 3 or not all(number.isdigit() for number in numbers):
+    exact = known is not None and version == known.version
+    if known is None or not (exact or re.fullmatch(r"\d+\.\d+(\.\d+)?", version)):
         names = ", ".join(f"{name} ({pinned.version})" for name, pinned in RELEASES.items())
         raise InvalidInputError(f"unsupported version {version!r}; the laboratory runs {names}", kind="invalid-request")
     if version in (series, known.version):
         return known
     extra = tuple(jar.replace(known.version, version) for jar in known.extra_jars)
     return Release(version, known.java, extra, known.excluded_jars, known.nodetool_wrapped, known.settings)
+
+
+def _series(version: str) -> str:
+    """``6.0`` for ``6.0-alpha2``; empty if there is none."""
+    found = re.match(r"\d+\.\d+", version)
+    return found[0] if found else ""

@@ -17,7 +17,7 @@ from chronotile_tools.load.generator import Client, Generator, LoadError, Noop, 
 from chronotile_tools.load.planner import Cluster, Demand, Maintenance, Measured, Plan, plan
 from chronotile_tools.load.recording import Latency, Recording, merged, read_log
 from chronotile_tools.load.schedule import Schedule
-from chronotile_tools.load.statistics import Difference, Estimate, block_bootstrap, compare
+from chronotile_tools.load.statistics import Difference, Estimate, block_bootstrap, compare, compare_values
 
 __all__ = [
     "Arm",
@@ -45,6 +45,7 @@ __all__ = [
     "Year",
     "block_bootstrap",
     "compare",
+    "compare_values",
     "interleaved",
     "merged",
     "plan",

@@ -18,7 +18,7 @@ import numpy as np
 from chronotile.errors import InvalidInputError
 from chronotile_tools.load.recording import Part, Recording
 
-__all__ = ["Difference", "Estimate", "block_bootstrap", "block_length", "compare", "student_t"]
+__all__ = ["Difference", "Estimate", "block_bootstrap", "block_length", "compare", "compare_values", "student_t"]
 
 RESAMPLES = 4_000
 POWER = 0.8
@@ -142,11 +142,52 @@ def compare(
     tail = NormalDist().cdf(-math.sqrt(count / (count - 1)) * t)
     low, high = np.quantile(logs, [tail, 1 - tail])
     estimate = _log_ratio(values, ours.sum(0, keepdims=True), theirs.sum(0, keepdims=True), what)[0]
-    spread = float(np.std(_log_ratio(values, ours, theirs, what), ddof=1))
-    error = spread / math.sqrt(count)
+    error = _standard_error(_log_ratio(values, ours, theirs, what))
     low, high = min(low, estimate - t * error), max(high, estimate + t * error)
-    least = (t + student_t(POWER, count - 1)) * error
-    return Difference(math.exp(estimate), math.exp(low), math.exp(high), math.exp(least) - 1, count)
+    return Difference(math.exp(estimate), math.exp(low), math.exp(high), _detectable(error, t, count), count)
+
+
+def compare_values(first: Sequence[float], second: Sequence[float], *, confidence: float = 0.95) -> Difference:
+    """Compare paired figures that are one number a run, such as requests a second or seconds of a repair.
+
+    Parameters
+    ----------
+    first, second : sequence of float
+        At least two of each, above zero; figures at the same position are neighbours in time.
+    confidence : float
+        Of the interval: 0.95 for 95 %.
+
+    Raises
+    ------
+    InvalidInputError
+        Fewer than two pairs, or a figure that is not above zero.
+
+    Notes
+    -----
+    The ratio is the geometric mean of the pairs' ratios, its interval Student's t on their logarithms.
+    """
+    count = len(first)
+    if count < 2 or len(second) != count:
+        raise InvalidInputError(
+            f"cannot compare {len(first)} with {len(second)} figures: at least two pairs are required",
+            kind="invalid-request",
+        )
+    if min(*first, *second) <= 0:
+        raise InvalidInputError("figures must be above zero: their ratios are compared", kind="invalid-request")
+    logs = np.log(np.asarray(second, float)) - np.log(np.asarray(first, float))
+    estimate, error = float(logs.mean()), _standard_error(logs)
+    t = student_t((1 + confidence) / 2, count - 1)
+    low, high = math.exp(estimate - t * error), math.exp(estimate + t * error)
+    return Difference(math.exp(estimate), low, high, _detectable(error, t, count), count)
+
+
+def _standard_error(logs: Any) -> float:
+    return float(np.std(logs, ddof=1)) / math.sqrt(len(logs))
+
+
+def _detectable(error: float, t: float, count: int) -> float:
+    """The smallest difference that `count` pairs with this error detect in four of five cases."""
+    return math.exp((t + student_t(POWER, count - 1)) * error) - 1
 
 
 def _common(recordings: Sequence[Recording], part: Part) -> tuple[Any, Any]:

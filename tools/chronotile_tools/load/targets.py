@@ -34,12 +34,15 @@ class History:
     ----------
     url : str
         The archive.
+    decimals : int
+        Decimals of a value. With two, a value takes less than a byte; with fifteen, some seven.
     """
 
     url: str
     tags: int
     days: int
     step_s: int
+    decimals: int = 2
 
     @property
     def values(self) -> int:
@@ -54,13 +57,20 @@ class History:
         """Define the tags, store their values day by day, and compute hourly statistics."""
         with historian.open(self.url) as plant:
             defined = plant.define_many([{"name": self.tag(place)} for place in range(self.tags)])
-            numbers = np.array([tag.number for tag in defined])
-            for day in range(self.days):
-                plant.write(self._day(numbers, day), batch=f"day-{day}")
+            self._write(plant, np.array([tag.number for tag in defined]), range(self.days))
             plant.maintain()
 
+    def extend(self, days: range) -> None:
+        """Store further days, by their numbers; those of the history are numbered from 0."""
+        with historian.open(self.url, create=False) as plant:
+            self._write(plant, np.array([plant.tag(self.tag(place)).number for place in range(self.tags)]), days)
+
+    def _write(self, plant: historian.Historian, numbers: Any, days: range) -> None:
+        for day in days:
+            plant.write(self._day(numbers, day), batch=f"day-{day}")
+
     def _day(self, numbers: Any, day: int) -> Any:
-        """A random walk of two decimals between 0 and 1 for each tag."""
+        """A random walk between 0 and 1 for each tag."""
         count = DAY_S // self.step_s
         rng = np.random.default_rng([1, day])
         walk = np.cumsum(rng.normal(0, 0.004, (self.tags, count)), axis=1) + rng.random((self.tags, 1))
@@ -69,7 +79,7 @@ class History:
             {
                 "tag": np.repeat(numbers, count),
                 "time": pa.array(np.tile(times, self.tags), pa.timestamp("ns", "UTC")),
-                "value": np.round(np.abs((walk + 1) % 2 - 1), 2).ravel(),
+                "value": np.round(np.abs((walk + 1) % 2 - 1), self.decimals).ravel(),
             }
         )
 

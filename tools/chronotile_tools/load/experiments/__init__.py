@@ -6,15 +6,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chronotile.errors import InvalidInputError
-from chronotile_tools.load.experiments import consistency, overload, reads, requests, scaling, versions, windows
-from chronotile_tools.load.experiments.base import Bench, Settings
+from chronotile_tools.load.experiments import (
+    consistency,
+    expansion,
+    outage,
+    overload,
+    reads,
+    requests,
+    scaling,
+    versions,
+    windows,
+)
+from chronotile_tools.load.experiments.base import Bench, Harness, Settings
 from chronotile_tools.load.generator import Generator
 
-__all__ = ["EXPERIMENTS", "Bench", "Settings", "run"]
+__all__ = ["EXPERIMENTS", "Bench", "Harness", "Settings", "run"]
 
 EXPERIMENTS: dict[str, Callable[[Bench], None]] = {
     "consistency": consistency.run,
+    "expansion": expansion.run,
     "growing-reads": reads.run,
+    "outage": outage.run,
     "overload": overload.run,
     "requests": requests.run,
     "scaling": scaling.run,
@@ -50,7 +62,7 @@ def run(name: str, out: Path, settings: Settings | None = None, echo: Callable[[
             kind="invalid-request",
         )
     with Generator(processes=2) as generator:
-        bench = Bench(name, out, chosen, generator, echo)
+        bench = Bench(chosen, generator, echo, name, out)
         EXPERIMENTS[name](bench)
         bench.finish()
     return bench

@@ -8,6 +8,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,27 @@ from chronotile_tools.load.statistics import block_bootstrap
 from chronotile_tools.survey.simulate.drivers import ChronotileDriver
 from chronotile_tools.survey.simulate.universe import HEMISPHERE_VISITS, PADDING_DEG, Survey, Universe
 
-__all__ = ["HEMISPHERE_VISITS", "Bench", "Settings", "archive_url", "cpu_s", "disk_bytes", "load_survey"]
+__all__ = [
+    "HEMISPHERE_VISITS",
+    "Bench",
+    "Harness",
+    "Settings",
+    "archive_url",
+    "await_hints",
+    "bean_value",
+    "cpu_s",
+    "disk_bytes",
+    "hint_bytes",
+    "load_survey",
+    "node_bytes",
+    "timeouts",
+]
 
 ONE_MACHINE = (
     "All nodes, the clients and whatever else runs share one machine. Differences between arms of one report are what "
     "it shows; absolute figures are not those of machines of their own, and say nothing beside other reports."
 )
+_POLL_S = 0.25
 OTHERS_CLUSTER = (
     "The cluster was there before: what else it does, and its state, are in the figures. Differences between arms of "
     "one report are what it shows."
@@ -67,15 +83,11 @@ class Settings:
 
 
 @dataclass
-class Bench:
-    """A running experiment.
+class Harness:
+    """Runs loads on temporary clusters, and reports progress. It stores nothing.
 
     Attributes
     ----------
-    name : str
-        The experiment.
-    out : path
-        Folder of its files.
     settings : Settings
         Settings of the experiment.
     generator : Generator
@@ -84,11 +96,40 @@ class Bench:
         Called with lines of progress.
     """
 
-    name: str
-    out: Path
     settings: Settings
     generator: Generator
     echo: Callable[[str], object]
+
+    def seconds(self, quick: float, full: float) -> float:
+        """Seconds of a run."""
+        return self.settings.run_s or (quick if self.settings.quick else full)
+
+    @contextlib.contextmanager
+    def cluster(self, nodes: int, **options: Any) -> Iterator[lab.Cluster]:
+        """A cluster of the laboratory, which ends with the block or with this process, however that ends."""
+        with lab.up(nodes=nodes, heap=self.settings.heap, echo=self.echo, **options) as cluster:
+            yield cluster
+
+    def keep(self, arm: str, number: int, run: Run) -> None:
+        """Report a run."""
+        for stream, found in run.items():
+            self.echo(f"{arm}, run {number + 1}, {stream}: {_summary(found)}")
+
+
+@dataclass
+class Bench(Harness):
+    """A running experiment, with its files and its report.
+
+    Attributes
+    ----------
+    name : str
+        The experiment.
+    out : path
+        Folder of its files.
+    """
+
+    name: str
+    out: Path
     report: page.Report = field(init=False)
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -103,16 +144,6 @@ class Bench:
         if (self.out / "samples.jsonl").exists():
             raise DataFileError(f"{self.out} already contains an experiment: use another folder", kind="file-exists")
         self.out.mkdir(parents=True, exist_ok=True)
-
-    def seconds(self, quick: float, full: float) -> float:
-        """Seconds of a run."""
-        return self.settings.run_s or (quick if self.settings.quick else full)
-
-    @contextlib.contextmanager
-    def cluster(self, nodes: int, **options: Any) -> Iterator[lab.Cluster]:
-        """A cluster of the laboratory, which ends with the block or with this process, however that ends."""
-        with lab.up(nodes=nodes, heap=self.settings.heap, echo=self.echo, **options) as cluster:
-            yield cluster
 
     @contextlib.contextmanager
     def url(self, nodes: int) -> Iterator[tuple[str, lab.Cluster | None]]:
@@ -146,13 +177,13 @@ class Bench:
         )
 
     def keep(self, arm: str, number: int, run: Run) -> None:
-        """Write a run's samples, one line per stream, and its histograms."""
+        """Report a run, and write its samples, one line per stream, and its histograms."""
         with (self.out / "samples.jsonl").open("a", encoding="utf-8") as file:
             for stream, found in run.items():
                 line = {"arm": arm, "run": number, "stream": stream, **_samples(found)}
                 file.write(json.dumps(line, separators=(",", ":")) + "\n")
                 found.write_log(self.out, f"{arm}/{number}/{stream}")
-                self.echo(f"{arm}, run {number + 1}, {stream}: {_summary(found)}")
+        super().keep(arm, number, run)
 
     # ------------------------------------------------------------------ sections of the report
 
@@ -289,12 +320,57 @@ def cpu_s(nodes: Iterable[lab.Node]) -> float:
 
 def disk_bytes(cluster: lab.Cluster, keyspace: str) -> int:
     """Bytes of a keyspace's tables on all nodes, flushed."""
-    total = 0
+    return sum(node_bytes(cluster, keyspace))
+
+
+def node_bytes(cluster: lab.Cluster, keyspace: str) -> list[int]:
+    """Bytes of a keyspace's tables on each node, flushed."""
+    found = []
     for node in cluster.nodes:
         node.nodetool("flush", keyspace)
-        folder = node.folder / "data" / "data" / keyspace
-        total += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        found.append(_folder_bytes(node.folder / "data" / "data" / keyspace))
+    return found
+
+
+def _folder_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        # Files may disappear meanwhile: after compaction, or as hints are delivered.
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
     return total
+
+
+def hint_bytes(cluster: lab.Cluster) -> int:
+    """Bytes of the hints that nodes keep for others, as far as they are in files."""
+    return sum(_folder_bytes(node.folder / "data" / "hints") for node in cluster.nodes)
+
+
+def await_hints(cluster: lab.Cluster, timeout_s: float = 600.0) -> None:
+    """Wait until all hints are delivered.
+
+    Raises
+    ------
+    LabTimeoutError
+        After `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while left := hint_bytes(cluster):
+        if time.monotonic() > deadline:
+            raise lab.LabTimeoutError(f"{left:,} bytes of hints are not delivered after {timeout_s:.0f} s")
+        time.sleep(_POLL_S)
+
+
+def timeouts(nodes: Sequence[lab.Node]) -> int:
+    """Requests between nodes that timed out since the nodes started. Nodes of 4.0 and later count them."""
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        return sum(pool.map(lambda node: bean_value(node, "Connection", "TotalTimeouts"), nodes))
+
+
+def bean_value(node: lab.Node, kind: str, name: str) -> int:
+    """The counter or gauge of a metric of a node."""
+    bean = f"org.apache.cassandra.metrics:type={kind},name={name}"
+    return int(node.nodetool("sjk", "mx", "-mg", "-b", bean, "-f", "Count").split()[-1])
 
 
 @dataclass

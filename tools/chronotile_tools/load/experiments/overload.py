@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import signal
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Self
 
 from chronotile_tools import lab, published
 from chronotile_tools.lab.processes import Process
-from chronotile_tools.load.arms import Arm, Runs, run_arms
-from chronotile_tools.load.experiments.base import Bench, archive_url
+from chronotile_tools.load.arms import Arm, Run, Runs, run_arms
+from chronotile_tools.load.experiments.base import Bench, Harness, archive_url, timeouts
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.recording import FAILED, TIMED_OUT, merged
 from chronotile_tools.load.schedule import Schedule
-from chronotile_tools.load.targets import History, Ranges
+from chronotile_tools.load.targets import History, Ranges, Writes
 
-__all__ = ["CpuThrottle", "run"]
+__all__ = ["ARMS", "NODES", "TAKEN", "CpuThrottle", "Load", "Starved", "measure", "run"]
 
 NODES, CLIENTS = 3, 40
+ARMS = ("none", "one node", "two nodes", "three nodes")
+"""Arms by the number of nodes that are starved."""
+VALUES_A_BATCH = 100
 TAKEN = 0.8
 PERIOD_S = 0.02
 
@@ -67,38 +72,85 @@ class CpuThrottle:
             time.sleep(PERIOD_S * (1 - self._share))
 
 
-def run(bench: Bench) -> None:
-    """Reads of up to a day at each of three nodes while one, two and three of them have a fifth of their time."""
-    quick = bench.settings.quick
-    seconds = bench.seconds(2, 20)
-    rate = 15.0 if quick else 30.0
-    bench.measure_harness(rate * NODES, CLIENTS)
+@dataclass(frozen=True)
+class Load:
+    """Load of :func:`measure`.
+
+    Attributes
+    ----------
+    rate : float
+        Reads a second at each node.
+    seconds : float
+        Length of a run.
+    written : float
+        Values written a second, a third of them at each node; 0 for none.
+    count_timeouts : bool
+        Whether to count requests between nodes that timed out, which takes seconds before each run.
+    """
+
+    rate: float
+    seconds: float
+    written: float = 0.0
+    count_timeouts: bool = False
+
+
+@dataclass(frozen=True)
+class Starved:
+    """Runs by arm, with a stream for the reads at each node (``node1``) and, where values are written, for the writes
+    there (``node1 write``); and requests between nodes that timed out by arm, where they are counted.
+    """
+
+    runs: Runs
+    timeouts: dict[str, int]
+
+
+def measure(harness: Harness, load: Load) -> Starved:
+    """Reads, and writes if there are any, at each of three nodes while none to three of them are starved."""
+    late: dict[str, int] = {}
     # One rack per node: clients of a rack connect to its node.
-    with bench.cluster(NODES, racks=NODES) as cluster, CpuThrottle() as starver:
+    with harness.cluster(NODES, racks=NODES) as cluster, CpuThrottle() as starver:
         history = History(cluster.url("bench"), tags=20, days=4, step_s=10)
-        bench.echo(f"storing {history.values:,} values")
+        harness.echo(f"storing {history.values:,} values")
         history.store()
+        fresh = itertools.count()
+        seen = timeouts(cluster.nodes) if load.count_timeouts else 0
 
         def streams(number: int) -> Sequence[Stream]:
-            return [
-                Stream(
-                    node.name,
-                    Ranges(_through(cluster, node), history, days=1, growing=True),
-                    Schedule.poisson(rate, seconds, warm_up_s=0.5, seed=bench.settings.seed + number * NODES + place),
-                    clients=CLIENTS // NODES,
-                )
-                for place, node in enumerate(cluster.nodes)
-            ]
+            made = []
+            for place, node in enumerate(cluster.nodes):
+                url, seed = _through(cluster, node), harness.settings.seed + number * NODES + place
+                asked = Schedule.poisson(load.rate, load.seconds, warm_up_s=0.5, seed=seed)
+                ranges = Ranges(url, history, days=1, growing=True)
+                made.append(Stream(node.name, ranges, asked, clients=CLIENTS // NODES))
+                if load.written:
+                    given = Schedule.fixed(load.written / NODES / VALUES_A_BATCH, load.seconds, warm_up_s=0.5)
+                    target = Writes(url, history, VALUES_A_BATCH, next(fresh))
+                    made.append(Stream(f"{node.name} write", target, given, clients=CLIENTS // NODES))
+            return made
+
+        def done(arm: str, number: int, run: Run) -> None:
+            nonlocal seen
+            if load.count_timeouts:
+                starver.choose([])
+                before, seen = seen, timeouts(cluster.nodes)
+                late[arm] = late.get(arm, 0) + seen - before
+            harness.keep(arm, number, run)
 
         processes = [process for node in cluster.nodes if (process := node.state.process) is not None]
         arms = [
-            Arm(_name(count), streams, functools.partial(starver.choose, processes[:count]))
-            for count in range(NODES + 1)
+            Arm(name, streams, functools.partial(starver.choose, processes[:count])) for count, name in enumerate(ARMS)
         ]
-        runs = run_arms(bench.generator, arms, done=bench.keep)
-    names = [arm.name for arm in arms]
-    bench.show_latencies("Reads of up to a day", runs, names)
-    bench.show_comparisons(runs, names, whats=["mean"])
+        runs = run_arms(harness.generator, arms, done=done)
+    return Starved(runs, late)
+
+
+def run(bench: Bench) -> None:
+    """Reads of up to a day at each of three nodes while one, two and three of them have a fifth of their time."""
+    load = Load(rate=15.0 if bench.settings.quick else 30.0, seconds=bench.seconds(2, 20))
+    bench.measure_harness(load.rate * NODES, CLIENTS)
+    runs = measure(bench, load).runs
+    bench.show_latencies("Reads of up to a day", runs, ARMS)
+    bench.show_comparisons(runs, ARMS, whats=["mean"])
     _compare_with_published(bench, runs)
 
 
@@ -106,23 +158,19 @@ def _through(cluster: lab.Cluster, node: lab.Node) -> str:
     return archive_url(cluster, "bench", dc=node.dc, rack=node.rack, speculative_ms=0)
 
 
-def _name(count: int) -> str:
-    return ("none", "one node", "two nodes", "three nodes")[count]
-
-
 def _compare_with_published(bench: Bench, runs: Runs) -> None:
     rows = []
     for count, then in published.CPU_BURNT.items():
-        found = runs[_name(count)]
+        found = runs[ARMS[count]]
         now = [
             merged(run[f"node{node}"].histogram() for run in found).get_mean_value() / 1e3
             for node in range(1, NODES + 1)
         ]
         failed = sum(each.count(FAILED) + each.count(TIMED_OUT) for run in found for each in run.values())
         rows.append(
-            [_name(count), " / ".join(f"{t:.0f}" for t in then), " / ".join(f"{t:.1f}" for t in now), str(failed)]
+            [ARMS[count], " / ".join(f"{t:.0f}" for t in then), " / ".join(f"{t:.1f}" for t in now), str(failed)]
         )
-        bench.results.setdefault("mean_ms", {})[_name(count)] = now
+        bench.results.setdefault("mean_ms", {})[ARMS[count]] = now
     words = (
         "Mean milliseconds of a read at node 1 / 2 / 3 by the nodes that were starved. There processors were burnt by "
         f"other work; here {TAKEN:.0%} of the node's time is taken by suspending its process."

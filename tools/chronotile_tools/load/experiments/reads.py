@@ -3,53 +3,143 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from chronotile_tools import lab, published
 from chronotile_tools.load import page
-from chronotile_tools.load.arms import Runs
-from chronotile_tools.load.experiments.base import LATENCY_HEADER, Bench, latency_cells, mean_interval
+from chronotile_tools.load.arms import Run
+from chronotile_tools.load.experiments.base import (
+    LATENCY_HEADER,
+    Bench,
+    Harness,
+    latency_cells,
+    mean_interval,
+    timeouts,
+)
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.recording import FAILED, TIMED_OUT, UNSERVED, Recording
 from chronotile_tools.load.schedule import Schedule
-from chronotile_tools.load.targets import History, Ranges
+from chronotile_tools.load.targets import History, Ranges, Writes
 
-__all__ = ["run"]
+__all__ = ["Load", "Step", "measure_step", "overloaded", "ramp", "run"]
 
 CLIENTS = 20
+VALUES_A_BATCH = 100
 DAYS = (0.1, 0.3, 1.0, 3.0, 10.0)
 DOUBLINGS_MAX = 8
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of :func:`ramp`.
+
+    Attributes
+    ----------
+    rate : float
+        Reads a second of the first steps.
+    seconds : float
+        Length of a step.
+    written : float
+        Values written a second meanwhile; 0 for none.
+    count_timeouts : bool
+        Whether to count requests between nodes that timed out, which takes seconds a step.
+    """
+
+    rate: float
+    seconds: float
+    written: float = 0.0
+    count_timeouts: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a ramp: its length of reads and their rate, its run, and what happened between nodes meanwhile, which
+    is unknown for an external cluster.
+    """
+
+    days: float
+    rate: float
+    run: Run
+    dropped: int | None
+    timeouts: int | None
+
+    @property
+    def name(self) -> str:
+        """For example ``3 days, 40 a second``."""
+        return f"{self.days:g} days, {self.rate:g} a second"
+
+    @property
+    def reads(self) -> Recording:
+        """The reads."""
+        return self.run["read"]
+
+
+def ramp(
+    harness: Harness, cluster: lab.Cluster | None, history: History, load: Load, fresh: Iterator[int], number: int = 0
+) -> Iterator[Step]:
+    """Reads that grow from 0.1 to 10 days, then more of them, until the cluster falls behind.
+
+    Parameters
+    ----------
+    cluster : Cluster, optional
+        The nodes; None if they are not of the laboratory.
+    fresh : iterator of int
+        Numbers of writing runs that were not used.
+    number : int
+        Number of the ramp, for its seed.
+    """
+    counts = [(days, 1) for days in DAYS] + [(DAYS[-1], 2**k) for k in range(1, DOUBLINGS_MAX + 1)]
+    for days, times in counts:
+        step = measure_step(harness, cluster, history, load, days, load.rate * times, fresh, number)
+        yield step
+        if overloaded(step.reads):
+            return
+
+
+def measure_step(
+    harness: Harness, cluster: lab.Cluster | None, history: History, load: Load, days: float, rate: float,
+    fresh: Iterator[int], number: int = 0,
+) -> Step:  # fmt: skip
+    """One step of a ramp."""
+    counted = cluster if load.count_timeouts else None
+    before, late = _dropped(cluster), _timeouts(counted)
+    schedule = Schedule.poisson(rate, load.seconds, warm_up_s=0.5, seed=harness.settings.seed + number)
+    streams = [Stream("read", Ranges(history.url, history, days), schedule, CLIENTS)]
+    if load.written:
+        given = Schedule.fixed(load.written / VALUES_A_BATCH, load.seconds, warm_up_s=0.5)
+        streams.append(Stream("write", Writes(history.url, history, VALUES_A_BATCH, next(fresh)), given, CLIENTS))
+    run = harness.generator.run(streams, drain_s=load.seconds)
+    dropped, timed_out = _since(before, _dropped(cluster)), _since(late, _timeouts(counted))
+    step = Step(days, rate, run, dropped, timed_out)
+    harness.keep(step.name, number, run)
+    return step
 
 
 def run(bench: Bench) -> None:
     """Reads that grow from 0.1 to 10 days by 20 clients, then more of them, until the cluster falls behind."""
     quick = bench.settings.quick
-    seconds = bench.seconds(4, 30)
-    rate = 20.0 if quick else 40.0
-    bench.measure_harness(rate, CLIENTS)
+    load = Load(rate=20.0 if quick else 40.0, seconds=bench.seconds(4, 30))
+    bench.measure_harness(load.rate, CLIENTS)
     with bench.url(nodes=3) as (url, cluster):
         history = History(url, tags=20 if quick else 100, days=11, step_s=5 if quick else 1)
         bench.echo(f"storing {history.values:,} values")
         history.store()
-        runs: Runs = {}
-        dropped: dict[str, int | None] = {}
-        for days, times in [*((days, 1) for days in DAYS), *((DAYS[-1], 2**k) for k in range(1, DOUBLINGS_MAX + 1))]:
-            name = f"{days:g} days, {rate * times:g} a second"
-            before = _dropped(cluster)
-            schedule = Schedule.poisson(rate * times, seconds, warm_up_s=0.5, seed=bench.settings.seed)
-            stream = Stream("read", Ranges(url, history, days), schedule, CLIENTS)
-            found = bench.generator.run([stream], drain_s=seconds)
-            bench.keep(name, 0, found)
-            runs[name] = [found]
-            after = _dropped(cluster)
-            dropped[name] = None if before is None or after is None else after - before
-            if _overloaded(found["read"]):
-                break
-    _show(bench, runs, dropped)
+        steps = list(ramp(bench, cluster, history, load, iter(())))
+    _show(bench, steps)
 
 
-def _overloaded(found: Recording) -> bool:
+def overloaded(found: Recording) -> bool:
+    """Whether operations failed, or the cluster fell behind."""
     return found.saturated or found.count(TIMED_OUT) + found.count(FAILED) + found.count(UNSERVED) > 0
+
+
+def _since(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _timeouts(cluster: lab.Cluster | None) -> int | None:
+    return None if cluster is None else timeouts(cluster.nodes)
 
 
 def _dropped(cluster: lab.Cluster | None) -> int | None:
@@ -66,15 +156,12 @@ def _numbers(dropped: dict[str, object]) -> Sequence[int]:
     return [int(value) for value in dropped.values() if isinstance(value, int | str) and str(value).isdigit()]
 
 
-def _show(bench: Bench, runs: Runs, dropped: dict[str, int | None]) -> None:
-    rows = []
-    for name, made in runs.items():
-        found = made[0]["read"]
-        late = dropped[name]
-        rows.append(
-            [name, *latency_cells([found])[:-1], mean_interval(found), "" if late is None else f"{late:,}",
-             "overloaded" if _overloaded(found) else ""]
-        )  # fmt: skip
+def _show(bench: Bench, steps: Sequence[Step]) -> None:
+    rows = [
+        [step.name, *latency_cells([step.reads])[:-1], mean_interval(step.reads),
+         "" if step.dropped is None else f"{step.dropped:,}", "overloaded" if overloaded(step.reads) else ""]
+        for step in steps
+    ]  # fmt: skip
     words = (
         f"{CLIENTS} clients, one run each, from the shortest reads on. The interval of the mean minds that neighbours "
         "in time depend on each other; dropped are messages between nodes that came too late. Published: "
@@ -82,16 +169,16 @@ def _show(bench: Bench, runs: Runs, dropped: dict[str, int | None]) -> None:
     )
     header = [*LATENCY_HEADER[:-1], "mean, 95 %", "dropped", ""]
     bench.report.table("Growing reads", words, header, rows)
-    steps = [made[0]["read"].latency() for made in runs.values()]
+    took = [step.reads.latency() for step in steps]
     places = list(range(1, len(steps) + 1))
     series = {
-        "p50": (places, [step.p50 for step in steps]),
-        "p99": (places, [step.p99 for step in steps]),
-        "worst": (places, [step.max for step in steps]),
+        "p50": (places, [each.p50 for each in took]),
+        "p99": (places, [each.p99 for each in took]),
+        "worst": (places, [each.max for each in took]),
     }
     drawing = page.lines("Growing reads", "step, as in the table", "milliseconds", series)
     bench.report.drawing("Response time by step", "One run a step.", drawing)
     bench.results["steps"] = {
-        name: {"p50_ms": step.p50, "p99_ms": step.p99, "saturated": made[0]["read"].saturated}
-        for (name, made), step in zip(runs.items(), steps, strict=True)
+        step.name: {"p50_ms": each.p50, "p99_ms": each.p99, "saturated": step.reads.saturated}
+        for step, each in zip(steps, took, strict=True)
     }

@@ -4,23 +4,66 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from chronotile_tools import lab, published
 from chronotile_tools.load import page
-from chronotile_tools.load.experiments.base import LATENCY_HEADER, Bench, archive_url, latency_cells, mean_interval
+from chronotile_tools.load.arms import interleaved
+from chronotile_tools.load.experiments.base import (
+    LATENCY_HEADER,
+    Bench,
+    Harness,
+    archive_url,
+    await_hints,
+    latency_cells,
+    mean_interval,
+)
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.recording import Recording
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import REQUESTS, Aggregates, History, Writes
 
-__all__ = ["run"]
+__all__ = ["RateLoad", "rates", "run", "setup_name"]
 
 CLIENTS = 4
 BACKLOG = 20_000
 VALUES_A_BATCH = 100
 
 Found = dict[tuple[str, str], Recording]
+Rates = dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class RateLoad:
+    """Load of :func:`rates`.
+
+    Attributes
+    ----------
+    nodes : tuple of int
+        Nodes of each cluster; each of more than one is also measured with its last node down.
+    tags, days, step_s : int
+        The history: so many tags with a value every `step_s` seconds for so many days.
+    written : float
+        Values written a second meanwhile.
+    seconds : float
+        Length of a run.
+    rounds : int
+        Runs of each request in each set-up.
+    """
+
+    nodes: tuple[int, ...] = (1, 3, 4)
+    tags: int = 10
+    days: int = 30
+    step_s: int = 1
+    written: float = 5_000.0
+    seconds: float = 2.0
+    rounds: int = 5
+
+    @property
+    def setups(self) -> list[tuple[int, int]]:
+        """Nodes and live nodes, in an order in which turns there and back stop and start few nodes."""
+        return [(nodes, live) for nodes in self.nodes for live in ((nodes,) if nodes == 1 else (nodes, nodes - 1))]
 
 
 def run(bench: Bench) -> None:
@@ -46,13 +89,69 @@ def run(bench: Bench) -> None:
     _show(bench, setups, history, written, speeds, latencies)
 
 
+def rates(harness: Harness, load: RateLoad) -> Rates:
+    """Requests done a second by request and set-up, one figure for each round.
+
+    The clusters run side by side, each alone under load in its turn, so that set-ups take turns as arms do.
+    """
+    found: Rates = {}
+    fresh = itertools.count()
+    with ExitStack() as stack:
+        clusters = {nodes: stack.enter_context(harness.cluster(nodes)) for nodes in load.nodes}
+        histories = {nodes: _history(cluster, load) for nodes, cluster in clusters.items()}
+        for nodes, history in histories.items():
+            harness.echo(f"storing {history.values:,} values on {nodes} nodes")
+            history.store()
+        setups = {setup_name(nodes, live): (nodes, live) for nodes, live in load.setups}
+        for number, setup in interleaved(list(setups), load.rounds):
+            nodes, live = setups[setup]
+            _bring_to(clusters[nodes], live)
+            # A set-up's first requests find its caches cold: the order of requests turns with each round.
+            for name in list(_REQUESTS) if number % 2 == 0 else reversed(_REQUESTS):
+                kind, points_only = _REQUESTS[name]
+                done = _throughput(histories[nodes], kind, points_only, load.written, load.seconds, next(fresh))
+                run = harness.generator.run(done, drain_s=0.0)
+                harness.keep(f"{setup}, {name}, throughput", number, run)
+                found.setdefault(name, {}).setdefault(setup, []).append(run["request"].per_second)
+    return found
+
+
+_REQUESTS = {
+    f"{kind} from values" if points_only else kind: (kind, points_only)
+    for kind in REQUESTS
+    for points_only in (False, True)
+}
+"""Requests by name: answered from statistics of hours where there are any, or from values."""
+
+
+def _history(cluster: lab.Cluster, load: RateLoad) -> History:
+    level = "ONE" if len(cluster.nodes) == 1 else "QUORUM"
+    return History(archive_url(cluster, "bench", consistency=level), load.tags, load.days, load.step_s)
+
+
+def _bring_to(cluster: lab.Cluster, live: int) -> None:
+    """Stop or start the last node. What a started node has missed is delivered first."""
+    last = cluster.nodes[-1]
+    if live < len(cluster.nodes):
+        last.stop()
+    elif last.status == "down":
+        last.start()
+        await_hints(cluster)
+
+
 def _setups(cluster: lab.Cluster) -> Iterator[str]:
     """The whole cluster; and the cluster with its last node down, if the others can serve without it."""
     nodes = cluster.nodes
-    yield f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+    yield setup_name(len(nodes), len(nodes))
     if len(nodes) > 1:
         with _down(nodes[-1]):
-            yield f"{len(nodes)} nodes, {len(nodes) - 1} live"
+            yield setup_name(len(nodes), len(nodes) - 1)
+
+
+def setup_name(nodes: int, live: int) -> str:
+    """Name of a set-up: ``4 nodes``, or ``4 nodes, 3 live``."""
+    whole = f"{nodes} node{'s' if nodes > 1 else ''}"
+    return whole if live == nodes else f"{whole}, {live} live"
 
 
 @contextmanager
@@ -62,28 +161,34 @@ def _down(node: lab.Node) -> Iterator[None]:
     # The cluster ends next, so the node stays down.
 
 
+def _throughput(
+    history: History, kind: str, points_only: bool, written: float, seconds: float, fresh: int
+) -> list[Stream]:
+    """Requests that are all due at once, while values are written. Those not started in time are given up."""
+    target = Aggregates(history.url, history, kind, points_only)
+    backlog = Stream("request", target, Schedule.backlog(BACKLOG), CLIENTS)
+    return [backlog, _writes(history, written, seconds, fresh)]
+
+
+def _writes(history: History, written: float, seconds: float, fresh: int) -> Stream:
+    schedule = Schedule.fixed(written / VALUES_A_BATCH, seconds)
+    return Stream("write", Writes(history.url, history, VALUES_A_BATCH, fresh), schedule, clients=8)
+
+
 def _measure(
     bench: Bench, setup: str, history: History, written: float, fresh: Iterator[int], speeds: Found, latencies: Found
 ) -> None:
     seconds = bench.seconds(1.5, 20)
-
-    def writes() -> Stream:
-        schedule = Schedule.fixed(written / VALUES_A_BATCH, seconds)
-        return Stream("write", Writes(history.url, history, VALUES_A_BATCH, next(fresh)), schedule, clients=8)
-
+    for name, (kind, points_only) in _REQUESTS.items():
+        streams = _throughput(history, kind, points_only, written, seconds, next(fresh))
+        found = bench.generator.run(streams, drain_s=0.0)
+        bench.keep(f"{setup}, {name}, throughput", 0, found)
+        speeds[setup, name] = found["request"]
     for kind in REQUESTS:
-        for points_only in (False, True):
-            name = f"{kind} from values" if points_only else kind
-            target = Aggregates(history.url, history, kind, points_only)
-            # All are due at once; those not started in time are given up.
-            backlog = Stream("request", target, Schedule.backlog(BACKLOG), CLIENTS)
-            found = bench.generator.run([backlog, writes()], drain_s=0.0)
-            bench.keep(f"{setup}, {name}, throughput", 0, found)
-            speeds[setup, name] = found["request"]
         rate = max(speeds[setup, kind].per_second / 2, 8 / seconds)
         schedule = Schedule.poisson(rate, seconds, warm_up_s=0.3, seed=bench.settings.seed)
         asked = Stream("request", Aggregates(history.url, history, kind), schedule, CLIENTS)
-        found = bench.generator.run([asked, writes()])
+        found = bench.generator.run([asked, _writes(history, written, seconds, next(fresh))])
         bench.keep(f"{setup}, {kind}", 0, found)
         latencies[setup, kind] = found["request"]
 

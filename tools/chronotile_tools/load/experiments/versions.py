@@ -8,16 +8,17 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from chronotile_tools import lab, published
-from chronotile_tools.load.arms import Arm, interleaved, run_arms
-from chronotile_tools.load.experiments.base import Bench
+from chronotile_tools.load.arms import Arm, Runs, interleaved, run_arms
+from chronotile_tools.load.experiments.base import Bench, Harness
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import History, Ranges, Writes
 
-__all__ = ["read_histograms", "run"]
+__all__ = ["MAINTENANCE", "Compared", "Load", "measure", "read_histograms", "run"]
 
 MAINTENANCE = {
     "repair": ("repair", "-full", "bench"),
@@ -26,36 +27,79 @@ MAINTENANCE = {
 }
 """Maintenance commands, by the names of the published figures."""
 
+_DAYS_OF_RUNS = 60
+"""More than the runs of an experiment, each of which writes to a day of its own after the history."""
 SPECULATION = "?speculative_retry=99percentile"
 """The default setting in the syntax of 3.11."""
 
 
-def run(bench: Bench) -> None:
-    """Two versions under the same load: clients' times, the tables' own histograms, repair, compaction, collection."""
-    quick = bench.settings.quick
-    seconds = bench.seconds(2, 30)
-    first, second = bench.settings.versions
-    names = [f"Cassandra {lab.versions.release(version).version}" for version in (first, second)]
-    rate = 10.0
-    bench.measure_harness(rate * 2, clients=8)
+@dataclass(frozen=True)
+class Load:
+    """Load of :func:`measure`.
+
+    Attributes
+    ----------
+    versions : tuple of str
+        The two versions.
+    nodes : int
+        Nodes of each cluster.
+    seconds : float
+        Length of a run.
+    tags, days, step_s, decimals : int
+        The history, as of :class:`~chronotile_tools.load.targets.History`.
+    rounds : int
+        Rounds of maintenance.
+    days_a_round : int
+        Days of values that are stored before each of them, so that maintenance has new data.
+    rate : float
+        Reads of a day a second, and batches of 200 values written a second.
+    """
+
+    versions: tuple[str, str]
+    nodes: int
+    seconds: float
+    tags: int
+    days: int
+    step_s: int
+    rounds: int
+    decimals: int = 2
+    days_a_round: int = 0
+    rate: float = 10.0
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Figures of two versions, by their full names: clients' runs, the histograms of the most used table on each node,
+    and seconds of maintenance on the first node by what was done, with those of a command that does nothing.
+    """
+
+    names: list[str]
+    runs: Runs
+    histograms: dict[str, list[dict[str, float]]]
+    maintenance_s: dict[str, dict[str, list[float]]]
+
+
+def measure(harness: Harness, load: Load) -> Compared:
+    """Put the same load on two clusters in turns, then maintain each."""
+    names = [f"Cassandra {lab.versions.release(version).version}" for version in load.versions]
     with ExitStack() as stack:
         clusters = {
-            name: stack.enter_context(bench.cluster(2 if quick else 3, version=version))
-            for name, version in zip(names, (first, second), strict=True)
+            name: stack.enter_context(harness.cluster(load.nodes, version=version))
+            for name, version in zip(names, load.versions, strict=True)
         }
         history = {
-            name: History(cluster.url("bench") + SPECULATION, tags=20, days=3 if quick else 10, step_s=10)
+            name: History(cluster.url("bench") + SPECULATION, load.tags, load.days, load.step_s, load.decimals)
             for name, cluster in clusters.items()
         }
         for each in history.values():
-            bench.echo(f"storing {each.values:,} values")
+            harness.echo(f"storing {each.values:,} values")
             each.store()
         fresh = iter(range(10**6))
 
         def streams(name: str, number: int) -> Sequence[Stream]:
-            seed = bench.settings.seed + number
-            asked = Schedule.poisson(rate, seconds, warm_up_s=0.5, seed=seed)
-            given = Schedule.fixed(rate, seconds, warm_up_s=0.5)
+            seed = harness.settings.seed + number
+            asked = Schedule.poisson(load.rate, load.seconds, warm_up_s=0.5, seed=seed)
+            given = Schedule.fixed(load.rate, load.seconds, warm_up_s=0.5)
             where = history[name]
             return [
                 Stream("read", Ranges(where.url, where, days=1), asked, clients=8),
@@ -63,31 +107,48 @@ def run(bench: Bench) -> None:
             ]
 
         arms = [Arm(name, functools.partial(streams, name)) for name in names]
-        runs = run_arms(bench.generator, arms, done=bench.keep)
-        # As seen by the clients.
-        bench.show_latencies("Reads of a day of a tag, writes of 200 values", runs, names)
-        bench.show_comparisons(runs, names)
-        histograms = {name: _table_histograms(cluster) for name, cluster in clusters.items()}
-        maintenance = _time_maintenance(bench, clusters, rounds=2 if quick else 4)
-    _show(bench, names, histograms, maintenance)
+        runs = run_arms(harness.generator, arms, done=harness.keep)
+        histograms = {name: [_table_histograms(node) for node in cluster.nodes] for name, cluster in clusters.items()}
+        return Compared(names, runs, histograms, _time_maintenance(harness, clusters, history, load))
 
 
-def _time_maintenance(bench: Bench, clusters: dict[str, lab.Cluster], rounds: int) -> dict[str, dict[str, list[float]]]:
+def run(bench: Bench) -> None:
+    """Two versions under the same load: clients' times, the tables' own histograms, repair, compaction, collection."""
+    quick = bench.settings.quick
+    load = Load(
+        bench.settings.versions, nodes=2 if quick else 3, seconds=bench.seconds(2, 30), tags=20,
+        days=3 if quick else 10, step_s=10, rounds=2 if quick else 4,
+    )  # fmt: skip
+    for version in load.versions:
+        lab.versions.release(version)  # an unknown one fails before anything is measured
+    bench.measure_harness(load.rate * 2, clients=8)
+    found = measure(bench, load)
+    # As seen by the clients.
+    bench.show_latencies("Reads of a day of a tag, writes of 200 values", found.runs, found.names)
+    bench.show_comparisons(found.runs, found.names)
+    first = {name: histograms[0] for name, histograms in found.histograms.items()}
+    _show(bench, found.names, first, found.maintenance_s)
+
+
+def _time_maintenance(
+    harness: Harness, clusters: dict[str, lab.Cluster], history: dict[str, History], load: Load
+) -> dict[str, dict[str, list[float]]]:
     """Seconds of maintenance on the first node, interleaved; a no-op command is measured for reference."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in clusters}
-    for _, name in interleaved(list(clusters), rounds):
+    for number, name in interleaved(list(clusters), load.rounds):
         node = clusters[name].nodes[0]
+        first = load.days + _DAYS_OF_RUNS + number * load.days_a_round
+        history[name].extend(range(first, first + load.days_a_round))
         for what, command in {"no-op": ("version",), **MAINTENANCE}.items():
             began = time.perf_counter()
             node.nodetool(*command)
             found[name].setdefault(what, []).append(time.perf_counter() - began)
-        bench.echo(f"{name}: " + ", ".join(f"{what} {took[-1]:.1f} s" for what, took in found[name].items()))
+        harness.echo(f"{name}: " + ", ".join(f"{what} {took[-1]:.1f} s" for what, took in found[name].items()))
     return found
 
 
-def _table_histograms(cluster: lab.Cluster) -> dict[str, float]:
-    """Histograms of the most used table on the first node."""
-    node = cluster.nodes[0]
+def _table_histograms(node: lab.Node) -> dict[str, float]:
+    """Histograms of the most used table on a node."""
     with node.connect() as connection:
         tables = [row[1] for row in connection.select("keyspace_name, table_name", "system_schema.tables") if
                   row[0] == "bench"]  # fmt: skip

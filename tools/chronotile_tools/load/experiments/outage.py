@@ -1,0 +1,160 @@
+"""A node away while values are written, and the delivery of its hints."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+
+from chronotile_tools import lab
+from chronotile_tools.load.arms import Run, Runs
+from chronotile_tools.load.experiments.base import Bench, Harness, await_hints, bean_value, hint_bytes
+from chronotile_tools.load.generator import Stream
+from chronotile_tools.load.page import duration
+from chronotile_tools.load.schedule import Schedule
+from chronotile_tools.load.simulation import hint_delivery_s
+from chronotile_tools.load.targets import History, Ranges, Writes
+
+__all__ = ["PHASES", "Load", "Outage", "measure", "run"]
+
+PHASES = ("all up", "one away", "returned")
+_FLUSH_S = 12.0
+"""Seconds after which hints are in files: nodes write them every ten."""
+_POLL_S = 0.1
+VALUES_A_BATCH = 100
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of :func:`measure`.
+
+    Attributes
+    ----------
+    tags, days, step_s : int
+        The history before.
+    written : float
+        Values written a second.
+    rate : float
+        Reads of a day a second.
+    seconds : float
+        Length of the runs before the outage and after it.
+    away_s : tuple of float
+        Lengths of the runs while the node is away, one after the other. Two lengths tell the speed of the delivery from
+        the time until it begins.
+    rounds : int
+        Outages of each length.
+    throttle_kib : int
+        KiB a second of a delivery thread. Cassandra's default is 1,024; less makes a short delivery last.
+    """
+
+    tags: int
+    days: int
+    step_s: int
+    written: float
+    rate: float
+    seconds: float
+    away_s: tuple[float, ...]
+    rounds: int
+    throttle_kib: int = 256
+
+
+@dataclass(frozen=True)
+class Outage:
+    """An outage.
+
+    Attributes
+    ----------
+    away_s : float
+        Length of the run while the node was away.
+    hints, bytes : int
+        Hints written meanwhile on the other nodes, and their bytes in files.
+    start_s : float
+        Seconds from the node's start until it served clients.
+    delivery_s : float
+        Seconds from then until all hints were delivered.
+    """
+
+    away_s: float
+    hints: int
+    bytes: int
+    start_s: float
+    delivery_s: float
+
+
+def measure(harness: Harness, load: Load) -> tuple[Runs, list[Outage]]:
+    """Runs by phase (:data:`PHASES`), and what each outage left. The third of three nodes is away."""
+    runs: Runs = {phase: [] for phase in PHASES}
+    outages = []
+    with harness.cluster(3, settings={"hinted_handoff_throttle_in_kb": load.throttle_kib}) as cluster:
+        history = History(cluster.url("bench"), load.tags, load.days, load.step_s)
+        harness.echo(f"storing {history.values:,} values")
+        history.store()
+        fresh = itertools.count()
+
+        def work(phase: str, number: int, seconds: float) -> Run:
+            asked = Schedule.poisson(load.rate, seconds, warm_up_s=0.5, seed=harness.settings.seed + number)
+            given = Schedule.fixed(load.written / VALUES_A_BATCH, seconds, warm_up_s=0.5)
+            writes = Writes(history.url, history, VALUES_A_BATCH, next(fresh))
+            made = harness.generator.run(
+                [Stream("read", Ranges(history.url, history, 1), asked, 8), Stream("write", writes, given, 8)]
+            )
+            runs[phase].append(made)
+            harness.keep(phase, number, made)
+            return made
+
+        others, last = cluster.nodes[:-1], cluster.nodes[-1]
+        for number, away_s in enumerate(load.away_s * load.rounds):
+            work(PHASES[0], number, load.seconds)
+            before = sum(bean_value(node, "Storage", "TotalHints") for node in others)
+            last.stop()
+            work(PHASES[1], number, away_s)
+            outages.append(_deliver(cluster, away_s, before))
+            harness.echo(f"outage {number + 1}: {outages[-1]}")
+            work(PHASES[2], number, load.seconds)
+    return runs, outages
+
+
+def _deliver(cluster: lab.Cluster, away_s: float, hints_before: int) -> Outage:
+    others, last = cluster.nodes[:-1], cluster.nodes[-1]
+    time.sleep(_FLUSH_S)
+    hints = sum(bean_value(node, "Storage", "TotalHints") for node in others) - hints_before
+    kept = hint_bytes(cluster)
+    began = time.monotonic()
+    last.start(wait=False)
+    while not last.serves():
+        time.sleep(_POLL_S)
+    served = time.monotonic()
+    await_hints(cluster)
+    ended = time.monotonic()
+    cluster.wait_until_ready()
+    return Outage(away_s, hints, kept, served - began, ended - served)
+
+
+def rule_s(load: Load, missed_bytes: float) -> float:
+    """Seconds that the delivery should take: hints arrive at twice the throttle."""
+    return hint_delivery_s(missed_bytes, throttle_bytes_per_s=load.throttle_kib * 1_024)
+
+
+def run(bench: Bench) -> None:
+    """Reads and writes before, during and after the absence of one of three nodes, and the delivery of its hints."""
+    quick = bench.settings.quick
+    load = Load(
+        tags=20, days=2, step_s=10, written=2_000.0 if quick else 5_000.0, rate=10.0, seconds=bench.seconds(2, 20),
+        away_s=(bench.seconds(4, 10), bench.seconds(8, 40)), rounds=1 if quick else 3,
+    )  # fmt: skip
+    bench.measure_harness(load.rate + load.written / VALUES_A_BATCH, clients=16)
+    runs, outages = measure(bench, load)
+    bench.show_latencies("Reads of a day of a tag, writes of 100 values", runs, PHASES)
+    rows = [
+        [f"{each.away_s:g} s", f"{each.hints:,}", f"{each.bytes:,}", duration(each.start_s * 1e3),
+         duration(each.delivery_s * 1e3), duration(rule_s(load, each.bytes) * 1e3)]
+        for each in outages
+    ]  # fmt: skip
+    words = (
+        f"A node was away while {load.written:,.0f} values a second were written. Delivery is counted from when the "
+        "node served clients; nodes look for hints to deliver every ten seconds, which the rule does not count: hints "
+        f"arrive at twice the throttle, {load.throttle_kib} KiB a second."
+    )
+    header = ["away", "hints", "bytes", "node served after", "hints delivered after", "by the rule"]
+    bench.report.table("Hints", words, header, rows)
+    bench.results["outages"] = [vars(each) for each in outages]
