@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,16 @@ from chronotile_tools.studies import Page, Part, Record, Study
 
 FOLDER = Path(__file__).parents[2] / "docs" / "studies"
 
+NOT_RECORDED = frozenset({"historian-cluster", "log-store-versions"})
+"""Studies whose results at full scale are not in the repository yet."""
+RECORDED = [name for name in studies.STUDIES if name not in NOT_RECORDED]
+
 
 def record_of(name: str) -> Record:
     return Record.read(FOLDER / "data" / f"{name}.json")
 
 
-@pytest.mark.parametrize("name", studies.STUDIES)
+@pytest.mark.parametrize("name", RECORDED)
 def test_the_page_in_the_repository_is_what_its_results_make(name: str) -> None:
     study, record = studies.find(name), record_of(name)
     assert record.study == name
@@ -37,21 +41,21 @@ def test_the_page_in_the_repository_is_what_its_results_make(name: str) -> None:
 
 def test_every_figure_of_a_page_is_shown_and_no_file_is_left_over() -> None:
     names = set()
-    for name, study in studies.STUDIES.items():
-        page = study.page(record_of(name))
+    for name in RECORDED:
+        page = studies.find(name).page(record_of(name))
         for figure in page.figures:
             assert page.text.count(f"(images/{name}-{figure}.svg)") == 1
             names.add(f"{name}-{figure}.svg")
         assert page.text.count("(images/") == len(page.figures)
     assert {path.name for path in (FOLDER / "images").iterdir()} == names
-    assert {path.stem for path in (FOLDER / "data").iterdir()} == set(studies.STUDIES)
+    assert {path.stem for path in (FOLDER / "data").iterdir()} == set(RECORDED)
 
 
-AGAIN = {"pixels": ("mq3c-9", "htm-10"), "tails": ("hints",)}
-"""Parts of studies that take minutes; of the others, all are computed."""
+AGAIN = {"pixels": ("mq3c-9", "htm-10"), "tails": ("hints",), **dict.fromkeys(NOT_RECORDED, ())}
+"""Parts of studies that take minutes, and none of those that are measured; of the others, all are computed."""
 
 
-@pytest.mark.parametrize("name", studies.STUDIES)
+@pytest.mark.parametrize("name", RECORDED)
 def test_parts_that_are_computed_again_have_the_stored_values(name: str) -> None:
     record = record_of(name)
     parts = {part.name: part for part in studies.find(name).parts(record.parameters)}
@@ -118,6 +122,20 @@ def test_an_interrupted_study_continues_with_the_parts_that_are_missing(tmp_path
     assert lines == ["ccc: done, 1 of 2 parts left", "dddd: done, 0 of 2 parts left"]
     assert studies.write_page(counted.study(), tmp_path).read_text() == "a=1 bb=2 ccc=3 dddd=4"
     assert (tmp_path / "images" / "counted-f.svg").read_text() == "<svg/>\n"
+
+
+def test_a_part_that_reports_its_progress_does_so_before_it_is_done(tmp_path: Path) -> None:
+    def measure(echo: Callable[[str], object]) -> dict[str, int]:
+        echo("half of it")
+        return {"value": 1}
+
+    def parts(_: dict[str, int]) -> Iterator[Part]:
+        yield Part("slow", measure, reports=True)
+
+    study = Study("reporting", "Reporting", "nothing", {"full": {}}, parts, lambda record: Page("", {}))
+    lines: list[str] = []
+    assert studies.run(study, tmp_path, "full", lines.append).parts == {"slow": {"run": 0, "value": 1}}
+    assert lines == ["half of it", "slow: done, 0 of 1 parts left"]
 
 
 def test_a_complete_study_computes_nothing_and_records_no_run(tmp_path: Path) -> None:

@@ -11,18 +11,28 @@ __all__ = [
     "ALERTS_2020",
     "CONSISTENCY",
     "CPU_BURNT",
+    "CPU_BURNT_TIMEOUTS",
+    "CPU_BURNT_WRITES",
+    "CROSS_NODE_P99_MS",
     "FOOTPRINT_READS",
     "FOOTPRINT_READS_180K",
+    "FOURTH_NODE",
     "GROWING",
+    "GROWING_SIGNS",
+    "GROWING_WRITE_P99_MS",
     "HINTS",
     "HISTORIAN_2023",
     "HISTORIAN_GROWTH",
+    "LOG_STORE_2020",
+    "MAINTENANCE_AFTER",
+    "MAINTENANCE_S",
     "REQUESTS",
     "SETUPS",
     "SURVEY_BYTES",
     "VALIDATION_BYTES_PER_S",
     "VERSIONS",
     "FootprintRead",
+    "FourthNode",
     "HintDelivery",
     "SurveyBytes",
 ]
@@ -126,7 +136,22 @@ CPU_BURNT = {
 """Mean milliseconds of a read at each of three nodes, by the number of nodes whose processors were burnt; 40 clients,
 up to a day of values a read."""
 
+CPU_BURNT_WRITES = {0: (7.0, 7.1, 7.2), 1: (23.8, 58.1, 56.6), 2: (80.6, 73.2, 79.7), 3: (105.0, 106.0, 110.0)}
+"""The same of writes; 5,000 values a second."""
+
+CROSS_NODE_P99_MS = {0: (41, 57), 1: (333, 455), 2: (473, 505), 3: (540, 550)}
+"""The same, 99th percentile of messages between nodes: least and largest of the three."""
+
+CPU_BURNT_TIMEOUTS = {0: 0, 1: 0, 2: 1, 3: 12}
+"""The same, requests between nodes that timed out. No request of a client failed."""
+
 GROWING = "20 clients, 0.1 to 10 days for 44 h: 16,000-20,500 internode time-outs and 40-95 client failures a node"
+
+GROWING_SIGNS = ("time-outs between nodes", "slow writes", "failures")
+"""The order in which signs of overload came while reads grew."""
+
+GROWING_WRITE_P99_MS = 2_400.0
+"""Largest 99th percentile of writes meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -146,13 +171,47 @@ HINTS = HintDelivery(away_s=7_200, values_per_s=5_000, hints=2.29e6, delivery_s=
 HISTORIAN_GROWTH = {3: 4.25e9, 4: 3.35e9}
 """Bytes a day on each node, by the number of nodes: 5,000 values a second, three copies."""
 
+
+@dataclass(frozen=True)
+class FourthNode:
+    """A fourth node for a cluster of three.
+
+    Attributes
+    ----------
+    before_gib, after_gib : float
+        Load of each old node before, and after the cleanup.
+    cleanup_s : tuple of float
+        Seconds of the cleanup on each of them.
+    """
+
+    before_gib: float
+    after_gib: float
+    cleanup_s: tuple[float, ...]
+
+
+FOURTH_NODE = FourthNode(130.0, 97.0, (8 * 3_600 + 15 * 60, 4 * 3_600 + 33 * 60, 7 * 3_600 + 35 * 60))
+"""Cleanup took 8 h 15, 4 h 33 and 7 h 35."""
+
 VALIDATION_BYTES_PER_S = 330e9 / 86_400
 """Speed of a repair's validation on one node: a table of 330 GB ran into the limit of 24 hours."""
 
 # ---------------------------------------------------------------------- log records
 
+LOG_STORE_2020 = "a log store on three nodes, 3.11 and a beta of 4.0, 2020"
+"""Three copies; 3 million rows an hour with a time to live, 1,000 rows in a partition of 16 MB."""
+
+MAINTENANCE_AFTER = ("30 min", "90 min", "6 h", "11 h")
+"""Time under load before each of the figures of :data:`MAINTENANCE_S`."""
+
+MAINTENANCE_S = {
+    "repair": ((32.0, 71.0, 95.0, 77.0), (8.0, 15.0, 34.0, 34.0)),
+    "compact": ((28.0, 61.0, 80.0, 79.0), (15.0, 25.0, 41.0, 38.0)),
+    "garbagecollect": ((29.0, 62.0, 85.0, 86.0), (19.0, 32.0, 45.0, 57.0)),
+}
+"""Seconds of maintenance on a node: with 3.11 and with the beta of 4.0."""
+
 VERSIONS = {
     "read p50, ms": (2.8, 2.8), "read p95, ms": (8.4, 5.8), "read p99, ms": (17.4, 5.8), "write p99, us": (29.5, 29.5),
-    "repair, s": (71.0, 15.0), "compact, s": (61.0, 25.0), "garbagecollect, s": (62.0, 32.0),
+    **{f"{what}, s": (old[1], new[1]) for what, (old, new) in MAINTENANCE_S.items()},
 }  # fmt: skip
 """Of 3.11 and a beta of 4.0: tables' own times after equal load, and of work on a node after 90 minutes of it."""

@@ -14,10 +14,19 @@ __all__ = ["Page", "Part", "Study", "run", "write_page"]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a study, with a name that is stable from run to run."""
+    """A part of a study, with a name that is stable from run to run.
+
+    Attributes
+    ----------
+    compute : callable
+        Returns the values; called with nothing, or with `echo` if the part reports its progress.
+    reports : bool
+        Whether it does.
+    """
 
     name: str
-    compute: Callable[[], Values]
+    compute: Callable[..., Values]
+    reports: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,8 @@ def run(study: Study, folder: Path, scale: str, echo: Callable[[str], object], *
     if left:
         record.runs.append(this_run())
     for number, part in enumerate(left, 1):
-        record.parts[part.name] = {"run": len(record.runs) - 1, **part.compute()}
+        values = part.compute(echo) if part.reports else part.compute()
+        record.parts[part.name] = {"run": len(record.runs) - 1, **values}
         record.write(path)
         echo(f"{part.name}: done, {len(left) - number} of {len(left)} parts left")
     return record
