@@ -25,10 +25,12 @@ Points = tuple[Sequence[float], Sequence[float]]
 
 def lines(
     title: str, x_label: str, y_label: str, series: Mapping[str, Points], *, x_log: bool = False, y_log: bool = True,
-    x_ticks: Sequence[tuple[float, str]] | None = None,
+    x_ticks: Sequence[tuple[float, str]] | None = None, hues: int = 4,
 ) -> str:  # fmt: skip
-    """Lines through points, up to eight of them."""
-    top, bottom = 66.0 + 18 * ((len(series) - 1) // 4), 340.0
+    """Lines through points, up to twice `hues` of them, in three or four colours: each of the second half has the
+    colour of one of the first.
+    """
+    top, bottom = 66.0 + 18 * ((len(series) - 1) // hues), 340.0
     every_x = np.concatenate([np.asarray(x, float) for x, _ in series.values()])
     every_y = np.concatenate([np.asarray(y, float) for _, y in series.values()])
     x_axis = _axis(x_label, every_x, _LEFT, _RIGHT, log=x_log, ticks=x_ticks)
@@ -36,10 +38,10 @@ def lines(
     parts = [plot.Panel(_LEFT, top, _RIGHT, bottom, x_axis, y_axis).frame()]
     for number, (x, y) in enumerate(series.values()):
         at_x, at_y = x_axis.place(np.asarray(x, float)), y_axis.place(np.asarray(y, float))
-        hue, shape = number % 4, _SHAPES[(number + number // 4) % 3]
+        hue, shape = number % hues, _SHAPES[(number + number // hues) % 3]
         parts.append(plot.path(at_x, at_y, f"s{hue}"))
         parts += [plot.marker(shape, a, b, f"f{hue}", 3.5) for a, b in zip(at_x.tolist(), at_y.tolist(), strict=True)]
-    return _svg(title, bottom + 56, list(series), parts)
+    return _svg(title, bottom + 56, list(series), parts, hues)
 
 
 def dots(title: str, x_label: str, rows: Sequence[tuple[str, Sequence[float | None]]], names: Sequence[str]) -> str:
@@ -72,12 +74,12 @@ def _axis(
     return plot.linear(label, low, high * 1.05 if from_zero else high, start, end, found)
 
 
-def _svg(title: str, height: float, names: Sequence[str], parts: list[str]) -> str:
+def _svg(title: str, height: float, names: Sequence[str], parts: list[str], hues: int = 4) -> str:
     legend = []
     for number, name in enumerate(names):
-        x, y = _LEFT + 14 + 205 * (number % 4), 36 + 18 * (number // 4)
-        shape = _SHAPES[(number + number // 4) % 3]
-        legend += [plot.marker(shape, x, y - 4, f"f{number % 4}"), plot.text(x + 10, y, name, "label")]
+        x, y = _LEFT + 14 + 205 * (number % hues), 36 + 18 * (number // hues)
+        shape = _SHAPES[(number + number // hues) % 3]
+        legend += [plot.marker(shape, x, y - 4, f"f{number % hues}"), plot.text(x + 10, y, name, "label")]
     ground = f"<style>{_STYLE}</style>" + f'<rect width="{_WIDTH:g}" height="{height:g}" fill="#ffffff"/>'
     heading = plot.text(_LEFT - 58, 18, title, "title")
     return plot.svg(_WIDTH, height, title, ground, heading, *legend, *parts)

@@ -361,7 +361,8 @@ def _starved_figure(record: Record, what: str, then: Mapping[int, tuple[float, .
         means = [_starved_part(record, count, node, suffix)["mean"] for count in then]
         series[f"node {node}, here"] = (counts, means)
     ticks = [(count, f"{count:g}") for count in counts]
-    return charts.lines(f"Mean time of a {what}", "starved nodes", "milliseconds", series, x_ticks=ticks)
+    title = f"Mean time of a {what}"
+    return charts.lines(title, "starved nodes", "milliseconds", series, x_ticks=ticks, hues=overload.NODES)
 
 
 def _growing_table(record: Record) -> str:
@@ -430,7 +431,10 @@ def _growing_figure(record: Record) -> str:
         places = [float(place) for place in range(1, len(ramp) + 1)]
         for stream in ("read", "write"):
             series[f"{stream}s, ramp {number}"] = (places, [step[stream]["p99"] for step in ramp])
-    return charts.lines("99th percentile while reads grow", "step of the ramp", "milliseconds", series)
+    steps = max(len(ramp) for ramp in record.parts["growing"]["ramps"])
+    ticks = [(float(step), str(step)) for step in range(1, steps + 1)]
+    title = "99th percentile while reads grow"
+    return charts.lines(title, "step of the ramp", "milliseconds", series, x_ticks=ticks)
 
 
 def _outage_table(record: Record) -> str:
