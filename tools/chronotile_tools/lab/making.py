@@ -61,7 +61,8 @@ def up(
     racks : int
         Racks in each data centre.
     version : str, optional
-        ``"5.0"``, ``"4.1"``, ``"4.0"``, ``"3.11"`` or a full number. Default: that of ``$CASSANDRA_HOME``, else 5.0.
+        ``"5.0"``, ``"4.1"``, ``"4.0"``, ``"3.11"``, ``"6.0"`` (an alpha version) or a full number. Default: that
+        of ``$CASSANDRA_HOME``, else 5.0.
     heap : str or int
         Heap of each node: ``"512m"``, ``"1g"`` or a number of MiB. At least 200 MiB.
     auth : bool
