@@ -258,8 +258,8 @@ def test_a_database_whose_driver_is_missing_names_its_package(
 
 EVERY_MODULE = """
 import importlib, pkgutil, re
-# Behind a check of their callers: demo.run(), events and jobs and the first request to them, and the reports.
-checked = re.compile(r"chronotile\\.(__main__|counting|demo\\..*|pages\\.plot|service\\.(events|jobs))")
+# Behind a check of their callers: demo.run(), apdb, events and jobs and the first request to them, and the reports.
+checked = re.compile(r"chronotile\\.(__main__|casts|counting|demo\\..*|pages\\.plot|service\\.(events|jobs))")
 import chronotile
 for found in pkgutil.walk_packages(chronotile.__path__, "chronotile.", onerror=lambda name: None):
     if checked.fullmatch(found.name):
