@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import subprocess
 import sys
 import tarfile
@@ -282,6 +283,34 @@ def test_detections_of_the_ztf_without_a_column_they_cannot_do_without_are_refus
             ct.InvalidInputError, match=f"alerts.parquet: detections rejected: missing column {column}$"
         ):
             imported(parquet(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    ("given", "lost"),
+    [
+        ({"magpsf": -999.0}, {"psfFlux", "psfFluxErr"}),
+        ({"sigmapsf": 0.0}, {"snr"}),
+        ({"magpsf": -60.0, "sigmapsf": 1e9}, {"psfFluxErr"}),
+    ],
+)
+def test_fluxes_out_of_range_become_nulls_and_are_counted(
+    given: dict[str, float], lost: set[str], tmp_path: Path
+) -> None:
+    alone = [{**row, "prv_candidates": None} for row in rows_of(ZTF)]
+    alone[0]["candidate"] |= given
+    done, sources = imported(parquet(tmp_path, alone))
+    row = next(row for row in sources if row["diaSourceId"] == alone[0]["candidate"]["candid"])
+    assert {name for name in ("psfFlux", "psfFluxErr", "snr") if row[name] is None} == lost
+    assert all(row[name] is None or math.isfinite(row[name]) for name in ("psfFlux", "psfFluxErr", "snr"))
+    assert {f"1 values of detections.{name}, out of range" for name in lost} <= {*done.left_out}
+
+
+def test_a_real_bogus_score_out_of_range_is_refused_with_its_detection(tmp_path: Path) -> None:
+    alone = [{**row, "prv_candidates": None} for row in rows_of(ZTF)]
+    alone[0]["candidate"] |= {"rb": 1e39}
+    number = alone[0]["candidate"]["candid"]
+    with pytest.raises(ct.InvalidInputError, match=f"DiaSource.reliability .* diaSourceId {number} does not fit float"):
+        imported(parquet(tmp_path, alone))
 
 
 def test_optional_columns_of_the_ztf_become_nulls(tmp_path: Path) -> None:

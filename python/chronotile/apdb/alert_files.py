@@ -454,6 +454,14 @@ _ZTF_NEEDED = {"candid", "objectId", "pid", "jd", "ra", "dec", "magpsf"}
 _ZTF_OPTIONAL = {"fid": pa.int64(), "sigmapsf": pa.float64(), "isdiffpos": pa.string(), "rb": pa.float64()}
 
 
+def _float32(values: Any, name: str, dropped: Counter[str]) -> Any:
+    """Convert computed values; those that no 32-bit float holds become null and are counted in `dropped`."""
+    misfits = np.abs(values) > np.finfo(np.float32).max
+    if misfits.any():
+        dropped[f"values of {name}, out of range"] += int(misfits.sum())
+    return pa.array(np.where(misfits, np.nan, values).astype(np.float32), from_pandas=True)
+
+
 def _ztf(rows: Any, path: Path) -> Tables:
     """Convert ZTF detections. A visit is an exposure; a detector is one of its 64 readout channels."""
     _demand(rows, sorted(_ZTF_NEEDED), "detections", path)
@@ -471,8 +479,14 @@ def _ztf(rows: Any, path: Path) -> Tables:
     if unknown:
         notes.append("detections without isdiffpos got positive fluxes")
     pid = exact_ids(rows["pid"], _NO_IDS, "pid")[0].to_numpy()
-    flux = 10 ** ((_ZERO_POINT_NJY - rows["magpsf"].to_numpy().astype(float)) / 2.5)
-    sigma = rows["sigmapsf"].to_numpy().astype(float)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        flux = 10 ** ((_ZERO_POINT_NJY - rows["magpsf"].to_numpy().astype(float)) / 2.5)
+        sigma = rows["sigmapsf"].to_numpy().astype(float)
+        computed = {
+            "psfFlux": signs * flux,
+            "psfFluxErr": flux * sigma * np.log(10) / 2.5,
+            "snr": 2.5 / np.log(10) / sigma,
+        }
     mjd = rows["jd"].to_numpy() - _MJD_OF_JD
     bands = [_ZTF_BANDS.get(number) for number in rows["fid"].to_pylist()]
     used = {"candid", "objectId", "pid", "jd", "fid", "magpsf", "sigmapsf", "isdiffpos", "rb", "_rounded"}
@@ -486,10 +500,8 @@ def _ztf(rows: Any, path: Path) -> Tables:
         names.DEC: rows["dec"],
         names.TIME: pa.array(_tai(mjd)),
         "band": pa.array(bands, pa.string()),
-        "psfFlux": pa.array((signs * flux).astype("float32"), from_pandas=True),
-        "psfFluxErr": pa.array((flux * sigma * np.log(10) / 2.5).astype("float32"), from_pandas=True),
-        "snr": pa.array((2.5 / np.log(10) / sigma).astype("float32"), from_pandas=True),
-        "reliability": rows["rb"].cast(pa.float32()),
+        **{name: _float32(each, f"detections.{name}", dropped) for name, each in computed.items()},
+        "reliability": rows["rb"],
     }
     # The schema may also contain ZTF columns.
     columns.update({name: rows[name] for name in rows.schema.names if name not in used | columns.keys()})
