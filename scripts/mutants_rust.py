@@ -55,7 +55,10 @@ CRATES = {
     "chunk": Crate("crates/core/chunk", ("-p", "chronotile-chunk", "--lib", "--tests")),
     "archive": Crate(
         "crates/core/archive",
-        ("-p", "chronotile-archive", "-p", "chronotile-archive-tests", "--lib", "--test", "archive", "--test", "model"),
+        (
+            *("-p", "chronotile-archive", "-p", "chronotile-archive-tests", "-p", "chronotile-simulation"),
+            *("--lib", "--test", "archive", "--test", "model", "--test", "simulation"),
+        ),
     ),
     "historian": Crate("crates/historian", ("-p", "chronotile-historian", "--lib", "--tests")),
     "service": Crate("crates/service", ("-p", "chronotile-service", "--lib")),

@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import tempfile
-import time
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +26,9 @@ _FIRST_BATCH_S, _BATCH_GROWTH = 0.2, 3
 _NEIGHBOURS, _NEIGHBOUR_S = 12, 3.0
 """What noticed so many changes just before a change in its file is tried first, if it takes no longer than this."""
 _ENVIRONMENT = {
+    # Of the simulation, which runs for minutes otherwise.
+    "CHRONOTILE_HISTORIES": "300",
+    "CHRONOTILE_REPEATED": "1",
     "RUST_BACKTRACE": "0",
     "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
     "PROPTEST_MAX_SHRINK_ITERS": "0",
@@ -44,7 +47,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Test:
-    """A test, its program, and the folder in which it runs."""
+    """A test, its program, the folder in which it runs, and the processor time that it takes."""
 
     program: Path
     folder: Path
@@ -80,9 +83,7 @@ class Runner:
 
     def _look(self, test: Test) -> Test | None:
         with tempfile.NamedTemporaryFile() as reached:
-            began = time.monotonic()
-            verdict, _ = _run([test], {"MUTANTS_REACHED": reached.name}, self._seconds)
-            seconds = time.monotonic() - began
+            verdict, _, seconds = _run([test], {"MUTANTS_REACHED": reached.name}, self._seconds)
             numbers = frozenset(int(line) for line in Path(reached.name).read_text("utf-8").split())
         if verdict is not Verdict.SURVIVES or seconds > self._seconds:
             return None
@@ -97,7 +98,7 @@ class Runner:
         rest = [test for test in reaching if test not in first]
         for batch in [*({test.program: [test]} for test in first), *self._batches(rest)]:
             for tests in batch.values():
-                verdict, test = _run(tests, {"MUTANT": str(mutant)}, sum(test.seconds for test in tests))
+                verdict, test, _ = _run(tests, {"MUTANT": str(mutant)}, sum(test.seconds for test in tests))
                 if verdict is not Verdict.SURVIVES:
                     if test is not None:
                         self._noticed[mutant] = test
@@ -128,8 +129,10 @@ class Runner:
         yield dict(waiting)
 
 
-def _run(tests: list[Test], environment: dict[str, str], seconds: float) -> tuple[Verdict, Test | None]:
-    """Run tests of one program: `Verdict.SURVIVES` if they pass, else the first test that failed, if it is known."""
+def _run(tests: list[Test], environment: dict[str, str], seconds: float) -> tuple[Verdict, Test | None, float]:
+    """Run tests of one program: `Verdict.SURVIVES` if they pass, else the first test that failed, if it is known; and
+    the processor time that they took, which does not depend on what else the machine does.
+    """
     command = [str(tests[0].program), "--exact", "--test-threads", "1", *(test.name for test in tests)]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -140,18 +143,22 @@ def _run(tests: list[Test], environment: dict[str, str], seconds: float) -> tupl
         with suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
             resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
-        try:
-            code = process.wait(_STALL_S + _STALL_FACTOR * seconds)
-        except subprocess.TimeoutExpired:
-            code = -signal.SIGXCPU
-        finally:
-            # Also what the tests started.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        stalled = threading.Timer(_STALL_S + _STALL_FACTOR * seconds, _kill, [process.pid])
+        stalled.start()
+        _, status, usage = os.wait4(process.pid, 0)
+        stalled.cancel()
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+        # Also what the tests started.
+        _kill(process.pid)
+        taken = usage.ru_utime + usage.ru_stime
         if code == 0:
-            return Verdict.SURVIVES, None
+            return Verdict.SURVIVES, None, taken
         output.seek(0)
         failed = _FAILED.search(output.read().decode(errors="replace"))
     verdict = Verdict.STOPPED if code in (-signal.SIGXCPU, -signal.SIGKILL) else Verdict.NOTICED
-    return verdict, next((test for test in tests if failed and test.name == failed[1]), None)
+    return verdict, next((test for test in tests if failed and test.name == failed[1]), None), taken
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
