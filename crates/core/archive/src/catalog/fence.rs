@@ -300,3 +300,51 @@ impl Fence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use chronotile_memory::MemoryStore;
+
+    use super::*;
+
+    fn home(name: &str) -> DatasetRef {
+        DatasetRef { name: DatasetName::new(name).unwrap(), ..DatasetRef::from(&crate::testing::spec()) }
+    }
+
+    #[tokio::test]
+    async fn a_drop_that_was_cut_off_is_listed_and_taken_over_until_it_has_ended() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let fence = Fence::new(store.clone(), Arc::default());
+        let (dataset, slice) = (home("records"), SliceId(3));
+        assert_eq!(fence.look().await.unwrap().dropping(&dataset.name), []);
+        assert!(fence.take_over(&dataset, slice).await.unwrap().is_none());
+        let begin = |state: &mut Retiring| put(&mut state.dropping, &dataset.name, slice, "first");
+        assert!(fence.change(&dataset, &fence.look().await.unwrap(), begin).await.unwrap());
+        // Another process sees it, of this dataset and slice alone.
+        let other = Fence::new(store.clone(), Arc::default());
+        let seen = other.look().await.unwrap();
+        assert_eq!(seen.dropping(&dataset.name), [slice]);
+        assert_eq!(seen.dropping(&home("others").name), []);
+        assert!(other.take_over(&dataset, SliceId(4)).await.unwrap().is_none());
+        let (closed, record) = other.take_over(&dataset, slice).await.unwrap().unwrap();
+        let taken = Commit { before: vec![record.clone()], ..Commit::default() };
+        store.commit(&dataset, taken.clone()).await.unwrap();
+        let seen = fence.look().await.unwrap();
+        assert_eq!(holder(&seen.state.dropping, &dataset.name, slice), Some(&*closed.token));
+        // It is taken over once: what was seen before has changed.
+        let late = store.commit(&dataset, taken).await.unwrap_err();
+        assert!(has_changed(&late.into()));
+        let end = |state: &mut Retiring| take(&mut state.dropping, &dataset.name, slice);
+        assert!(fence.change(&dataset, &seen, end).await.unwrap());
+        assert!(!other.change(&dataset, &seen, |_| ()).await.unwrap(), "somebody else was first");
+        assert!(other.take_over(&dataset, slice).await.unwrap().is_none());
+    }
+
+    #[test]
+    fn a_conflict_of_another_record_is_no_change_of_the_record() {
+        let conflict = |key: &str| ArchiveError::from(StoreError::RecordConflict { key: key.into() });
+        assert!(has_changed(&conflict(KEY)));
+        assert!(!has_changed(&conflict("batch/records/1")));
+        assert!(!has_changed(&ArchiveError::Cancelled));
+    }
+}

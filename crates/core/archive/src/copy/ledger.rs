@@ -137,3 +137,105 @@ pub(super) fn copy_attempt(attempt: &str) -> String {
 fn is_copied(intent: &Intent) -> bool {
     intent.attempt.starts_with(COPY_ATTEMPT)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BATCH: BatchId = BatchId(7);
+    const STORED: i64 = 100;
+
+    fn record(content: &str) -> BatchRecord {
+        let json = serde_json::json!({
+            "key": "a", "written_us": STORED, "token": 3, "ended_us": 110, "removed": false, "rows": 1, "tiles": 1,
+            "chunks": 1, "bytes": 9, "content": content, "ticks": [0, 5], "parts": [0, 1], "copied": "copy",
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn begun(written_us: i64, attempt: &str) -> Begun {
+        let intent = Intent { key: Some("a".into()), written_us, attempt: attempt.into() };
+        Begun { intent, bytes: Bytes::new() }
+    }
+
+    /// With the batch, where there is a record or an intent of it.
+    fn ledger(record: Option<BatchRecord>, intent: Option<Begun>) -> Ledger {
+        Ledger {
+            finished: record.map(|record| (BATCH, known(record).unwrap())).into_iter().collect(),
+            begun: intent.map(|begun| (BATCH, begun)).into_iter().collect(),
+        }
+    }
+
+    fn written() -> Ledger {
+        ledger(Some(record("1")), None)
+    }
+
+    fn being_replaced() -> Ledger {
+        ledger(Some(record("1")), Some(begun(STORED + 1, "writer")))
+    }
+
+    #[test]
+    fn a_batch_is_whole_once_its_record_is_there_and_nobody_changes_it() {
+        assert!(written().is_whole(BATCH));
+        assert!(ledger(Some(record("1")), Some(begun(STORED, "writer"))).is_whole(BATCH), "left over from its write");
+        assert!(!being_replaced().is_whole(BATCH));
+        assert!(!ledger(None, Some(begun(STORED, "writer"))).is_whole(BATCH));
+        assert!(!written().is_whole(BatchId(8)));
+    }
+
+    #[test]
+    fn a_batch_is_the_same_in_two_archives_where_it_is_whole_in_both_with_the_same_content() {
+        assert!(written().is_as_in(BATCH, &written()));
+        for other in [being_replaced(), ledger(Some(record("2")), None), Ledger::default()] {
+            assert!(!written().is_as_in(BATCH, &other), "{other:?}");
+            assert!(!other.is_as_in(BATCH, &written()), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_of_a_finished_batch_where_its_record_names_their_attempt() {
+        let origin = Origin { batch: BATCH, written_us: STORED, token: 3 };
+        assert!(written().has_rows_of(&origin));
+        for other in [
+            Origin { batch: BatchId(8), ..origin },
+            Origin { written_us: STORED - 1, ..origin },
+            Origin { token: 4, ..origin },
+        ] {
+            assert!(!written().has_rows_of(&other), "{other:?}");
+        }
+        let removed = BatchRecord { removed: true, ..record("1") };
+        for ledger in [being_replaced(), ledger(Some(removed), None), Ledger::default()] {
+            assert!(!ledger.has_rows_of(&origin), "{ledger:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_copy_did_not_bring_from_its_source_is_foreign() {
+        let reason = |target: &Ledger, source: &Ledger| target.foreign("copy", source);
+        assert_eq!(reason(&written(), &written()), None);
+        let source = ledger(None, Some(begun(STORED, "writer")));
+        assert_eq!(reason(&written(), &source), None, "the source replaces it");
+        let elsewhere = Some(format!("its batch {BATCH} came from elsewhere"));
+        assert_eq!(reason(&written(), &Ledger::default()), elsewhere);
+        assert_eq!(written().foreign("another copy", &written()), elsewhere);
+        let direct = ledger(Some(BatchRecord { copied: None, ..record("1") }), None);
+        assert_eq!(reason(&direct, &written()), Some(format!("batch {BATCH} was written to it directly")));
+        let begun_by = |attempt: &str| ledger(Some(record("1")), Some(begun(STORED + 1, attempt)));
+        assert_eq!(reason(&begun_by(&copy_attempt("x")), &written()), None);
+        assert_eq!(reason(&begun_by("x"), &written()), Some("batch \"a\" is being written to it".into()));
+    }
+
+    #[test]
+    fn a_record_and_its_copies_have_one_fingerprint_and_other_content_has_another() {
+        let own = fingerprint(record("1")).unwrap();
+        let previous = Some(record("0").as_previous());
+        for copy in [
+            BatchRecord { copied: None, ..record("1") },
+            BatchRecord { ended_us: 999, ..record("1") },
+            BatchRecord { previous, ..record("1") },
+        ] {
+            assert_eq!(fingerprint(copy).unwrap(), own);
+        }
+        assert_ne!(fingerprint(record("2")).unwrap(), own);
+    }
+}

@@ -466,3 +466,53 @@ fn rewrite_tiles(
     };
     tiles.into_par_iter().map(rewrite).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use chronotile_types::{Cell, Window};
+
+    use super::*;
+
+    fn tile(cell: i64) -> Tile {
+        Tile { cell: Cell(cell), window: Window(0) }
+    }
+
+    fn load(cell: i64, bytes: u64) -> Load {
+        Load { tile: tile(cell), of: 0, chunks: 2, written: 2, rows: 2, bytes }
+    }
+
+    #[test]
+    fn chunks_of_older_versions_are_counted_apart_from_the_others() {
+        let statistics = TileStatistics {
+            ids: 0,
+            tile: tile(1),
+            chunks: 10,
+            rows: 100,
+            bytes: 1_000,
+            written_chunks: 4,
+            older_chunks: 3,
+            older_rows: 20,
+            older_bytes: 300,
+        };
+        let of = |kind| {
+            let load = Load::of(&statistics, 0, kind);
+            (load.chunks, load.written, load.rows, load.bytes)
+        };
+        assert_eq!(of(Kind::Current), (7, 4, 80, 700));
+        assert_eq!(of(Kind::Older), (3, 3, 20, 300));
+    }
+
+    #[test]
+    fn a_commit_has_as_many_tiles_as_its_limits_allow_and_at_least_one() {
+        let runs = |bytes: &[u64]| {
+            let tiles: Vec<Load> = (0..).zip(bytes).map(|(cell, bytes)| load(cell, *bytes)).collect();
+            per_commit(&tiles).iter().map(|run| run.len()).collect::<Vec<_>>()
+        };
+        let half = BYTES_PER_COMMIT / 2;
+        assert_eq!(runs(&[]), [0; 0]);
+        assert_eq!(runs(&[half, half, 1]), [2, 1]);
+        assert_eq!(runs(&[half, half + 1]), [1, 1]);
+        assert_eq!(runs(&[2 * BYTES_PER_COMMIT, 1, 1]), [1, 2]);
+        assert_eq!(runs(&[1; 2 * TILES_PER_COMMIT + 1]), [TILES_PER_COMMIT, TILES_PER_COMMIT, 1]);
+    }
+}

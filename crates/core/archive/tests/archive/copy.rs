@@ -526,6 +526,56 @@ async fn targets_that_are_no_copies_are_refused_and_stay_as_they_are() {
     assert_eq!(target.records("", None, 10).await.unwrap(), vec![]);
 }
 
+/// All batches of it have the names of those that the copy brought, and none is the same.
+#[tokio::test]
+async fn a_source_with_batches_of_the_same_names_and_other_rows_is_refused() {
+    let (source, target, stranger) = (memory(), memory(), memory());
+    fill(&source).await;
+    copy_one(&source, &target).await;
+    let other = create(&stranger, spec()).await;
+    for batch in ["a", "b", "c", "d", "e"] {
+        write_edition(&other, &format!("{batch}9")).await;
+    }
+    let from = async |url: &str, store: &Arc<dyn Store>| {
+        archive(url, store).copy_to(&archive("test:target", &target), CopyOptions::default(), None).await
+    };
+    let error = from("test:stranger", &stranger).await.unwrap_err();
+    assert!(matches!(error, ArchiveError::NotACopy { .. }), "{error}");
+    assert_equal(&source, &target, "after a stranger").await;
+    // The same batches at another place are no stranger.
+    let report = from("test:moved", &source).await.unwrap();
+    assert!(report.datasets[0].ok() && report.datasets[0].caught_up, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_copy_notes_its_source_and_when_it_caught_up_and_takes_in_what_was_superseded() {
+    let (source, target) = (memory(), memory());
+    let dataset = fill(&source).await;
+    let json = async |store: &Arc<dyn Store>, key: &str| -> serde_json::Value {
+        serde_json::from_slice(&store.record(key).await.unwrap().unwrap()).unwrap()
+    };
+    let superseded = async |store: &Arc<dyn Store>| {
+        let pages = store.records("superseded/records/", None, 100).await.unwrap();
+        let batches = pages.iter().flat_map(|page| serde_json::from_slice::<Vec<String>>(&page.value).unwrap());
+        batches.filter(|batch| !batch.starts_with("checksum:")).collect::<BTreeSet<_>>()
+    };
+    let mut begun_us = None;
+    for from in ["test://source/", "test://moved/"] {
+        dataset.remove_batch("c").await.unwrap();
+        let report =
+            archive(from, &source).copy_to(&archive("test:target", &target), CopyOptions::default(), None).await;
+        assert!(report.unwrap().datasets[0].caught_up);
+        let record = json(&target, "copy/records").await;
+        assert_eq!(record["source"], from);
+        assert!(record["caught_up_us"].as_i64() >= record["begun_us"].as_i64(), "{record}");
+        assert_eq!(*begun_us.get_or_insert(record["begun_us"].clone()), record["begun_us"], "one copy goes on");
+        assert_eq!(json(&target, "superseded/records").await.get("unsettled"), None, "all records are there");
+        assert!(!superseded(&source).await.is_empty());
+        assert!(superseded(&source).await.is_subset(&superseded(&target).await));
+        write_edition(&dataset, "c2").await;
+    }
+}
+
 #[tokio::test]
 async fn one_archive_under_two_names_is_found_out() {
     let store = memory();
@@ -670,8 +720,9 @@ async fn a_second_copy_into_the_dataset_ends_the_first() {
 async fn a_copy_ends_as_soon_as_a_second_one_has_begun() {
     for at in [9, 12] {
         let (source, target) = (memory(), memory());
-        fill(&source).await;
+        let dataset = fill(&source).await;
         copy_one(&source, &target).await;
+        write(&dataset, &rows(&[(0, 1, 0)]), named("late")).await.unwrap();
         let (from, to) = (source.clone(), target.clone());
         let action: Action = Box::new(move || {
             let (from, begun) = (from.clone(), AtomicBool::new(false));
@@ -688,6 +739,7 @@ async fn a_copy_ends_as_soon_as_a_second_one_has_begun() {
         let busy = Interposed::at(source.clone(), at, action);
         let error = copy_all(&busy, &target).await.unwrap_err();
         assert!(matches!(error, ArchiveError::CopyRace { .. }), "{at}: {error}");
+        assert_eq!(open(&target, "records").await.batch("late").await.unwrap(), None, "{at}: by the first");
         assert!(copy_one(&source, &target).await.ok());
         assert_equal(&source, &target, "by a third").await;
     }

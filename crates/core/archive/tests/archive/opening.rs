@@ -1,9 +1,12 @@
 //! URLs of archives, and what the options of opening one say.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chronotile_archive::{Archive, ArchiveError, OpenOptions, WriteOptions};
-use chronotile_types::ErrorKind;
+use chronotile_memory::MemoryStore;
+use chronotile_store::Store;
+use chronotile_types::{DatasetName, DatasetSpec, ErrorKind};
 
 use crate::common::*;
 
@@ -103,4 +106,17 @@ async fn a_write_waits_for_other_writers_no_longer_than_the_options_say() {
     assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
     other.execute_batch("ROLLBACK").unwrap();
     assert!(write(&dataset, &rows(&[(1, 1, 1)]), named("a")).await.unwrap().stored);
+}
+
+#[tokio::test]
+async fn an_archive_lists_the_definitions_of_its_datasets_by_name() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    assert_eq!(archive(&store).datasets().await.unwrap(), []);
+    let mut created = Vec::new();
+    for name in ["b", "a"] {
+        let name = DatasetName::new(name).unwrap();
+        created.push(create(&store, DatasetSpec { name, ..spec() }).await.spec());
+    }
+    created.reverse();
+    assert_eq!(archive(&store).datasets().await.unwrap(), created);
 }
