@@ -77,8 +77,10 @@ MAY_NOT_USE: dict[str, re.Pattern[str]] = {
     "rows": _NO_INPUT_OUTPUT,
 }
 
-SPEAKING = frozenset({"ops/procedures/statements.py"})
-"""Modules of the Python packages that may hold queries: on a cluster's own tables, which no archive knows."""
+SPEAKING = frozenset({"load/job_archive/relational.py", "ops/procedures/statements.py"})
+"""Modules of the Python packages that may hold queries: to a database beside which Chronotile is measured, and on a
+cluster's own tables, which no archive knows.
+"""
 
 # The rooms of each Python package (packages in it), with the rooms of the same package that each may use. What lies
 # beside the rooms may use none of them; the command line may use all. Nothing else may use the command line.
@@ -105,7 +107,7 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
 # Rooms of the first package that rooms of the second may use. Where none is named: what lies beside the rooms only.
 TOOLS_MAY_USE: dict[str, frozenset[str]] = {
     "survey": frozenset({"apdb"}),
-    "load": frozenset({"apdb"}),
+    "load": frozenset({"apdb", "jobs"}),
     "studies": frozenset({"apdb"}),
     "cli": frozenset({"apdb", "cli"}),
 }

@@ -25,10 +25,10 @@ import common
 import duckdb
 import psycopg
 from support_events import FIELDS, FIRST, Artifacts, Clock
-from support_jobs import postgresql, programs
 
 import chronotile as ct
 from chronotile import events
+from chronotile_tools.load.postgresql import postgresql, programs
 
 HOURS = 24
 COLUMNS = {name: name.replace(".", "_") for name in FIELDS}
@@ -151,7 +151,7 @@ class PostgreSQL:
     name = "PostgreSQL jsonb"
 
     def __init__(self, url: str, lines: Path) -> None:
-        self.connection = psycopg.connect(url.replace("+psycopg", ""), autocommit=True)
+        self.connection = psycopg.connect(url, autocommit=True)
         self.connection.execute("SET TimeZone = 'UTC'")
         self.connection.execute("CREATE TABLE events (time timestamptz, body jsonb)")
         self.connection.execute("CREATE INDEX ON events (time)")

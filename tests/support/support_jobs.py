@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +13,7 @@ import pytest
 
 import chronotile as ct
 from chronotile import jobs
+from chronotile_tools.load import postgresql as server
 
 FIRST = 1_767_225_600_000_000
 """2026-01-01, microseconds since 1970."""
@@ -87,74 +79,10 @@ def build(path: str, number: int, start: Any, results: Any) -> None:
         results.put((number, 0, traceback.format_exc()))
 
 
-def programs() -> Path | None:
-    """Where the server's programs lie; None where PostgreSQL is not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
-    if found:
-        return found[0].parent
-    initdb = shutil.which("initdb")
-    return Path(initdb).resolve().parent if initdb else None
-
-
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """A server of its own on 127.0.0.1, for as long as it is needed; its SQLAlchemy URL."""
-    bin_folder = programs()
-    if bin_folder is None:
+    """A server of its own, for as long as it is needed; its SQLAlchemy URL."""
+    if server.programs() is None:
         pytest.skip("POSTGRESQL ABSENT: install Debian's package postgresql to run this")
-    folder = Path(tempfile.mkdtemp(prefix="chronotile-pg-", dir="/tmp"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    try:
-        # The server refuses to run as root.
-        account = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-        if os.geteuid() == 0:
-            shutil.chown(folder, account)
-        data = folder / "data"
-        _run(account, bin_folder / "initdb", "-D", data, "-U", "jobs", "-A", "trust", "--no-sync")
-        settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": folder, "fsync": "off"}
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        command = [bin_folder / "postgres", "-D", data, "-p", port, *options]
-        with _server(account, [str(word) for word in command], folder / "log"):
-            _wait_for(account, bin_folder / "pg_isready", port, folder / "log")
-            yield f"postgresql+psycopg://jobs@127.0.0.1:{port}/postgres"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _server(account: str, command: list[str], log: Path) -> Iterator[None]:
-    """Runs a server that ends with this process, however that ends: then the pipe it listens to is closed."""
-    watch = 'exec 3<&0; "$@" </dev/null & server=$!; cat <&3 >/dev/null; kill -INT $server; wait $server'
-    user = account if os.geteuid() == 0 else None
-    with log.open("wb") as out:
-        server = subprocess.Popen(
-            ["sh", "-c", watch, "sh", *command], stdin=subprocess.PIPE, stdout=out, stderr=out, user=user, cwd="/tmp"
-        )
-    try:
-        yield
-    finally:
-        if server.stdin is not None:
-            server.stdin.close()
-        server.wait(60)
-
-
-def _wait_for(account: str, is_ready: Path, port: int, log: Path) -> None:
-    user = account if os.geteuid() == 0 else None
-    for _ in range(300):
-        asked = [str(is_ready), "-h", "127.0.0.1", "-p", str(port)]
-        if subprocess.run(asked, user=user, cwd="/tmp", capture_output=True, timeout=30, check=False).returncode == 0:
-            return
-        time.sleep(0.2)
-    raise RuntimeError(f"PostgreSQL does not answer: {log.read_text(errors='replace')[-2_000:]}")
-
-
-def _run(account: str, *command: object) -> None:
-    user = account if os.geteuid() == 0 else None
-    done = subprocess.run(
-        list(map(str, command)), user=user, cwd="/tmp", capture_output=True, text=True, timeout=120, check=False
-    )
-    if done.returncode:
-        sys.stderr.write(done.stdout + done.stderr)
-        raise RuntimeError(f"{command[0]} failed: {done.stderr}")
+    with server.postgresql() as url:
+        yield url.replace("postgresql:", "postgresql+psycopg:")
