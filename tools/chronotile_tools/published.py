@@ -23,6 +23,11 @@ __all__ = [
     "HINTS",
     "HISTORIAN_2023",
     "HISTORIAN_GROWTH",
+    "JOB_ARCHIVE_2011",
+    "JOB_INDEX_SHARE",
+    "JOB_LOAD_ROWS_S",
+    "JOB_ROWS_HOT_S",
+    "JOB_SECONDS",
     "LOG_STORE_2020",
     "MAINTENANCE_AFTER",
     "MAINTENANCE_S",
@@ -215,3 +220,29 @@ VERSIONS = {
     **{f"{what}, s": (old[1], new[1]) for what, (old, new) in MAINTENANCE_S.items()},
 }  # fmt: skip
 """Of 3.11 and a beta of 4.0: tables' own times after equal load, and of work on a node after 90 minutes of it."""
+
+# ---------------------------------------------------------------------- jobs of a grid
+
+JOB_ARCHIVE_2011 = "a grid's job archive on Cassandra, beside Oracle, 2011"
+"""A hundred consecutive ids in a row of Cassandra; indexes of a day, made by map-reduce."""
+
+JOB_LOAD_ROWS_S = {"threads": 10_000.0, "small virtual machines": 500.0}
+"""Rows loaded in a second, by way."""
+
+JOB_INDEX_SHARE = (0.01, 0.03)
+"""Bytes of a day index over those of the data: least and largest."""
+
+JOB_SECONDS: dict[str, dict[int, tuple[float, float]]] = {
+    "count": {1: (0.005, 60.0)},
+    "rows": {1: (5.8, 60.0)},
+    "jobsets": {1: (0.5, 1.45), 30: (2.8, 7.05)},
+    "tasks": {1: (27.0, 50.0)},
+    "ids": {1: (361.0, 531.0), 2: (401.0, 512.0), 10: (682.0, 400.0), 30: (1_490.0, 500.0)},
+    "one id": {30: (0.051, 0.071)},
+}
+"""Seconds by question and number of clients, of Cassandra and of Oracle: failed jobs of a user in a cloud over five
+days, their number and their rows; 52 jobsets; 100 tasks, by a number of clients that is not given; 10,000 random ids;
+one id."""
+
+JOB_ROWS_HOT_S = 2.7
+"""Cassandra's seconds of the rows, read again."""

@@ -1,0 +1,380 @@
+"""A grid's job archive: loading, indexes of days and look-ups by several clients, beside a relational database."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from chronotile_tools import published
+from chronotile_tools.load.job_archive import generated, questions
+from chronotile_tools.load.job_archive.relational import PostgreSQL, driver
+from chronotile_tools.load.job_archive.systems import Chronotile
+from chronotile_tools.load.postgresql import postgresql
+from chronotile_tools.load.statistics import Difference, compare_values
+from chronotile_tools.studies import charts, markdown
+from chronotile_tools.studies.base import Page, Part, Study
+from chronotile_tools.studies.measured import Echo, agreement, ratio_words
+from chronotile_tools.studies.record import Record, Values
+
+__all__ = ["STUDY"]
+
+_SYSTEMS = (Chronotile.name, PostgreSQL.name)
+_INDEXED = ("count", "rows")
+"""Questions that the published study puts to indexes of days; the others are look-ups."""
+_THEN = ("Cassandra, 2011", "Oracle, 2011")
+_NOT_MEASURED = "not measured: no such number of clients"
+
+
+def _parts(parameters: Values) -> Iterator[Part]:
+    yield Part("load", partial(_load, parameters), reports=True)
+    yield Part("questions", partial(_questions, parameters), reports=True)
+
+
+# ---------------------------------------------------------------------- what is measured
+
+
+@dataclass(frozen=True)
+class _Jobs:
+    """Jobs as a CSV file, a block of them, and an empty database."""
+
+    rows: int
+    folder: Path
+    block: pa.Table
+    database: str
+
+    @property
+    def csv(self) -> Path:
+        return self.folder / "jobs.csv"
+
+    @contextmanager
+    def loaded(self, name: str) -> Iterator[Any]:
+        """Load a system; what it stored is given up at the end."""
+        schema = self.block.schema
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            made = (
+                Chronotile(Path(folder) / "jobs.db", schema, self.csv)
+                if name == Chronotile.name
+                else PostgreSQL(self.database, schema, self.csv, self.rows)
+            )
+            with closing(made) as system:
+                yield system
+
+
+@contextmanager
+def _prepared(parameters: Values, echo: Echo) -> Iterator[_Jobs]:
+    """Generate the jobs, and start a database server."""
+    driver()
+    with postgresql() as url, ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="chronotile-study-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        rows = parameters["jobs"]
+        echo(f"generating {rows:,} jobs")
+        for block in generated.write_csv(generated.blocks(rows), folder / "jobs.csv"):
+            last = block
+        yield _Jobs(rows, folder, last, url)
+
+
+def _in_turns(number: int) -> Sequence[str]:
+    """The systems in the order of a round: each is first in every second one."""
+    return _SYSTEMS if number % 2 == 0 else _SYSTEMS[::-1]
+
+
+def _load(parameters: Values, echo: Echo) -> Values:
+    found: dict[str, dict[str, list[float]]] = {name: {"rows_s": [], "index_s": []} for name in _SYSTEMS}
+    sizes: dict[str, tuple[int, dict[str, int]]] = {}
+    with _prepared(parameters, echo) as ready:
+        for number in range(parameters["loads"]):
+            for name in _in_turns(number):
+                with ready.loaded(name) as system:
+                    found[name]["rows_s"].append(round(system.load_rows_s, 1))
+                    found[name]["index_s"].append(round(system.index_s, 4))
+                    sizes[name] = system.sizes()
+                echo(f"load {number + 1} of {parameters['loads']}, {name}: {found[name]['rows_s'][-1]:,.0f} rows/s")
+        csv_bytes = ready.csv.stat().st_size
+    return {
+        "csv_bytes": csv_bytes, "loads": found, "bytes": {name: size for name, (size, _) in sizes.items()},
+        "index_bytes": {name: indexes for name, (_, indexes) in sizes.items()},
+    }  # fmt: skip
+
+
+def _questions(parameters: Values, echo: Echo) -> Values:
+    with _prepared(parameters, echo) as ready, ExitStack() as stack:
+        systems = {name: stack.enter_context(ready.loaded(name)) for name in _SYSTEMS}
+        asked = questions.Questions(ready.block, ready.rows, parameters["ids"])
+        found = {
+            kind: {str(clients): _ask(systems, asked, kind, clients, parameters, echo)
+                   for clients in parameters["clients"]}
+            for kind in published.JOB_SECONDS
+        }  # fmt: skip
+        version = systems[PostgreSQL.name].version
+    return {"postgresql": version, "found": found}
+
+
+def _ask(
+    systems: Mapping[str, Any], asked: questions.Questions, kind: str, clients: int, parameters: Values, echo: Echo
+) -> Values:
+    """Let so many clients ask both systems, in turns; the first round warms caches and is left out."""
+    each, fresh = parameters["each"][kind], iter(range(10**9))
+    seconds: dict[str, list[float]] = {name: [] for name in systems}
+    sizes: list[int] = []
+    for number in range(parameters["rounds"] + 1):
+        round_ = [[asked.of(kind, next(fresh)) for _ in range(each)] for _ in range(clients)]
+        answered = {name: questions.ask_at_once(systems[name], round_) for name in _in_turns(number)}
+        questions.check_alike(kind, {name: one.answers for name, one in answered.items()})
+        if number == 0:
+            continue
+        for name, one in answered.items():
+            seconds[name].append(round(statistics.median(one.seconds), 6))
+        sizes += [answer if isinstance(answer, int) else len(answer) for answer in answered[Chronotile.name].answers]
+    medians = ", ".join(f"{name} {_seconds(statistics.median(each))} s" for name, each in seconds.items())
+    echo(f"{_question(kind, parameters)}, {_clients(clients)}: {medians}")
+    return {"seconds": seconds, "jobs": round(statistics.mean(sizes), 1)}
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def _page(record: Record) -> Page:
+    given = record.parameters
+    found = record.parts["questions"]["found"]
+    text = markdown.page(
+        record,
+        STUDY.title,
+        "Finished jobs of a grid are loaded once and looked up for years: by id, by task, by jobset, and by user and "
+        f"cloud in some days. The study repeats what was measured of {published.JOB_ARCHIVE_2011}: the same questions, "
+        "on generated jobs, to Chronotile in a file and to PostgreSQL in the place of Oracle.",
+        f"{given['jobs']:,} jobs of {generated.COLUMNS} columns over a year, in runs of 2 to 200 ids, "
+        f"{record.parts['load']['csv_bytes'] / 1e6:,.0f} MB of CSV. Clients are threads of one Python process, which "
+        "begin together, and wait for whole answers: Arrow tables of Chronotile, tuples of Python objects of "
+        "PostgreSQL, in its binary format. Both take the same questions in turns, each is first in every second round, "
+        "and their answers must be the same. A first round is left out; everything lies in memory or in the cache of "
+        "the system.",
+        f"PostgreSQL {record.parts['questions']['postgresql']} has its default settings, except that it does not wait "
+        "for the disk (`fsync = off`), and an index for each kind of question. What Chronotile loads is durable.",
+        "**Published figures are of machines of 2011, with another archive.** Compare orders of magnitude with them, "
+        "and ratios. A figure here is the median of the clients' medians, over "
+        f"{given['rounds']} rounds; intervals are of 95 %, over rounds.",
+        "## Loading",
+        _loads_table(record),
+        "## Indexes of days",
+        _sizes_table(record),
+        "Seconds of failed jobs of a user in a cloud over five days; "
+        f"on average {found['count'][str(given['clients'][0])]['jobs']:,.1f} jobs:",
+        _seconds_table(record, _INDEXED),
+        f"The published rows took {published.JOB_ROWS_HOT_S:g} s when they were read again.",
+        "## Look-ups by several clients",
+        "Seconds of an answer, as each client waits for it:",
+        _seconds_table(record, [kind for kind in found if kind not in _INDEXED]),
+        markdown.figure(record, "clients", "Seconds of random ids by number of clients, published and here"),
+        markdown.figure(record, "all", "Seconds of each published question, published and here"),
+        "## Beside the published study",
+        _compared(record),
+        markdown.made_by(record),
+    )
+    return Page(text, {"clients": _clients_figure(record), "all": _all_figure(record)})
+
+
+def _question(kind: str, parameters: Values) -> str:
+    return {
+        "count": "failed jobs, count", "rows": "failed jobs, rows", "jobsets": "52 jobsets", "tasks": "100 tasks",
+        "ids": f"{parameters['ids']:,} random ids", "one id": "one id",
+    }[kind]  # fmt: skip
+
+
+def _clients(count: int) -> str:
+    return f"{count} client{'s' if count > 1 else ''}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio >= 0.01 else f"1/{1 / ratio:,.0f}"
+
+
+def _seconds(value: float) -> str:
+    """Three digits at most, no exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-3 else f"{value:.5f}"
+
+
+def _here(record: Record, kind: str, clients: int) -> Mapping[str, Sequence[float]] | None:
+    """Seconds by system and round; None if so many clients did not ask."""
+    found = record.parts["questions"]["found"][kind].get(str(clients))
+    return None if found is None else found["seconds"]
+
+
+def _ratio(seconds: Mapping[str, Sequence[float]]) -> Difference:
+    """Chronotile's time over PostgreSQL's."""
+    ours, other = _SYSTEMS
+    return compare_values(seconds[other], seconds[ours])
+
+
+def _spread(values: Sequence[float]) -> str:
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return f"{_seconds(middle)} ({_seconds(low)} to {_seconds(high)})"
+
+
+def _loads_table(record: Record) -> str:
+    loads = record.parts["load"]["loads"]
+    size = record.parts["load"]["bytes"]
+    rows = [
+        [f"rows a second, {way}", f"{speed:,.0f}", "", ""] for way, speed in published.JOB_LOAD_ROWS_S.items()
+    ] + [
+        ["rows a second, from CSV", "", *(_spread(loads[name]["rows_s"]) for name in _SYSTEMS)],
+        ["seconds of the indexes after it", "", *(_spread(loads[name]["index_s"]) for name in _SYSTEMS)],
+        ["bytes of a job", "", *(f"{size[name] / record.parameters['jobs']:,.0f}" for name in _SYSTEMS)],
+    ]  # fmt: skip
+    return markdown.table(["", _THEN[0], *_SYSTEMS], rows)
+
+
+def _shares(record: Record, name: str) -> dict[str, float]:
+    """Bytes of each index over those of the jobs."""
+    part = record.parts["load"]
+    return {index: size / part["bytes"][name] for index, size in part["index_bytes"][name].items()}
+
+
+def _sizes_table(record: Record) -> str:
+    ours, other = (_shares(record, name) for name in _SYSTEMS)
+    low, high = published.JOB_INDEX_SHARE
+    cells = [
+        [index, *(f"{shares[index]:.2%}" if index in shares else "" for shares in (ours, other))]
+        for index in dict.fromkeys([*ours, *other])
+    ]
+    rows = [["each", f"{low:.0%} to {high:.0%}", "", ""], *([index, "", *shares] for index, *shares in cells)]
+    return markdown.table(["index, share of the jobs' bytes", _THEN[0], *_SYSTEMS], rows)
+
+
+def _seconds_table(record: Record, kinds: Sequence[str]) -> str:
+    rows = []
+    for kind in kinds:
+        then = published.JOB_SECONDS[kind]
+        for clients in sorted({*then, *record.parameters["clients"]}):
+            seconds = _here(record, kind, clients)
+            before = [_seconds(each) for each in then[clients]] if clients in then else ["", ""]
+            ratio = _times(then[clients][0] / then[clients][1]) if clients in then else ""
+            after = [_seconds(statistics.median(seconds[name])) for name in _SYSTEMS] if seconds else ["", ""]
+            rows.append(
+                [_question(kind, record.parameters), str(clients), *before, *after, ratio,
+                 ratio_words(_ratio(seconds)) if seconds else ""]
+            )  # fmt: skip
+    header = ["", "clients", *_THEN, *_SYSTEMS, "Cassandra over Oracle", "Chronotile over PostgreSQL"]
+    return markdown.table(header, rows)
+
+
+def _clients_figure(record: Record) -> str:
+    then, clients = published.JOB_SECONDS["ids"], record.parameters["clients"]
+    series: dict[str, charts.Points] = {
+        name: ([float(count) for count in then], [each[place] for each in then.values()])
+        for place, name in enumerate(_THEN)
+    }
+    for name in _SYSTEMS:
+        every = [record.parts["questions"]["found"]["ids"][str(count)]["seconds"][name] for count in clients]
+        series[f"{name}, here"] = ([float(count) for count in clients], [statistics.median(each) for each in every])
+    ticks = [(float(count), str(count)) for count in sorted({*then, *clients})]
+    title = f"Seconds of {_question('ids', record.parameters)}"
+    return charts.lines(title, "clients at once", "seconds", series, x_log=True, x_ticks=ticks)
+
+
+def _all_figure(record: Record) -> str:
+    rows: list[tuple[str, Sequence[float | None]]] = []
+    for kind, then in published.JOB_SECONDS.items():
+        for clients, before in then.items():
+            seconds = _here(record, kind, clients)
+            after = [statistics.median(seconds[name]) if seconds else None for name in _SYSTEMS]
+            rows.append((f"{_question(kind, record.parameters)}, {_clients(clients)}", (*before, *after)))
+    return charts.dots("Seconds of each question", "seconds", rows, [*_THEN, *(f"{name}, here" for name in _SYSTEMS)])
+
+
+def _agreement(record: Record, kind: str) -> str:
+    """Whether Chronotile over PostgreSQL is as Cassandra over Oracle was, for each published number of clients."""
+    ratios, found = {}, {}
+    for clients, (cassandra, oracle) in published.JOB_SECONDS[kind].items():
+        if seconds := _here(record, kind, clients):
+            ratios[str(clients)], found[str(clients)] = cassandra / oracle, _ratio(seconds)
+    return agreement(ratios, found) if ratios else _NOT_MEASURED
+
+
+def _compared(record: Record) -> str:
+    speed, other = (statistics.median(record.parts["load"]["loads"][name]["rows_s"]) for name in _SYSTEMS)
+    then_speed = published.JOB_LOAD_ROWS_S["threads"]
+    low, high = published.JOB_INDEX_SHARE
+    shares = list(_shares(record, Chronotile.name).values())
+    inside = all(low <= share <= high for share in shares)
+    why = {
+        "count": "Cassandra answered from an index made for it. Both systems here have an index on just these columns.",
+        "rows": "The same. Jobs of an answer lie in runs: in the same chunk, and close together in a table that is "
+        "loaded in the order of ids.",
+        "jobsets": "Jobs of 52 jobsets are scattered over the user's year; Chronotile reads and unpacks whole chunks.",
+        "tasks": "Jobs of a task lie in neighbouring runs, and the tasks are scattered over the year. The published "
+        "number of clients is not given, and taken as one.",
+        "ids": "Nearly every id lies in another chunk, of which one row is wanted: chunks are made for runs, an index "
+        "on the id for single rows.",
+        "one id": "An id gives the cell that has it, so that no date is needed.",
+    }
+    rows = [
+        [f"Load: {then_speed:,.0f} rows a second with threads",
+         f"{speed / then_speed:.2g} times that; PostgreSQL {other / then_speed:.2g} times",
+         "Into files of one machine, by two processes, or by one connection of PostgreSQL; there over a network, into "
+         "a cluster."],
+        [f"Indexes: {low:.0%} to {high:.0%} of the disk each",
+         f"{'agrees' if inside else 'differs'}: {min(shares):.2%} to {max(shares):.2%}",
+         "An index here has an entry for each value and run of jobs of a day, packed; those of PostgreSQL have one for "
+         "each job."],
+        *(
+            [f"{_question(kind, record.parameters)}: Cassandra over Oracle {_ratios(kind)}", _agreement(record, kind),
+             words]
+            for kind, words in why.items()
+        ),
+        _growth_row(record, "ids"),
+        _growth_row(record, "jobsets"),
+        ["Load into small virtual machines", "not repeated", "There are no such machines here."],
+        ["A hundred consecutive ids in a row; indexes by map-reduce", "not repeated",
+         "Chunks hold what is stored together, whatever its number; any process builds indexes of new chunks."],
+    ]  # fmt: skip
+    return markdown.table(["published", "here", "why"], rows, words=3)
+
+
+def _ratios(kind: str) -> str:
+    """Published ratios by number of clients."""
+    listed = published.JOB_SECONDS[kind].items()
+    return ", ".join(f"{_times(cassandra / oracle)} ({_clients(count)})" for count, (cassandra, oracle) in listed)
+
+
+def _growth_row(record: Record, kind: str) -> list[str]:
+    then = published.JOB_SECONDS[kind]
+    most = max(then)
+    ratios = " and ".join(_times(then[most][place] / then[1][place]) for place in range(2))
+    one, many = _here(record, kind, 1), _here(record, kind, most)
+    here = ", ".join(f"{name} {_times(compare_values(one[name], many[name]).ratio)}" for name in _SYSTEMS) if (
+        one and many
+    ) else _NOT_MEASURED  # fmt: skip
+    return [
+        f"{_question(kind, record.parameters)}, {most} clients over one: Cassandra and Oracle {ratios}", here,
+        "Clients share the processors of one machine with both systems. Where a question fills a processor, thirty "
+        "clients on two wait fifteen times as long as one.",
+    ]  # fmt: skip
+
+
+STUDY = Study(
+    name="job-archive",
+    title="A grid's job archive, measured",
+    repeats="loading, indexes and look-ups of a grid's job archive, 2011",
+    scales={
+        "full": {
+            "jobs": 1_000_000, "ids": 10_000, "loads": 3, "rounds": 5, "clients": [1, 2, 10, 30],
+            "each": {"count": 20, "rows": 20, "jobsets": 2, "tasks": 2, "ids": 1, "one id": 20},
+        },
+        "quick": {
+            "jobs": 20_000, "ids": 1_000, "loads": 1, "rounds": 2, "clients": [1, 4],
+            "each": {"count": 2, "rows": 2, "jobsets": 1, "tasks": 1, "ids": 1, "one id": 5},
+        },
+    },
+    parts=_parts,
+    page=_page,
+)  # fmt: skip
