@@ -162,7 +162,8 @@ def _page(record: Record) -> Page:
         "for the disk (`fsync = off`), and an index for each kind of question. What Chronotile loads is durable.",
         "**Published figures are of machines of 2011, with another archive.** Compare orders of magnitude with them, "
         f"and ratios. A figure here is the median of {given['rounds']} rounds, each the mean of its answers; intervals "
-        "are of 95 %, over rounds.",
+        "are of 95 %, over rounds. The load average at the end of the page is that of the beginning of a run: other "
+        "work that comes later slows both systems, and widens the intervals.",
         "## Loading",
         _loads_table(record),
         "## Indexes of days",
