@@ -53,14 +53,16 @@ MAINTENANCE_CHUNKS = 8
 
 @dataclass
 class Samples:
-    """Milliseconds of wall and of the client's processor."""
+    """Milliseconds of wall, and of the processors of the client and of all nodes."""
 
     ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
+    nodes_ms: list[float] = field(default_factory=list)
 
-    def add(self, seconds: float, cpu: float) -> None:
+    def add(self, seconds: float, cpu: float, nodes: float = 0.0) -> None:
         self.ms.append(seconds * 1e3)
         self.cpu_ms.append(cpu * 1e3)
+        self.nodes_ms.append(nodes * 1e3)
 
 
 Results = dict[str, dict[str, Samples]]
@@ -101,6 +103,10 @@ class Site:
         config.save(f"{self.folder}/{name}_peer.yaml")
         return ours, f"{self.folder}/{name}_peer.yaml"
 
+    def nodes_cpu_s(self) -> float:
+        """Seconds of processor that all nodes have taken; 0 where there are none of our own."""
+        return sum(node.cpu_s for node in self.cluster.nodes) if self.cluster is not None else 0.0
+
     def bytes(self, name: str) -> dict[str, int]:
         """Bytes on disk of each; of a cluster on all nodes, after a flush."""
         if self.hosts is None:
@@ -124,7 +130,7 @@ class Site:
 
 
 def one_visit(
-    universe: Universe, drivers: dict[str, Driver], visit: int, detector: int, turn: int, results: Results
+    place: Site, universe: Universe, drivers: dict[str, Driver], visit: int, detector: int, turn: int, results: Results
 ) -> None:
     """Read and store in every system, in turns; they must read the same."""
     e = universe.survey.exposure(visit, detector)
@@ -133,9 +139,11 @@ def one_visit(
     counts: dict[str, Any] = {}
     order = list(drivers)[turn % 2 :] + list(drivers)[: turn % 2]
     for name in order:
+        nodes = place.nodes_cpu_s()
         read = drivers[name].read(footprint, e.mjd)
+        nodes = place.nodes_cpu_s() - nodes
         known[name], counts[name] = read.known, read.counts
-        results["read a footprint, 12 months"][name].add(sum(read.seconds.values()), read.cpu_s)
+        results["read a footprint, 12 months"][name].add(sum(read.seconds.values()), read.cpu_s, nodes)
         for table, spent in read.seconds.items():
             results[f"  {table}"][name].add(spent, 0.0)
     if len({json.dumps(each, sort_keys=True) for each in counts.values()}) > 1:
@@ -143,9 +151,10 @@ def one_visit(
     found = universe.observe(e, known[OURS])
     rows = {name: driver.rows(found) for name, driver in drivers.items()}
     for name in order:
-        began, cpu = time.perf_counter(), time.process_time()
+        nodes, began, cpu = place.nodes_cpu_s(), time.perf_counter(), time.process_time()
         drivers[name].store(e, rows[name])
-        results["store a detector-visit, durable"][name].add(time.perf_counter() - began, time.process_time() - cpu)
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        results["store a detector-visit, durable"][name].add(seconds, cpu, place.nodes_cpu_s() - nodes)
 
 
 def maintain_by_day(url: str, maintenance: Samples) -> None:
@@ -171,7 +180,7 @@ def warm_up(place: Site, seconds: float) -> None:
     for turn in itertools.count():
         if time.monotonic() > until:
             break
-        one_visit(universe, drivers, turn, 0, turn, empty_results(list(drivers)))
+        one_visit(place, universe, drivers, turn, 0, turn, empty_results(list(drivers)))
     for driver in drivers.values():
         driver.close()
 
@@ -187,23 +196,23 @@ def fill_and_read(
     turn = 0
     for visit in range(survey.visits):
         for detector in range(survey.detectors):
-            one_visit(universe, drivers, visit, detector, turn, results)
+            one_visit(place, universe, drivers, visit, detector, turn, results)
             turn += 1
         if maintenance is not None:
             maintain_by_day(ours, maintenance)
         gc.collect()
         say(f"visit {visit + 1} of {survey.visits}")
     last = survey.time(survey.visits - 1) + 0.01
-    read_again(survey, drivers, last, "read again, before maintain", results, repeat)
+    read_again(place, survey, drivers, last, "read again, before maintain", results, repeat)
     drivers[OURS].close()
     sizes = place.bytes("bench")
     drivers[OURS] = ChronotileDriver(ours)
     with apdb.open(ours) as database:
         database.maintain()
     # The peer has nothing to maintain: it is read again so that both met the same disturbances.
-    read_again(survey, drivers, last, "read again, after maintain", results, repeat)
+    read_again(place, survey, drivers, last, "read again, after maintain", results, repeat)
     results["the same, ours in one call"] = read_at_once(
-        ours, survey, last, results["read again, after maintain"][PEER], repeat
+        place, ours, survey, last, results["read again, after maintain"][PEER], repeat
     )
     rows = drivers[OURS].read(survey.footprint(0, 0, PADDING_DEG), last).counts
     for driver in drivers.values():
@@ -213,25 +222,29 @@ def fill_and_read(
     return results, sizes, place.bytes("bench"), text
 
 
-def read_again(survey: Survey, drivers: dict[str, Driver], at: float, what: str, results: Results, repeat: int) -> None:
+def read_again(
+    place: Site, survey: Survey, drivers: dict[str, Driver], at: float, what: str, results: Results, repeat: int
+) -> None:
     for number in range(repeat + 1):
         for detector in range(survey.detectors):
             for name in list(drivers)[number % 2 :] + list(drivers)[: number % 2]:
+                nodes = place.nodes_cpu_s()
                 read = drivers[name].read(survey.footprint(0, detector, PADDING_DEG), at)
                 if number:
-                    results[what][name].add(sum(read.seconds.values()), read.cpu_s)
+                    results[what][name].add(sum(read.seconds.values()), read.cpu_s, place.nodes_cpu_s() - nodes)
 
 
-def read_at_once(ours: str, survey: Survey, at: float, peer: Samples, repeat: int) -> dict[str, Samples]:
+def read_at_once(place: Site, ours: str, survey: Survey, at: float, peer: Samples, repeat: int) -> dict[str, Samples]:
     """The same footprints in the one call that reads the three tables at once, which the peer has not."""
     found = Samples()
     with apdb.open(ours, read_only=True) as database:
         for number in range(repeat + 1):
             for detector in range(survey.detectors):
-                began, cpu = time.perf_counter(), time.process_time()
+                nodes, began, cpu = place.nodes_cpu_s(), time.perf_counter(), time.process_time()
                 database.footprint(survey.footprint(0, detector, PADDING_DEG), at=at)
+                seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
                 if number:
-                    found.add(time.perf_counter() - began, time.process_time() - cpu)
+                    found.add(seconds, cpu, place.nodes_cpu_s() - nodes)
     return {OURS: found, PEER: peer}
 
 
@@ -348,6 +361,8 @@ def report(
         f"The last month's reads took, against the first month's: {', '.join(growth)} times.",
         common.table(["client CPU, ms", *header], cpu),
     ]
+    if any(last[OURS].nodes_ms):
+        parts.append(common.table(["processor of all nodes, ms, mean", *header], list(_nodes_lines(results))))
     if maintenance is not None:
         parts.append(
             f"Maintenance of a day, of ours, ms: {common.spread(maintenance.ms)}; "
@@ -363,6 +378,14 @@ def report(
     versions = common.versions("lsst-dax-apdb", "pyarrow", "pandas", "numpy")
     parts.append(f"{versions}, commit {common.commit()}.\n{common.hardware()}. Load average at the start {load:.1f}.")
     return "\n\n".join(parts) + "\n"
+
+
+def _nodes_lines(results: Results) -> Iterator[list[str]]:
+    """Means: the system counts processor time in steps of 10 ms."""
+    for kind, found in results.items():
+        ours, peer = (statistics.fmean(found[name].nodes_ms or [0.0]) for name in (OURS, PEER))
+        if ours:
+            yield [kind, common.digits(ours), common.digits(peer), f"{peer / ours:.1f}"]
 
 
 def _adapter_lines(results: Results) -> Iterator[list[str]]:
