@@ -61,6 +61,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apdb.alerts": ("apdb/test_apdb_alert_rows.py",),
     "apdb.schema": ("apdb/test_apdb_schema.py",),
     "events.moments": ("events/test_events_moments.py",),
+    "events.parsing": ("events/test_events_parsing.py",),
     "events.syslog": ("events/test_events_syslog.py",),
     "events.guessing": ("events/test_events_syslog.py",),
     "events.retention": ("events/test_events_retention.py",),

@@ -294,6 +294,22 @@ def test_of_many_bad_lines_the_first_are_parsed_alone_and_the_others_read_quickl
     assert told[-100:] == [says] * 100
 
 
+def test_large_numbers_are_good_among_many_bad_lines() -> None:
+    kinds = {"n": pa.int64(), "u": pa.uint64()}
+    good = f'{{{TIME}, "n": {-(2**63)}, "u": {2**64 - 1}}}\n{{{TIME}, "n": 129, "u": {2**63}}}'
+    found = parse("\n".join([f'{{{TIME}, "n": 1.5}}', good] * 100), kinds)
+    assert values(found, "n", "u") == [(-(2**63), 2**64 - 1), (129, 2**63)] * 100
+
+
+@pytest.mark.parametrize("number", ["1e39", "-1e39", "3.5e38", "1e999"])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_a_number_out_of_the_range_of_its_field_is_rejected(kind: pa.DataType, number: str) -> None:
+    fits = kind == pa.float64() and number != "1e999"
+    for text in (f'{{{TIME}, "f": {number}}}', "\n".join([f'{{{TIME}, "f": {number}}}', '{"time": }'] * 50)):
+        found = parse(text, {"f": kind})
+        assert found.table["f"].to_pylist() == [float(number)] * (1 + text.count("\n") // 2 if fits else 0), text[:90]
+
+
 @pytest.mark.parametrize(("count", "alone"), [(512, 32), (496, 33)])
 def test_lines_are_parsed_alone_in_sixteenths_until_thirty_two_are_bad(count: int, alone: int) -> None:
     found = list(reasons(parse('{"time": }\n' * count)).values())
@@ -369,6 +385,9 @@ def test_a_document_without_a_stream_is_of_the_given_one(stream: str | None) -> 
     assert values(found, "line", "stream", "h_n") == known[: None if stream else 1]
     told = {5: "field 'h.n' is number, declared as string"}
     assert reasons(found) == told | ({} if stream else dict.fromkeys((2, 3, 4), "'h.n' names no stream"))
+    undeclared = parse(text, stream_field="h.n", stream=stream)
+    assert values(undeclared, "line", "stream") == [row[:2] for row in known[: None if stream else 1]]
+    assert reasons(undeclared) == reasons(found)
     nameless = parse(f"{GOOD}\nbad", stream=stream)
     assert nameless.table["stream"].to_pylist() == ([stream] if stream else [])
     assert nameless.table["stream"].type == pa.utf8()

@@ -258,6 +258,10 @@ def _from_json(text: bytes, lines: _Lines, options: ReadOptions, fields: list[Fi
     values = []
     for field in fields:
         value = _at(table, field.path)
+        if pa.types.is_floating(value.type):
+            # JSON spells no infinity: the parser makes it of what is too large for the type.
+            infinite = pc.fill_null(pc.is_inf(value), False).to_numpy(zero_copy_only=False)
+            lines.refuse(infinite, f"field {field.path!r}: a number is out of the range of {field.type}")
         if counted and field.path == options.time_field and pa.types.is_timestamp(field.type):
             values.append(time.cast(field.type, safe=False))
         else:
@@ -357,7 +361,7 @@ def _misfit_of(found: dict[str, Any], fields: Iterable[pa.Field], path: str) -> 
         value, kind = found.get(field.name), field.type
         if value is None:
             continue
-        fits, declared = True, "number"
+        declared = "number"
         if pa.types.is_struct(kind):
             fits, declared = isinstance(value, dict), "object"
         elif pa.types.is_boolean(kind):
@@ -412,9 +416,9 @@ def _json_reason(error: Exception) -> str:
     """The parser's message in one line, without row numbers."""
     text = (str(error).strip() or "invalid JSON").splitlines()[0][:_FAULT_CHARS_MAX]
     text = text.removeprefix("Invalid: ").removeprefix("JSON parse error: ").partition(" in row ")[0].rstrip(",.")
-    path, changed, kinds = text.removeprefix("Column(/").partition(") changed from ")
+    path, _, kinds = text.removeprefix("Column(/").partition(") changed from ")
     declared, to, found = kinds.partition(" to ")
-    if changed and to:
+    if to:
         return f"field {path.replace('/', '.')!r} is {found}, declared as {declared}"
     return text[:1].lower() + text[1:]
 
