@@ -19,7 +19,7 @@ from lsst.dax.apdb.sql import ApdbSql
 from lsst.sphgeom import Angle, Box, Circle, ConvexPolygon, LonLat, Mq3cPixelization, Region, UnitVector3d
 from support_apdb_suite import SCHEMA
 
-from chronotile.apdb.lsst import ChronotileApdb
+from chronotile.apdb.lsst import ChronotileApdb, dilated
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword:Warning")
 
@@ -186,3 +186,47 @@ def test_partitions_are_those_of_sphgeom(both: list[Apdb]) -> None:
     for ra, dec in ((0.0, 0.0), (150.0, 2.0), (279.5, -88.0)):
         assert both[0].admin.apdb_part(ra, dec) == pixels.index(UnitVector3d(LonLat.fromDegrees(ra, dec)))
     assert both[0].admin.apdb_time_part(61_000.0) == (61_000 - 40_587) // 120
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_dilated_polygon_holds_all_within_the_margin_and_little_more(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    middle = UnitVector3d(LonLat.fromDegrees(rng.uniform(0, 360), rng.uniform(-90, 90)))
+    size, margin = Angle.fromDegrees(10 ** rng.uniform(-3, 1)), Angle.fromDegrees(10 ** rng.uniform(-5, -3))
+    corners = [turned(middle, size, rng.uniform(0, 2 * np.pi)) for _ in range(rng.integers(3, 8))]
+    polygon = ConvexPolygon.convexHull(corners)
+    found = dilated(polygon, margin)
+    around = [turned(edge, margin, turn) for edge in along_edges(polygon) for turn in np.arange(0, 2 * np.pi, 0.5)]
+    assert all(found.contains(point) for point in around)
+    if isinstance(found, ConvexPolygon):
+        beyond = [turned(middle, Angle(size.asRadians() + 6 * margin.asRadians()), turn) for turn in range(6)]
+        assert not any(found.contains(point) for point in beyond)
+    else:
+        assert found == polygon.getBoundingCircle().dilatedBy(margin), "a corner is sharp"
+
+
+def turned(middle: UnitVector3d, distance: Angle, direction: float) -> UnitVector3d:
+    """The point at a distance from another, in a direction."""
+    return (
+        UnitVector3d(middle)
+        .rotatedAround(UnitVector3d.orthogonalTo(middle), distance)
+        .rotatedAround(middle, Angle(direction))
+    )
+
+
+def along_edges(polygon: ConvexPolygon) -> list[UnitVector3d]:
+    """The corners of a polygon and points between them."""
+    corners = polygon.getVertices()
+    return [
+        UnitVector3d(*(np.array([a.x(), a.y(), a.z()]) * (1 - share) + np.array([b.x(), b.y(), b.z()]) * share))
+        for a, b in zip(corners, [*corners[1:], corners[0]], strict=True)
+        for share in (0, 0.25, 0.5, 0.9)
+    ]
+
+
+def test_only_polygons_of_ordinary_size_stay_polygons() -> None:
+    margin = Angle.fromDegrees(0.001)
+    circle = Circle(UnitVector3d(LonLat.fromDegrees(10, 20)), Angle.fromDegrees(1))
+    half = ConvexPolygon([UnitVector3d(LonLat.fromDegrees(ra, dec)) for ra, dec in ((0, 0), (80, 0), (40, 70))])
+    for region in (circle, half):
+        assert dilated(region, margin) == region.getBoundingCircle().dilatedBy(margin)

@@ -78,6 +78,9 @@ _SCHEMA_KEY, _CODE_KEY, _REPLICA_KEY = "version:schema", "version:ChronotileApdb
 _CONFIG_KEY = "config:apdb-chronotile.json"
 _OWN_PREFIX = "apdb:"
 _NEAR = lsst.sphgeom.Angle.fromDegrees(5 * values.ARCSECOND)
+_LARGE = lsst.sphgeom.Angle.fromDegrees(30.0)
+_SHARP = 0.1
+"""How sharp a corner may be, by one plus the cosine between the normals of its edges: it moves by 4.5 margins then."""
 _INTEGERS = frozenset([pa.int8(), pa.int16(), pa.int32(), pa.int64()])
 
 
@@ -276,7 +279,7 @@ class ChronotileApdb(Apdb):
             return None
         start = visit_time.tai.mjd - 30 * months if start_time is None else start_time.tai.mjd
         # Sources of an object near the border of a region may lie outside it.
-        place = region if object_ids is None else region.getBoundingCircle().dilatedBy(_NEAR)
+        place = region if object_ids is None else dilated(region, _NEAR)
         rows = read(place, object_ids=object_ids, start=float(start))
         _LOG.debug("found %s rows", len(rows))
         return _pandas(rows.to_arrow())
@@ -555,6 +558,27 @@ def own_schema(config: ApdbConfig) -> Schema:
         more = Schema.parse(ResourcePath(config.ss_schema_file).read().decode(), config.ss_schema_file, check=False)
         return schema.with_tables([more[name] for name in wanted if name not in schema])
     return schema
+
+
+def dilated(region: lsst.sphgeom.Region, margin: lsst.sphgeom.Angle) -> lsst.sphgeom.Region:
+    """A region that contains all places within a small angle of a region, and few others.
+
+    The edges of a convex polygon of less than a steradian move outwards; any other region becomes a circle.
+    """
+    circle = region.getBoundingCircle()
+    if not isinstance(region, lsst.sphgeom.ConvexPolygon) or circle.getOpeningAngle() > _LARGE:
+        return circle.dilatedBy(margin)
+    corners = np.array([[v.x(), v.y(), v.z()] for v in region.getVertices()])
+    # Of the edge that begins at each corner, and of the one that ends there.
+    after = np.cross(corners, np.roll(corners, -1, axis=0))
+    after /= np.linalg.norm(after, axis=1, keepdims=True)
+    before = np.roll(after, 1, axis=0)
+    openness = 1 + np.sum(before * after, axis=1, keepdims=True)
+    if openness.min() < _SHARP:
+        return circle.dilatedBy(margin)
+    # Where both edges are a margin further out; a little more makes up for the sphere's curvature.
+    moved = corners - 1.01 * margin.asRadians() * (before + after) / openness
+    return lsst.sphgeom.ConvexPolygon.convexHull([lsst.sphgeom.UnitVector3d(*corner) for corner in moved.tolist()])
 
 
 def _pandas(table: Any) -> pandas.DataFrame:
