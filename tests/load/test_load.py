@@ -417,6 +417,22 @@ def test_runs_take_turns_and_the_control_comes_first(generator: load.Generator) 
     assert found[1].difference.low > 2
 
 
+def test_every_server_has_had_the_same_load_before_it_is_compared(generator: load.Generator) -> None:
+    begun: list[str] = []
+    schedule = load.Schedule.fixed(50, 0.05)
+
+    def arm(name: str, server: str) -> load.Arm:
+        streams = [load.Stream("work", Server(0.0), schedule)]
+        return load.Arm(name, lambda number: streams, lambda: begun.append(server), server)
+
+    measured: list[int] = []
+    three = [arm("old", "one"), arm("new", "two"), arm("new, tuned", "two")]
+    load.run_arms(generator, three, warm_up=2, done=lambda name, number, run: measured.append(len(begun)))
+    before = begun[: measured[10] - 1]
+    assert before.count("one") == before.count("two") == 2 + 2 * arms.RUNS_MIN
+    assert len(measured) == 5 * arms.RUNS_MIN
+
+
 # ---------------------------------------------------------------------- the plan
 
 TWELVE = load.Cluster(nodes=12, replication=1, consistency="ONE")

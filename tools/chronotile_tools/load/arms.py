@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chronotile.errors import InvalidInputError
@@ -34,11 +34,15 @@ class Arm:
         Returns the load of a run by number, from 0; the same number gives the same operations for all arms.
     before : callable
         Sets up the state before each run; not measured.
+    server : str
+        What serves the load, if not the same servers as for the other arms. Servers that have just started compile
+        their code while they run, so each has to have had the same load before it is compared.
     """
 
     name: str
     streams: Callable[[int], Sequence[Stream]]
     before: Callable[[], object] = field(default=lambda: None)
+    server: str = ""
 
 
 def interleaved(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
@@ -54,10 +58,11 @@ def run_arms(
     rounds: int = RUNS_MIN,
     *,
     drain_s: float = 30.0,
+    warm_up: int = 0,
     done: Callable[[str, int, Run], Any] = lambda arm, number, run: None,
 ) -> Runs:
     """Run arms interleaved, with an A/A control: the first arm against itself, equally often and interleaved in the
-    same way.
+    same way. Meanwhile, every other server gets the same load, which is not measured.
 
     Parameters
     ----------
@@ -67,6 +72,8 @@ def run_arms(
         Arms; the others are compared with the first.
     rounds : int
         Runs of each; at least five.
+    warm_up : int
+        Unmeasured runs of each server before all others.
     done : callable
         Called after each run with its arm's name, number and recordings.
 
@@ -78,15 +85,27 @@ def run_arms(
     if rounds < RUNS_MIN:
         raise InvalidInputError(f"{rounds} runs are too few: at least {RUNS_MIN} are required", kind="invalid-setting")
     first = arms[0]
-    control = [Arm(control_name(first.name), first.streams, first.before), Arm(CONTROL, first.streams, first.before)]
+    control = [replace(first, name=name) for name in (control_name(first.name), CONTROL)]
+    servers = {arm.server: arm for arm in reversed(arms)}
+    others = [arm for server, arm in servers.items() if server != first.server]
     runs: Runs = {}
+
+    def one(arm: Arm, number: int) -> Run:
+        arm.before()
+        return generator.run(arm.streams(number), drain_s=drain_s)
+
+    for number in range(warm_up):
+        for arm in servers.values():
+            one(arm, number)
     for part in (control, arms):
         by_name = {arm.name: arm for arm in part}
         for number, name in interleaved([arm.name for arm in part], rounds):
-            by_name[name].before()
-            run = generator.run(by_name[name].streams(number), drain_s=drain_s)
+            run = one(by_name[name], number)
             runs.setdefault(name, []).append(run)
             done(name, number, run)
+            if part is control:
+                for arm in others:
+                    one(arm, number)
     return runs
 
 

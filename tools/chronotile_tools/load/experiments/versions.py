@@ -53,6 +53,8 @@ class Load:
         Days of values that are stored before each of them, so that maintenance has new data.
     rate : float
         Reads of a day a second, and batches of 200 values written a second.
+    warm_up : int
+        Runs of each cluster before all others, so that its nodes have compiled what they do most.
     """
 
     versions: tuple[str, str]
@@ -65,6 +67,7 @@ class Load:
     decimals: int = 2
     days_a_round: int = 0
     rate: float = 10.0
+    warm_up: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,8 @@ def measure(harness: Harness, load: Load) -> Compared:
                 Stream("write", Writes(where.url, where, 200, run=next(fresh)), given, clients=8),
             ]
 
-        arms = [Arm(name, functools.partial(streams, name)) for name in names]
-        runs = run_arms(harness.generator, arms, done=harness.keep)
+        arms = [Arm(name, functools.partial(streams, name), server=name) for name in names]
+        runs = run_arms(harness.generator, arms, warm_up=load.warm_up, done=harness.keep)
         histograms = {name: [_table_histograms(node) for node in cluster.nodes] for name, cluster in clusters.items()}
         return Compared(names, runs, histograms, _time_maintenance(harness, clusters, history, load))
 
@@ -117,7 +120,7 @@ def run(bench: Bench) -> None:
     quick = bench.settings.quick
     load = Load(
         bench.settings.versions, nodes=2 if quick else 3, seconds=bench.seconds(2, 30), tags=20,
-        days=3 if quick else 10, step_s=10, rounds=2 if quick else 4,
+        days=3 if quick else 10, step_s=10, rounds=2 if quick else 4, warm_up=0 if quick else 4,
     )  # fmt: skip
     for version in load.versions:
         lab.versions.release(version)  # an unknown one fails before anything is measured
