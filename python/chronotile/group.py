@@ -103,7 +103,9 @@ class Group:
         reports = self._native.write(rows, batch, replace)
         return {name: WriteReport(**report) for (name, _), report in zip(rows, reports, strict=True)}
 
-    def read(self, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, pyarrow.Table]:
+    def read(
+        self, requests: Mapping[str, Mapping[str, Any]], *, cells_from: tuple[str, str] | None = None
+    ) -> dict[str, pyarrow.Table]:
         """Read several datasets as of one moment: each batch is in all results or in none. Needs pyarrow.
 
         Parameters
@@ -111,6 +113,10 @@ class Group:
         requests : dict of str to dict
             Arguments of :meth:`Dataset.read` by dataset, without `order_by` and `limit`:
             ``{"sources": {"region": region, "start": start}, "objects": {"region": region}}``.
+        cells_from : (dataset, column), optional
+            Read this dataset first, and the others only in the cells whose numbers are in this column of its rows, of
+            type int64. It is for datasets that say where the rows of others lie. The other requests have no `region`,
+            `cells` or `keys` then.
 
         Returns
         -------
@@ -126,9 +132,11 @@ class Group:
         for given in (requests, *(requests.values() if isinstance(requests, Mapping) else ())):
             arguments.instance(given, Mapping, "requests", expected)
         arrow = optional.module("pyarrow", "Group.read", "arrow")
-        native = [(name, self[name].native_request(**arguments)) for name, arguments in requests.items()]
-        tables = self._native.read(native)
-        return {name: arrow.table(table) for (name, _), table in zip(native, tables, strict=True)}
+        first, column = (None, None) if cells_from is None else _index(cells_from, requests)
+        order = sorted(requests, key=lambda name: name != first)
+        native = [(name, self[name].native_request(**requests[name])) for name in order]
+        tables = dict(zip(order, self._native.read(native, column), strict=True))
+        return {name: arrow.table(tables[name]) for name in requests}
 
     def batches(self) -> list[GroupBatchInfo]:
         """All stored batches, finished and unfinished, in the order of writing."""
@@ -267,3 +275,27 @@ class Group:
         datasets = {name: self[name].batch_info(part) for name, part in info.pop("datasets").items()}
         written = utc_of_us(info.pop("written_us"))
         return GroupBatchInfo(**info, written=written, datasets=datasets)
+
+
+def _index(cells_from: object, requests: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """Check which dataset names the cells of the others, and in which column."""
+    match cells_from:
+        case (str() as dataset, str() as column):
+            pass
+        case _:
+            raise InvalidInputError(
+                f"invalid cells_from {cells_from!r}: give the names of a dataset and of its column, as a tuple",
+                kind="invalid-request",
+            )
+    if dataset not in requests:
+        raise InvalidInputError(
+            f"cells_from names dataset {dataset!r}, which is not read: add its request", kind="invalid-request"
+        )
+    for name, request in requests.items():
+        for place in ("region", "cells", "keys"):
+            if name != dataset and request.get(place) is not None:
+                raise InvalidInputError(
+                    f"{place} of dataset {name!r}: leave it out, since cells_from gives the cells",
+                    kind="invalid-request",
+                )
+    return dataset, column

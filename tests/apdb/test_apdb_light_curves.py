@@ -22,7 +22,6 @@ from support_apdb import START, visit_of
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb import names
-from chronotile.apdb.object_index import ObjectIndex
 
 OBJECTS = 12
 IDS = st.lists(st.integers(0, OBJECTS - 1), min_size=1, max_size=6, unique=True)
@@ -218,17 +217,18 @@ def test_a_database_may_keep_no_index(path: Path) -> None:
 
 def requested_pixels(database: apdb.Apdb, ids: list[int]) -> list[int] | None:
     """The pixels that a read of these objects looks at; None for all."""
-    found: list[Any] = []
+    found: list[list[int] | None] = []
     read = ct.Group.read
     with pytest.MonkeyPatch.context() as patch:
 
-        def spy(self: ct.Group, requests: Any) -> Any:
-            found.extend(request["cells"] for request in requests.values() if "cells" in request)
-            return read(self, requests)
+        def spy(self: ct.Group, requests: Any, *, cells_from: tuple[str, str] | None = None) -> Any:
+            tables = read(self, requests, cells_from=cells_from)
+            found.append(None if cells_from is None else sorted({*tables[cells_from[0]][cells_from[1]].to_pylist()}))
+            return tables
 
         patch.setattr(ct.Group, "read", spy)
         database.light_curves(ids)
-    pixels: list[int] | None = found[0]
+    (pixels,) = found
     return pixels
 
 
@@ -244,31 +244,6 @@ def test_only_pixels_of_the_objects_are_read(survey: apdb.Apdb) -> None:
     assert requested_pixels(survey, [2]) == pixels(2)
     assert requested_pixels(survey, [77]) == []
     assert requested_pixels(survey, [1, 2, 3]) == pixels(1, 2, 3) != pixels(2)
-
-
-@pytest.mark.parametrize("read", ["light_curves", "sources"])
-def test_a_batch_that_ends_after_the_look_up_is_read_whole_or_not_at_all(
-    survey: apdb.Apdb, monkeypatch: pytest.MonkeyPatch, read: str
-) -> None:
-    survey.store(**far_visit(0, [1, 2]))
-    look_up, late = ObjectIndex.entries_of, iter([1, 2])
-
-    def then_store(self: ObjectIndex, ids: Any) -> Any:
-        entries = look_up(self, ids)
-        for number in late:
-            visit = far_visit(number, [1, 2])
-            # One of its rows lies in a pixel that the look-up has found.
-            for table in ("objects", "sources", "forced_sources"):
-                for column in ("ra", "dec"):
-                    visit[table][column][0] = far_visit(0, [1, 2])[table][column][0]
-            survey.store(**visit)
-        return entries
-
-    monkeypatch.setattr(ObjectIndex, "entries_of", then_store)
-    if read == "sources":
-        assert len(survey.sources(object_ids=[1, 2])) == 6
-    else:
-        assert curves(survey) == scanned(survey)
 
 
 def test_ids_come_in_any_form(survey: apdb.Apdb) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import chronotile as ct
+from chronotile import sky
 
 NAMES = ("objects", "sources")
 
@@ -177,6 +178,39 @@ def sharing(archive: ct.Archive) -> ct.Group:
         slices_of="sources", exist_ok=True,
     )  # fmt: skip
     return archive.group("survey")
+
+
+def test_a_dataset_may_name_the_cells_of_others(tmp_path: Path) -> None:
+    with ct.open(tmp_path / "survey.db") as archive:
+        create(archive)
+        archive.create(
+            "index", schema={"id": "int64", "cell": "int64", "time": "timestamp[us]", "note": "utf8"},
+            cell=ct.hash("id", buckets=4), time="time", window="30d", id=["id", "cell"], group="survey",
+        )  # fmt: skip
+        group = archive.group("survey")
+        sources = rows(0, 30)
+        pixels = sky.pixel_index("mq3c", 9, sources["ra"].to_numpy(), sources["dec"].to_numpy())
+        cells = pa.array(pixels).cast(pa.int64())
+        moments = pa.array(np.full(30, "2026-01-01", "datetime64[us]"))
+        index = pa.table({"id": sources["id"], "cell": cells, "time": moments, "note": pa.nulls(30, pa.utf8())})
+        group.write({"sources": sources, "index": index}, batch="visit-1")
+        requests: dict[str, Any] = {"sources": {}, "index": {"ids": [3, 7]}}
+        found = group.read(requests, cells_from=("index", "cell"))
+        assert list(found) == ["sources", "index"]
+        assert sorted(found["index"]["id"].to_pylist()) == [3, 7]
+        wanted = set(found["index"]["cell"].to_pylist())
+        assert found["sources"]["id"].to_pylist() == [
+            number for number, cell in enumerate(cells.to_pylist()) if cell in wanted
+        ]
+        for refused, cells_from, message in (
+            (requests, ("objects", "cell"), "dataset 'objects', which is not read: add its request"),
+            (requests, ("index", "nothing"), 'column "nothing" is to name cells: also read it'),
+            (requests, ("index", "note"), 'column "note" has type Utf8: the numbers of cells come from a column of'),
+            ({**requests, "sources": {"cells": [1]}}, ("index", "cell"), "cells of dataset 'sources': leave it out"),
+            (requests, "index", r"cells_from 'index': give the names of a dataset and of its column"),
+        ):
+            with pytest.raises(ct.InvalidInputError, match=message):
+                group.read(refused, cells_from=cells_from)  # type: ignore[arg-type]
 
 
 def test_slices_that_are_shared_are_retired_together(tmp_path: Path) -> None:

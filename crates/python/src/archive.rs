@@ -78,11 +78,23 @@ impl Group {
         reports.iter().map(|report| reports::write_report(py, report)).collect()
     }
 
-    /// Reads several datasets as of one moment.
-    fn read(&self, py: Python<'_>, requests: Vec<(String, PyRef<'_, Request>)>) -> PyResult<Vec<Table>> {
+    /// Reads several datasets as of one moment; with `cells`, all but the first in the cells that this column of the first names.
+    fn read(
+        &self,
+        py: Python<'_>,
+        requests: Vec<(String, PyRef<'_, Request>)>,
+        cells: Option<&str>,
+    ) -> PyResult<Vec<Table>> {
         let group = self.open()?;
-        let requests = requests.iter().map(|(name, request)| (name.as_str(), request.inner.clone())).collect();
-        let rows = wait(py, group.read(requests))?;
+        let mut requests: Vec<_> =
+            requests.iter().map(|(name, request)| (name.as_str(), request.inner.clone())).collect();
+        let rows = match cells {
+            Some(column) => {
+                let index = requests.remove(0);
+                wait(py, group.read_in_cells_of(index, column, requests))?
+            }
+            None => wait(py, group.read(requests))?,
+        };
         Ok(rows.into_iter().map(|(schema, batches)| Table::new(schema, batches)).collect())
     }
 

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from chronotile import sky
 from chronotile.apdb import names, values
 from chronotile.apdb.cold import ColdStorage, merged
-from chronotile.apdb.object_index import distinct_pixels
 from chronotile.apdb.rows import Rows, drop_deleted, newest
 from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import InvalidInputError
@@ -47,14 +46,13 @@ class Footprint:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where rows lie: in a region, or in pixels; and of which objects they are, of any by default.
+    """In which region rows lie, and of which objects they are; anywhere and of any by default.
 
     `ids` is an array of int64.
     """
 
     region: Region | None = None
     ids: Any = None
-    pixels: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -192,23 +190,17 @@ class Reads:
         None if it is not complete, and the tables were scanned.
         """
         index = self._tables.object_index
-        entries = index.entries_of(ids)
-        if entries is None:
+        if not index.complete:
             return self._read_together(plans_at(_Place(ids=ids))), None
         if names.OBJECT_INDEX not in self._tables.group:
             # Another process has built the index since this one opened the database.
             self._tables.use_schema(self._tables.schema)
-        pixels = distinct_pixels(entries)
-        while True:
-            plans = plans_at(_Place(ids=ids, pixels=pixels))
-            requests = {names.dataset_name(plan.table): plan.request for plan in plans}
-            tables = self._tables.group.read({**requests, names.OBJECT_INDEX: index.request(ids)})
-            entries = tables[names.OBJECT_INDEX]
-            # A batch that has ended since the look-up may have rows in other pixels too.
-            more = set(distinct_pixels(entries)).difference(pixels)
-            if not more:
-                return [plan.finish(tables[names.dataset_name(plan.table)]) for plan in plans], entries
-            pixels = sorted(more.union(pixels))
+        plans = plans_at(_Place(ids=ids))
+        requests = {names.dataset_name(plan.table): plan.request for plan in plans}
+        tables = self._tables.group.read(
+            {**requests, names.OBJECT_INDEX: index.request(ids)}, cells_from=(names.OBJECT_INDEX, names.PIXEL)
+        )
+        return [plan.finish(tables[names.dataset_name(plan.table)]) for plan in plans], tables[names.OBJECT_INDEX]
 
     def _history_plan(
         self, table: str, place: _Place, period: tuple[float | None, float | None], columns: Iterable[str] | None,
@@ -234,7 +226,7 @@ class Reads:
                 rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
             return Rows(rows.select(wanted))
 
-        request = {"region": place.region, "cells": place.pixels, "where": where, "columns": decoded}
+        request = {"region": place.region, "where": where, "columns": decoded}
         return _Plan(table, {**request, "start": start, "end": end}, finish)
 
     def _since(self, at: Moment, history: Any, start: Moment) -> float | None:

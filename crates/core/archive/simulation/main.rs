@@ -36,7 +36,7 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
 use arrow_select::concat::concat_batches;
 use chronotile_archive::{
     Archive, ArchiveError, Comparison, ConsolidateOptions, CopyOptions, Dataset, Group, IndexBuildOptions, Place,
-    Predicate, ReadRequest, RetireLimit, SliceInfo, TileFailure, WriteOptions,
+    Predicate, ReadRequest, RetireLimit, Rows, SliceInfo, TileFailure, WriteOptions,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Outcome, Store};
@@ -143,12 +143,20 @@ impl Handle {
         match (self, one) {
             (Self::One(dataset), _) => Ok(vec![read(dataset, request).await?]),
             (Self::Two(group), Some(one)) => Ok(vec![read(&group.datasets()[one], request).await?]),
-            (Self::Two(group), None) => {
-                let found = group.read(PAIR.map(|name| (name, request.clone())).to_vec()).await?;
-                Ok(found.iter().map(|(schema, batches)| concat_batches(schema, batches).unwrap()).collect())
-            }
+            (Self::Two(group), None) => Ok(whole(group.read(PAIR.map(|name| (name, request.clone())).to_vec()).await?)),
         }
     }
+
+    /// Rows of both datasets as of one moment, those of the second in the cells of the first alone, where they all are.
+    async fn read_in_cells(&self, request: ReadRequest) -> Result<Vec<RecordBatch>, ArchiveError> {
+        let Self::Two(group) = self else { return self.read(request, None).await };
+        let [first, second] = PAIR;
+        Ok(whole(group.read_in_cells_of((first, request.clone()), "tag", vec![(second, request)]).await?))
+    }
+}
+
+fn whole(found: Vec<Rows>) -> Vec<RecordBatch> {
+    found.iter().map(|(schema, batches)| concat_batches(schema, batches).unwrap()).collect()
 }
 
 /// How a reader gets to know the rows.
@@ -159,6 +167,8 @@ enum By {
     Tags,
     /// Rows of all ids that there are.
     Ids,
+    /// Rows of the second dataset in the cells of those of the first.
+    Cells,
     /// Counts of rows by the columns of an index, of one dataset.
     Counts,
     /// The number of rows of one dataset.
@@ -263,6 +273,8 @@ impl History {
             // What drops and versions make of these is not worked out.
             4 if !self.versions && self.old == Old::Stay => By::Number,
             5 if !self.versions && self.old == Old::Stay => By::Latest,
+            // The datasets' old slices go one after the other.
+            6 if self.grouped && self.old == Old::Stay => By::Cells,
             _ => By::Rows,
         };
         self.look_by(by, handle, who).await;
@@ -276,6 +288,7 @@ impl History {
         };
         let hours = if part.time.end.is_some() { 0..2 } else { 0..i64::MAX };
         let one = (self.chance.below(2) == 0 || by.is_of_one()).then(|| self.chance.below(2) as usize);
+        let one = one.filter(|_| by != By::Cells);
         let newest = self.versions && self.chance.below(3) > 0;
         let part = ReadRequest { history: self.versions && !newest, ..part };
         let what = if newest { "newest versions" } else { "all" };
@@ -283,6 +296,7 @@ impl History {
         let dataset = &handle.datasets()[one.filter(|_| self.grouped).unwrap_or(0)];
         let found = match by {
             By::Rows => handle.read(part, one).await,
+            By::Cells => handle.read_in_cells(part).await,
             By::Ids => {
                 let ids: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(self.model.ids(self.versions)))];
                 handle.read(ReadRequest { ids: Some(ids), ..part }, one).await

@@ -22,12 +22,15 @@ pub(crate) mod text;
 pub(crate) mod unique;
 pub(crate) mod visible;
 
+use std::collections::BTreeSet;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_schema::{DataType, SchemaRef};
 use chronotile_store::Store;
 use chronotile_types::SliceId;
 use futures::future::{join_all, try_join_all};
@@ -43,8 +46,9 @@ use crate::read::joint::share_scans;
 use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Query, slices_of};
-use crate::read::visible::Beginning;
-use crate::request::ReadRequest;
+use crate::read::slices::SliceList;
+use crate::read::visible::{Beginning, Visibility};
+use crate::request::{Place, ReadRequest};
 
 /// Groups decoded at once, where the machine has so many cores.
 const GROUPS_AT_ONCE: usize = 8;
@@ -156,7 +160,7 @@ impl Dataset {
             }
             visible.look_ahead_jointly(self.store(), &[(&frame, scan)]).await?;
             // A batch that ended meanwhile may have made slices.
-            query = self.plan_unseeing(request).await?;
+            query = self.plan_unseeing(request, &SliceList::new(self.store())).await?;
         }
     }
 
@@ -204,27 +208,27 @@ impl Dataset {
     }
 
     /// Makes `request` ready with the definition as this process last saw it, without a say in which attempts count.
-    async fn plan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
-        let slices = slices_of(self.store(), &self.frame(), request).await?;
+    async fn plan_unseeing(&self, request: &ReadRequest, slices: &SliceList<'_>) -> Result<Query> {
+        let slices = slices_of(slices, &self.frame(), request).await?;
         self.plan(request, slices)
     }
 
     /// As [`Self::replan`], without a say in which attempts count.
     pub(crate) async fn replan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
         // The definition seldom changes: slices are looked up by the known one meanwhile.
-        let before = self.frame();
-        let (refreshed, slices) = futures::join!(self.refresh(), slices_of(self.store(), &before, request));
+        let (before, list) = (self.frame(), SliceList::new(self.store()));
+        let (refreshed, slices) = futures::join!(self.refresh(), slices_of(&list, &before, request));
         refreshed?;
         match Arc::ptr_eq(&before.spec, &self.spec()) {
             true => self.plan(request, slices?),
-            false => self.plan_unseeing(request).await,
+            false => self.plan_unseeing(request, &SliceList::new(self.store())).await,
         }
     }
 
     /// Makes `request` ready with the definition as this process last saw it.
     pub(crate) async fn query_as_known(&self, request: &ReadRequest) -> Result<Query> {
-        let frame = self.frame();
-        let (slices, visible) = futures::join!(slices_of(self.store(), &frame, request), self.visibility());
+        let (frame, list) = (self.frame(), SliceList::new(self.store()));
+        let (slices, visible) = futures::join!(slices_of(&list, &frame, request), self.visibility());
         Ok(self.plan(request, slices?)?.seeing(visible?))
     }
 
@@ -242,47 +246,146 @@ impl Group {
     /// # Errors
     /// A dataset that is not in the group; as [`Dataset::read`].
     pub async fn read(&self, requests: Vec<(&str, ReadRequest)>) -> Result<Vec<Rows>> {
-        let mut parts = Vec::with_capacity(requests.len());
-        for (name, request) in requests {
-            parts.push((self.dataset(name)?.reader(), request));
-        }
+        let parts = self.parts(requests)?;
         let first = self.first().reader();
-        let plan = || try_join_all(parts.iter().map(|(dataset, request)| dataset.plan_unseeing(request)));
-        // Definitions seldom change: slices are looked up by the known ones meanwhile.
-        let refresh = first.refresh_together(self.datasets(), false);
-        let (visible, planned, refreshed) = futures::join!(first.begin_read(), plan(), refresh);
-        refreshed?;
-        let visible = visible?.jointly();
-        let current = |plans: &[Query]| {
-            plans.iter().zip(&parts).all(|(plan, (dataset, _))| Arc::ptr_eq(&plan.frame.spec, &dataset.spec()))
-        };
-        let mut plans = match planned {
-            Ok(plans) if current(&plans) => plans,
-            _ => plan().await?,
-        };
+        let (visible, mut plans) = self.begin_jointly(&first, &parts).await?;
         loop {
-            share_scans(&first.store_arc(), &mut plans).await?;
-            // Each on a thread of its own: small tables are decoded where they are read.
-            let reads = parts.iter().cloned().zip(plans).map(|((dataset, request), plan)| {
-                let mut query = plan.seeing(visible.clone());
-                let read = tokio::spawn(async move {
-                    dataset.prune_by_index(&mut query, &request).await?;
-                    let rows = stream(dataset.store_arc(), Arc::new(query)).await?;
-                    Ok::<Rows, ArchiveError>((rows.schema(), rows.try_collect().await?))
-                });
-                async { read.await.map_err(|_| ArchiveError::Cancelled)? }
-            });
-            // All of them end first: none may go on to decide what counts while the heads are looked at.
-            match join_all(reads).await.into_iter().collect() {
+            match read_parts(&first, &parts, plans, &visible).await {
                 Err(ArchiveError::ReadRace { .. }) if visible.is_late() => {}
                 read => return read,
             }
-            plans = plan().await?;
+            plans = plan_parts(&first, &parts).await?;
             let heads: Vec<_> = plans.iter().map(|plan| (&plan.frame, plan.scan(vec![], false))).collect();
             visible.look_ahead_jointly(first.store(), &heads).await?;
             // A batch that ended meanwhile may have made slices.
-            plans = plan().await?;
+            plans = plan_parts(&first, &parts).await?;
         }
+    }
+
+    /// Reads one of its datasets, and then others in the cells that its rows name, all as of one moment. `cells` is a column of whole
+    /// numbers of the first; the place of the other requests does not count. The rows of the first come first.
+    ///
+    /// # Errors
+    /// A column that the first request does not return, or of another type; as [`Group::read`].
+    pub async fn read_in_cells_of(
+        &self,
+        index: (&str, ReadRequest),
+        cells: &str,
+        requests: Vec<(&str, ReadRequest)>,
+    ) -> Result<Vec<Rows>> {
+        let (dataset, request) = index;
+        let first = self.first().reader();
+        let parts = self.parts([vec![(dataset, request.clone())], requests.clone()].concat())?;
+        let (visible, mut plans) = self.begin_jointly(&first, &parts).await?;
+        check_cells(&plans[0], cells)?;
+        let found = read_parts(&first, &parts[..1], vec![plans.remove(0)], &visible).await;
+        let mut numbers = match found {
+            Ok(mut found) => {
+                let numbers = cells_in(&found[0], cells);
+                let slices: Vec<_> = plans.into_iter().map(|plan| plan.slices).collect();
+                let others = in_cells(&parts[1..], &numbers);
+                let plans = others.iter().zip(slices).map(|((dataset, request), slices)| dataset.plan(request, slices));
+                match read_parts(&first, &others, plans.collect::<Result<_>>()?, &visible).await {
+                    Err(ArchiveError::ReadRace { .. }) if visible.is_late() => numbers,
+                    read => {
+                        found.extend(read?);
+                        return Ok(found);
+                    }
+                }
+            }
+            Err(ArchiveError::ReadRace { .. }) if visible.is_late() => BTreeSet::new(),
+            Err(error) => return Err(error),
+        };
+        // A batch ended so late that one of the reads may have missed rows of it. Read together, they look at the heads of all first,
+        // for which the cells have to be known.
+        loop {
+            let others = requests.iter().map(|(name, request)| (*name, in_these_cells(request, &numbers)));
+            let read = self.read([(dataset, request.clone())].into_iter().chain(others).collect()).await?;
+            let found = cells_in(&read[0], cells);
+            if found.is_subset(&numbers) {
+                return Ok(read);
+            }
+            numbers.extend(found);
+        }
+    }
+
+    fn parts(&self, requests: Vec<(&str, ReadRequest)>) -> Result<Vec<(Dataset, ReadRequest)>> {
+        requests.into_iter().map(|(name, request)| Ok((self.dataset(name)?.reader(), request))).collect()
+    }
+
+    /// What reads that begin now share, and their plans.
+    async fn begin_jointly(
+        &self,
+        first: &Dataset,
+        parts: &[(Dataset, ReadRequest)],
+    ) -> Result<(Arc<Visibility>, Vec<Query>)> {
+        // Definitions seldom change: slices are looked up by the known ones meanwhile.
+        let refresh = first.refresh_together(self.datasets(), false);
+        let (visible, planned, refreshed) = futures::join!(first.begin_read(), plan_parts(first, parts), refresh);
+        refreshed?;
+        let current = |plans: &[Query]| {
+            plans.iter().zip(parts).all(|(plan, (dataset, _))| Arc::ptr_eq(&plan.frame.spec, &dataset.spec()))
+        };
+        let plans = match planned {
+            Ok(plans) if current(&plans) => plans,
+            _ => plan_parts(first, parts).await?,
+        };
+        Ok((visible?.jointly(), plans))
+    }
+}
+
+/// Plans of reads of datasets of one group, whose slices are looked up together.
+async fn plan_parts(first: &Dataset, parts: &[(Dataset, ReadRequest)]) -> Result<Vec<Query>> {
+    let slices = SliceList::new(first.store());
+    try_join_all(parts.iter().map(|(dataset, request)| dataset.plan_unseeing(request, &slices))).await
+}
+
+/// The rows of each part.
+async fn read_parts(
+    first: &Dataset,
+    parts: &[(Dataset, ReadRequest)],
+    mut plans: Vec<Query>,
+    visible: &Arc<Visibility>,
+) -> Result<Vec<Rows>> {
+    share_scans(&first.store_arc(), &mut plans).await?;
+    // Each on a thread of its own: small tables are decoded where they are read.
+    let reads = parts.iter().cloned().zip(plans).map(|((dataset, request), plan)| {
+        let mut query = plan.seeing(visible.clone());
+        let read = tokio::spawn(async move {
+            dataset.prune_by_index(&mut query, &request).await?;
+            let rows = stream(dataset.store_arc(), Arc::new(query)).await?;
+            Ok::<Rows, ArchiveError>((rows.schema(), rows.try_collect().await?))
+        });
+        async { read.await.map_err(|_| ArchiveError::Cancelled)? }
+    });
+    // All of them end first: none may go on to decide what counts while the heads are looked at.
+    join_all(reads).await.into_iter().collect()
+}
+
+/// The parts, in these cells.
+fn in_cells(parts: &[(Dataset, ReadRequest)], cells: &BTreeSet<i64>) -> Vec<(Dataset, ReadRequest)> {
+    parts.iter().map(|(dataset, request)| (dataset.clone(), in_these_cells(request, cells))).collect()
+}
+
+fn in_these_cells(request: &ReadRequest, cells: &BTreeSet<i64>) -> ReadRequest {
+    ReadRequest { place: Place::Cells(cells.iter().copied().collect()), ..request.clone() }
+}
+
+/// The numbers in a column of rows.
+fn cells_in((_, batches): &Rows, column: &str) -> BTreeSet<i64> {
+    let columns = batches.iter().filter_map(|batch| batch.column_by_name(column)?.as_primitive_opt::<Int64Type>());
+    columns.flat_map(|numbers| numbers.iter().flatten()).collect()
+}
+
+/// Refuses a column that [`cells_in`] cannot read, before anything is read.
+fn check_cells(plan: &Query, column: &str) -> Result<()> {
+    match plan.schema.field_with_name(column) {
+        Ok(field) if field.data_type() == &DataType::Int64 => Ok(()),
+        Ok(field) => Err(plan.frame.refuse(format!(
+            "column {column:?} has type {}: the numbers of cells come from a column of int64",
+            field.data_type()
+        ))),
+        Err(_) => Err(plan.frame.refuse(format!("column {column:?} is to name cells: also read it"))),
     }
 }
 

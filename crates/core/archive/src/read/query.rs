@@ -7,7 +7,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{Schema, SchemaRef};
 use chronotile_chunk::{Body, Head, Origin};
-use chronotile_store::{Cells, Chunk, ChunkKey, Scan, Store};
+use chronotile_store::{Cells, Chunk, ChunkKey, Scan};
 use chronotile_types::{Cell, CellRule, SliceId, Window, ZoneKey};
 use hashbrown::HashMap;
 
@@ -19,7 +19,7 @@ use crate::read::cells::{self, RowRule, filter_region};
 use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::predicate::Test;
 use crate::read::shared_scan::SharedScan;
-use crate::read::slices::slices_in;
+use crate::read::slices::SliceList;
 use crate::read::text::Need;
 use crate::read::visible::{Found, Visibility};
 use crate::request::{Comparison, Predicate, ReadRequest};
@@ -325,9 +325,9 @@ impl Query {
 }
 
 /// The slices that a request may read, ascending.
-pub(crate) async fn slices_of(store: &dyn Store, frame: &Frame, request: &ReadRequest) -> Result<Vec<SliceId>> {
+pub(crate) async fn slices_of(slices: &SliceList<'_>, frame: &Frame, request: &ReadRequest) -> Result<Vec<SliceId>> {
     let windows = Bounds::new(&frame.spec, &request.time)?.windows(&frame.spec);
-    slices_in(store, frame, windows).await
+    slices.within(frame, windows).await
 }
 
 fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<Wanted>, Vec<usize>)> {

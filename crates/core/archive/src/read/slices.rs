@@ -2,18 +2,37 @@
 
 use chronotile_store::Store;
 use chronotile_types::{SliceId, Window};
+use tokio::sync::OnceCell;
 
 use crate::error::Result;
 use crate::frame::Frame;
 
-/// The slices to look in for these windows, ascending. Of a few, some engines find out by themselves which exist.
-pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
-    const FEW: i64 = 4;
-    let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
-    if store.capabilities().cheap_missing_slices && i64::from(last.0) - i64::from(first.0) < FEW {
-        return Ok((first.0..=last.0).map(SliceId).collect());
+/// The slices of a group, or of a dataset by itself, which are looked up when they are asked for, and once.
+pub(crate) struct SliceList<'a> {
+    store: &'a dyn Store,
+    found: OnceCell<Vec<SliceId>>,
+}
+
+impl<'a> SliceList<'a> {
+    pub(crate) fn new(store: &'a dyn Store) -> Self {
+        Self { store, found: OnceCell::new() }
     }
-    let mut slices = store.slices(&frame.dataset).await?;
-    slices.retain(|slice| (first..=last).contains(slice));
-    Ok(slices)
+
+    /// As [`slices_in`].
+    pub(crate) async fn within(&self, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
+        let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
+        if self.store.capabilities().cheap_missing_slices && i64::from(last.0) - i64::from(first.0) < FEW {
+            return Ok((first.0..=last.0).map(SliceId).collect());
+        }
+        let every = self.found.get_or_try_init(|| self.store.slices(&frame.dataset)).await?;
+        Ok(every.iter().copied().filter(|slice| (first..=last).contains(slice)).collect())
+    }
+}
+
+/// Of so few slices, some engines find out by themselves which exist.
+const FEW: i64 = 4;
+
+/// The slices to look in for these windows, ascending.
+pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
+    SliceList::new(store).within(frame, windows).await
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 mod batches;
+mod cells_from;
 mod clearing;
 mod common;
 mod concurrent;
