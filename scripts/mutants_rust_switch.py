@@ -51,6 +51,10 @@ pub mod mutant_switch {
             ACTIVE.store(active, Relaxed);
             return on(mutant);
         }
+        // Another thread may have asked since.
+        if ACTIVE.load(Relaxed) != REACH {
+            return ACTIVE.load(Relaxed) == mutant;
+        }
         let bit = 1 << (mutant % 32);
         if SEEN[mutant as usize / 32].fetch_or(bit, Relaxed) & bit == 0 {
             use std::io::Write;
