@@ -20,7 +20,9 @@ from support_lab import keyspace_of, require_software
 from support_load import Broken, Failing, Server
 
 from chronotile import historian
+from chronotile.apdb import Layout
 from chronotile.errors import DataFileError, InvalidInputError, UnavailableError
+from chronotile.sky import Region
 from chronotile.terminal import table_text
 from chronotile_tools import lab, load
 from chronotile_tools import published as published_figures
@@ -705,9 +707,14 @@ def test_setups_of_the_requests_are_the_published_ones() -> None:
 def test_a_survey_is_stored_alike_in_all_layouts_and_read_back(tmp_path: Path) -> None:
     survey = Survey(visits=4, detectors=1, nights=4, days_between=80.0)
     urls = {name: f"sqlite:{tmp_path}/{name}.db" for name in windows.LAYOUTS}
-    stored = base.load_survey(urls, survey, windows.LAYOUTS, [], "small")
+    begun: list[int] = []
+    stored = base.load_survey(urls, survey, windows.LAYOUTS, [], "small", read_all=True, before=begun.append)
+    assert begun == [0, 1, 2, 3]
     assert len({each.rows for each in stored.values()}) == 1
-    assert all(len(each.seconds) == 4 for each in stored.values())
+    assert all(len(each.seconds) == len(each.read_s) == 4 for each in stored.values())
+    read = [[each.counts for each in cost.reads] for cost in stored.values()]
+    assert read[0] == read[1] == read[2], "every database was read, and returned the same rows"
+    assert [sum(each.values()) > 0 for each in read[0]] == [False, True, True, True]
     counts = []
     for url in urls.values():
         client = targets.Footprints(url, survey).connect()
@@ -715,6 +722,42 @@ def test_a_survey_is_stored_alike_in_all_layouts_and_read_back(tmp_path: Path) -
         client.close()
     assert counts[0] == counts[1] == counts[2]
     assert min(counts[0]) > 100
+
+
+def test_a_read_of_a_survey_is_tried_again_while_nodes_do_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    survey = Survey(visits=2, detectors=1, nights=2)
+    url, read, failures = f"sqlite:{tmp_path}/survey.db", base.ChronotileDriver.read, 2
+
+    def unanswered(driver: base.ChronotileDriver, corners: Region, at: float) -> base.Footprint:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise UnavailableError("no node answers", kind="unavailable")
+        return read(driver, corners, at)
+
+    monkeypatch.setattr(base.ChronotileDriver, "read", unanswered)
+    how: dict[str, Any] = {"urls": {"a": url}, "survey": survey, "layouts": {"a": Layout()}, "nodes": []}
+    with pytest.raises(UnavailableError):
+        base.load_survey(**how, schema="small", tries=2)
+    failures = 2
+    (cost,) = base.load_survey(**how | {"urls": {"a": f"{url}-2"}}, schema="small", read_all=True, tries=3).values()
+    assert (cost.failures, len(cost.read_s), len(cost.reads)) == (2, 2, 2)
+
+
+def test_cones_are_rows_of_the_field_and_the_same_number_is_the_same_cone(tmp_path: Path) -> None:
+    survey = Survey(visits=2, detectors=1, nights=2)
+    url = f"sqlite:{tmp_path}/survey.db"
+    base.load_survey({"a": url}, survey, {"a": Layout()}, [], "small")
+    counts = []
+    for _ in range(2):
+        client = targets.Cones(url, survey).connect()
+        counts.append([client.run(number) for number in range(4)])
+        client.close()
+    assert counts[0] == counts[1]
+    assert len(set(counts[0])) > 1
+    assert max(counts[0]) > 0
 
 
 def test_a_starved_process_gets_little_time_and_is_never_left_suspended() -> None:

@@ -12,7 +12,7 @@ from chronotile import historian
 from chronotile_tools.survey.simulate.drivers import ChronotileDriver
 from chronotile_tools.survey.simulate.universe import PADDING_DEG, Survey
 
-__all__ = ["REQUESTS", "Aggregates", "Footprints", "History", "Ranges", "Writes"]
+__all__ = ["REQUESTS", "Aggregates", "Cones", "Footprints", "History", "Ranges", "Writes"]
 
 S = 10**9
 DAY_S = 86_400
@@ -228,6 +228,35 @@ class _FootprintsClient:
         visit, detector = number % self.survey.visits, number % self.survey.detectors
         counts = self.driver.read(self.survey.footprint(visit, detector, PADDING_DEG), self.at).counts
         return sum(counts.values())
+
+    def close(self) -> None:
+        self.driver.close()
+
+
+@dataclass(frozen=True)
+class Cones:
+    """All three tables around a place in a survey's field: the read of another client."""
+
+    url: str
+    survey: Survey
+    radius_deg: float = 0.05
+
+    def connect(self) -> _ConesClient:
+        """A new client."""
+        return _ConesClient(self)
+
+
+class _ConesClient:
+    def __init__(self, asked: Cones) -> None:
+        self.asked = asked
+        self.driver = ChronotileDriver(asked.url)
+        self.at = asked.survey.time(asked.survey.visits - 1) + 1 / 24
+
+    def run(self, number: int) -> int:
+        survey = self.asked.survey
+        ra, dec = survey.pointing(number % survey.visits)
+        east, north = np.random.default_rng([survey.seed, 4, number]).uniform(-0.1, 0.1, 2)
+        return sum(self.driver.cone(ra + east, dec + north, self.asked.radius_deg, self.at).values())
 
     def close(self) -> None:
         self.driver.close()

@@ -28,6 +28,7 @@ __all__ = ["Fit", "Logs", "ScalingResult", "figures", "page", "read_logs", "scal
 
 TARGETS = (180_000, 300_000)
 PLATEAU_DAYS = 360.0
+_FIT_VISITS_MIN = 5
 VISITS_MIN, SHARE_MIN = 30, 0.1
 """Least number of visits for an extrapolation, and least share of the target that they must cover."""
 
@@ -53,6 +54,16 @@ class Fit:
     slope: float
     covariance: tuple[float, float, float]
     scatter: float
+
+    @classmethod
+    def through(cls, x: Any, y: Any) -> Fit | None:
+        """The line through times `y` at visits `x`; None where there are too few."""
+        if len(x) < _FIT_VISITS_MIN:
+            return None
+        (slope, offset), covariance = np.polyfit(x, y, 1, cov=True)
+        scatter = float(np.std(y - (offset + slope * x), ddof=2))
+        spread = (float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1]))
+        return cls(float(offset), float(slope), spread, scatter)
 
     def at(self, visit: float) -> tuple[float, float]:
         """Seconds at a visit, and one standard error of the line there."""
@@ -103,13 +114,7 @@ class Logs:
     def fit(self, what: str) -> Fit | None:
         """The line through one kind of times, before the plateau; None where there are too few visits."""
         keep = self.days < PLATEAU_DAYS
-        x, y = self.visits[keep], self.seconds[what][keep]
-        if len(x) < 5:
-            return None
-        (slope, offset), covariance = np.polyfit(x, y, 1, cov=True)
-        scatter = float(np.std(y - (offset + slope * x), ddof=2))
-        spread = (float(covariance[0, 0]), float(covariance[0, 1]), float(covariance[1, 1]))
-        return Fit(float(offset), float(slope), spread, scatter)
+        return Fit.through(self.visits[keep], self.seconds[what][keep])
 
     def at_visit(self, what: str, visit: float) -> tuple[float, float] | None:
         """Seconds expected at a later visit and one standard error; None where the simulation is too short to say."""

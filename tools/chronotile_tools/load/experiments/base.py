@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import chronotile as ct
 from chronotile.apdb import Layout, create, names
 from chronotile.apdb.schema import Schema
-from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.apdb.simulation import Exposure
+from chronotile.errors import BusyError, DataFileError, InvalidInputError, OutcomeUnknownError, UnavailableError
 from chronotile_tools import lab
 from chronotile_tools.load import page
 from chronotile_tools.load.arms import Comparison, Run, Runs
@@ -24,7 +26,7 @@ from chronotile_tools.load.generator import Generator, Noop, Stream
 from chronotile_tools.load.recording import FAILED, TIMED_OUT, UNSERVED, Recording, merged
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.statistics import block_bootstrap
-from chronotile_tools.survey.simulate.drivers import ChronotileDriver
+from chronotile_tools.survey.simulate.drivers import ChronotileDriver, Footprint
 from chronotile_tools.survey.simulate.universe import HEMISPHERE_VISITS, PADDING_DEG, Survey, Universe
 
 __all__ = [
@@ -385,17 +387,38 @@ class StoreCost:
         Processor time of the nodes over all stores.
     rows : int
         Rows stored.
+    read_s : list of float
+        Seconds of each detector-visit's read of its footprint before the store, where every database was read.
+    reads : list of Footprint
+        Rows and seconds of these reads by table, without what failed; `known` is not kept.
+    failures : int
+        Reads and stores that failed and were tried again.
     """
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
     rows: int = 0
+    read_s: list[float] = field(default_factory=list)
+    reads: list[Footprint] = field(default_factory=list)
+    failures: int = 0
 
 
 def load_survey(
-    urls: dict[str, str], survey: Survey, layouts: dict[str, Layout], nodes: Sequence[lab.Node], schema: str
-) -> dict[str, StoreCost]:
-    """Create databases and store the same survey in each, interleaved."""
+    urls: dict[str, str], survey: Survey, layouts: dict[str, Layout], nodes: Sequence[lab.Node], schema: str, *,
+    read_all: bool = False, before: Callable[[int], object] = lambda visit: None, tries: int = 1,
+) -> dict[str, StoreCost]:  # fmt: skip
+    """Create databases and store the same survey in each, interleaved.
+
+    Parameters
+    ----------
+    read_all : bool
+        Whether each detector-visit reads its footprint from every database, and not from one of them alone. What the
+        first returns decides which objects are known.
+    before : callable
+        Called with each visit before it, to change the state of databases or nodes; not measured.
+    tries : int
+        How often a read or a store is tried; the time of failed ones counts.
+    """
     wanted = Schema.read(schema)
     for name, url in urls.items():
         create(url, wanted, layouts[name]).close()
@@ -404,19 +427,46 @@ def load_survey(
     drivers = {name: ChronotileDriver(url) for name, url in urls.items()}
     stored = {name: StoreCost() for name in urls}
     for visit in range(survey.visits):
+        before(visit)
         turn = list(urls) if visit % 2 == 0 else list(reversed(urls))
         for detector in range(survey.detectors):
             e = survey.exposure(visit, detector)
-            found = universe.observe(e, drivers[turn[0]].read(e.footprint(PADDING_DEG), e.mjd).known)
+            known = _read_known(drivers, stored, turn if read_all else turn[:1], e, tries)
+            found = universe.observe(e, known)
             for name in turn:
-                entry, spent, began = stored[name], cpu_s(nodes), time.perf_counter()
-                drivers[name].store(e, drivers[name].rows(found))
+                entry, rows, spent = stored[name], drivers[name].rows(found), cpu_s(nodes)
+                began = time.perf_counter()
+                _try(functools.partial(drivers[name].store, e, rows), entry, tries)
                 entry.seconds.append(time.perf_counter() - began)
                 entry.cpu_s += cpu_s(nodes) - spent
                 entry.rows += sum(found.rows.values())
     for driver in drivers.values():
         driver.close()
     return stored
+
+
+def _read_known(
+    drivers: dict[str, ChronotileDriver], stored: dict[str, StoreCost], turn: Sequence[str], e: Exposure, tries: int
+) -> Any:
+    """Read a footprint from databases in turn; the objects that the first of all databases in it returns."""
+    known = {}
+    for name in turn:
+        entry, began = stored[name], time.perf_counter()
+        read = _try(functools.partial(drivers[name].read, e.footprint(PADDING_DEG), e.mjd), entry, tries)
+        entry.read_s.append(time.perf_counter() - began)
+        known[name] = read.known
+        entry.reads.append(replace(read, known=None))
+    return known[next(name for name in drivers if name in known)]
+
+
+def _try(call: Callable[[], Any], entry: StoreCost, tries: int) -> Any:
+    """The result of a call that is tried again while nodes do not answer it; the last failure is raised."""
+    for _ in range(tries - 1):
+        try:
+            return call()
+        except (BusyError, OutcomeUnknownError, UnavailableError):
+            entry.failures += 1
+    return call()
 
 
 def _prepare(url: str, survey: Survey) -> None:

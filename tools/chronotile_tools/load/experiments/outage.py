@@ -15,10 +15,10 @@ from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.simulation import hint_delivery_s
 from chronotile_tools.load.targets import History, Ranges, Writes
 
-__all__ = ["PHASES", "Load", "Outage", "measure", "run"]
+__all__ = ["FLUSH_S", "PHASES", "Load", "Outage", "measure", "run"]
 
 PHASES = ("all up", "one away", "returned")
-_FLUSH_S = 12.0
+FLUSH_S = 12.0
 """Seconds after which hints are in files: nodes write them every ten."""
 _POLL_S = 0.1
 VALUES_A_BATCH = 100
@@ -116,7 +116,7 @@ def measure(harness: Harness, load: Load) -> tuple[Runs, list[Outage]]:
 
 def _deliver(cluster: lab.Cluster, away_s: float, hints_before: int) -> Outage:
     others, last = cluster.nodes[:-1], cluster.nodes[-1]
-    time.sleep(_FLUSH_S)
+    time.sleep(FLUSH_S)
     hints = sum(bean_value(node, "Storage", "TotalHints") for node in others) - hints_before
     kept = hint_bytes(cluster)
     began = time.monotonic()
