@@ -16,6 +16,7 @@ __all__ = [
     "CROSS_NODE_P99_MS",
     "FOOTPRINT_READS",
     "FOOTPRINT_READS_180K",
+    "FOOTPRINT_ROWS",
     "FOURTH_NODE",
     "GROWING",
     "GROWING_SIGNS",
@@ -31,9 +32,11 @@ __all__ = [
     "LOG_STORE_2020",
     "MAINTENANCE_AFTER",
     "MAINTENANCE_S",
+    "NODE_GONE",
     "REQUESTS",
     "SETUPS",
     "SURVEY_BYTES",
+    "TIME_PARTITIONS",
     "VALIDATION_BYTES_PER_S",
     "VERSIONS",
     "FootprintRead",
@@ -96,6 +99,18 @@ FOOTPRINT_READS_180K = {
 }  # fmt: skip
 """Seconds of a detector's read after 180,000 visits on three machines, by system and replication factor: the summary
 of DMTN-156, extrapolated where fewer visits were made."""
+
+
+FOOTPRINT_ROWS = {"DiaSource": (3_800, 11_500), "DiaForcedSource": (17_600, 58_000)}
+"""Rows of such a read by table, least and largest."""
+
+TIME_PARTITIONS = 1.0
+"""Reads with tables of 60 days over those with 30, and with partitions of time inside a table over tables: no visible
+change for clients (DMTN-184)."""
+
+NODE_GONE = 1.0
+"""Latencies while one of eight nodes was gone for hours, over those before: no change but time-outs at first
+(DMTN-184)."""
 
 
 @dataclass(frozen=True)

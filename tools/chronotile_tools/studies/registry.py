@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from chronotile import _native
 from chronotile.errors import InvalidInputError
-from chronotile_tools.studies import capacity, historian_cluster, job_archive, log_store_versions, pixels, tails
+from chronotile_tools.studies import (
+    alert_database,
+    capacity,
+    historian_cluster,
+    job_archive,
+    log_store_versions,
+    pixels,
+    tails,
+)
 from chronotile_tools.studies.base import Study
 
 __all__ = ["STUDIES", "find"]
@@ -12,7 +20,8 @@ __all__ = ["STUDIES", "find"]
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
-        pixels.STUDY, capacity.STUDY, tails.STUDY, historian_cluster.STUDY, log_store_versions.STUDY, job_archive.STUDY
+        pixels.STUDY, capacity.STUDY, tails.STUDY, alert_database.STUDY, historian_cluster.STUDY,
+        log_store_versions.STUDY, job_archive.STUDY,
     )
 }  # fmt: skip
 

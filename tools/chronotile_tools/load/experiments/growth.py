@@ -1,0 +1,244 @@
+"""An alert production database that grows past the twelve months that are read: in a file, and on three nodes with
+several replication factors and consistency levels.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chronotile import apdb
+from chronotile.apdb import Layout
+from chronotile.apdb.schema import Schema
+from chronotile_tools import lab
+from chronotile_tools.load.arms import RUNS_MIN, Arm, Runs, run_arms
+from chronotile_tools.load.experiments import outage
+from chronotile_tools.load.experiments.base import Harness, StoreCost, archive_url, await_hints, load_survey
+from chronotile_tools.load.generator import Stream
+from chronotile_tools.load.schedule import Schedule
+from chronotile_tools.load.targets import Cones, Footprints
+from chronotile_tools.survey import partitioning
+from chronotile_tools.survey.simulate.universe import Survey
+
+__all__ = [
+    "AS_STORED", "MAINTAINED", "WHOLE", "Grown", "Outages", "cones_name", "evenly", "grow_file", "grow_nodes",
+    "lengths", "lose_node", "setup_name", "share",
+]  # fmt: skip
+
+BACKLOG = 5_000
+TRIES = 5
+"""How often a read or a store is tried while a node is away."""
+AS_STORED, MAINTAINED = "as stored", "maintained"
+
+
+def setup_name(copies: int, level: str) -> str:
+    """Name of a replication factor and consistency level."""
+    return f"RF {copies}, {level}"
+
+
+WHOLE = setup_name(3, "QUORUM")
+"""The set-up that decides which objects are known, and of which a second database is maintained."""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """Databases that grew side by side.
+
+    Attributes
+    ----------
+    stored : dict of str to StoreCost
+        Reads and stores of each detector-visit, by database.
+    runs : dict
+        Reads of several clients at the end, by database; empty for files.
+    """
+
+    stored: Mapping[str, StoreCost]
+    runs: Runs
+
+
+def evenly(visits: int, days: float, detectors: int, seed: int) -> Survey:
+    """A survey of one field, seen at even intervals."""
+    return Survey(visits, detectors, visits, days / visits, seed=seed)
+
+
+def grow_file(survey: Survey, schema: str, maintain_days: float, echo: Callable[[str], object]) -> Grown:
+    """The survey in two files, one of which is maintained every `maintain_days`."""
+    with tempfile.TemporaryDirectory() as folder:
+        urls = {name: f"sqlite:{Path(folder) / name.replace(' ', '-')}.db" for name in (AS_STORED, MAINTAINED)}
+        return Grown(_grow(urls, survey, schema, [], [MAINTAINED], maintain_days, echo), {})
+
+
+def grow_nodes(
+    harness: Harness, survey: Survey, schema: str, maintain_days: float, *, setups: Sequence[tuple[int, str]],
+    clients: int, seconds: float, warm_up: int,
+) -> Grown:  # fmt: skip
+    """The survey on three nodes with each of `setups` (replication factor, consistency level), and once more with
+    maintenance; then reads by clients that never wait. Before, `warm_up` visits of the survey are stored elsewhere:
+    nodes that have just started compile their code.
+    """
+    with harness.cluster(3) as cluster:
+        urls = {
+            setup_name(copies, level): archive_url(
+                cluster, f"rf{copies}_{level.lower()}", replication=copies, consistency=level
+            )
+            for copies, level in setups
+        }
+        _warm_up(cluster, survey, schema, warm_up, harness.echo)
+        every = {**urls, MAINTAINED: archive_url(cluster, MAINTAINED, replication=3, consistency="QUORUM")}
+        stored = _grow(every, survey, schema, cluster.nodes, [MAINTAINED], maintain_days, harness.echo)
+
+        def streams(url: str, number: int) -> list[Stream]:
+            return [Stream("read", Footprints(url, survey), Schedule.backlog(BACKLOG), clients)]
+
+        arms = [Arm(name, functools.partial(streams, url)) for name, url in every.items()]
+        runs = run_arms(harness.generator, arms, RUNS_MIN, drain_s=seconds, done=harness.keep)
+    return Grown(stored, runs)
+
+
+@dataclass(frozen=True)
+class Outages:
+    """Reads and stores past twelve months, while one of three nodes is killed and comes back.
+
+    Attributes
+    ----------
+    stored : StoreCost
+        Every detector-visit.
+    phases : list of str
+        Of each visit: :data:`~chronotile_tools.load.experiments.outage.PHASES`, or "" for the first twelve months.
+    delivery_s : float
+        Seconds from the last visit until no node kept hints; not less than those until nodes have them in files.
+    rows, rows_alone : int
+        Rows of a footprint at the end, from all nodes, and from the returned node while the others were stopped.
+    """
+
+    stored: StoreCost
+    phases: Sequence[str]
+    delivery_s: float
+    rows: int
+    rows_alone: int
+
+
+def lose_node(harness: Harness, survey: Survey, schema: str, year: int, phase: int) -> Outages:
+    """Store `year` visits; then let one of three nodes go and come back every `phase` visits, until the survey ends."""
+    phases = [_phase(visit - year, phase) for visit in range(survey.visits)]
+    with harness.cluster(3) as cluster:
+        last = cluster.nodes[-1]
+
+        def before(visit: int) -> None:
+            if visit == 0 or phases[visit] == phases[visit - 1]:
+                return
+            harness.echo(f"visit {visit}: {phases[visit]}")
+            if phases[visit] == outage.PHASES[1]:
+                last.kill()
+            elif phases[visit] == outage.PHASES[2]:
+                last.start()
+
+        url = archive_url(cluster, "outage", replication=3, consistency="QUORUM")
+        urls, layouts = {WHOLE: url}, {WHOLE: Layout()}
+        (stored,) = load_survey(
+            urls, survey, layouts, cluster.nodes, schema, read_all=True, before=before, tries=TRIES
+        ).values()  # fmt: skip
+        last.start()
+        began = time.monotonic()
+        time.sleep(outage.FLUSH_S)
+        await_hints(cluster)
+        took = time.monotonic() - began
+        rows = _rows(Footprints(url, survey))
+        for node in cluster.nodes[:-1]:
+            node.stop()
+        alone = _rows(Footprints(archive_url(cluster, "outage", consistency="ONE"), survey))
+    return Outages(stored, phases, took, rows, alone)
+
+
+def _phase(visit: int, length: int) -> str:
+    """Phase of a visit after the first year: all up, then away and back by turns."""
+    if visit < 0:
+        return ""
+    turn = visit // length
+    return outage.PHASES[0] if turn == 0 else outage.PHASES[2 - turn % 2]
+
+
+def _rows(target: Footprints) -> int:
+    client = target.connect()
+    try:
+        return client.run(0)
+    finally:
+        client.close()
+
+
+def share(
+    harness: Harness, survey: Survey, schema: str, *, rate: float, cones: Sequence[float], clients: int, seconds: float
+) -> tuple[list[str], Runs]:
+    """Reads of footprints on three nodes, `rate` a second, while others read `cones` a second; names of the arms, and
+    their runs.
+    """
+    with harness.cluster(3) as cluster:
+        url = archive_url(cluster, "shared", replication=3, consistency="QUORUM")
+        harness.echo(f"storing {survey.visits} visits")
+        load_survey({WHOLE: url}, survey, {WHOLE: Layout()}, cluster.nodes, schema, read_all=True)
+
+        def streams(others: float, number: int) -> list[Stream]:
+            def poisson(rate: float, seed: int) -> Schedule:
+                return Schedule.poisson(rate, seconds, warm_up_s=0.5, seed=seed)
+
+            seed = harness.settings.seed + 2 * number
+            made = [Stream("read", Footprints(url, survey), poisson(rate, seed), clients)]
+            if others:
+                made.append(Stream("cone", Cones(url, survey), poisson(others, seed + 1), clients))
+            return made
+
+        names = {cones_name(others): others for others in (0.0, *cones)}
+        arms = [Arm(name, functools.partial(streams, others)) for name, others in names.items()]
+        return list(names), run_arms(harness.generator, arms, done=harness.keep)
+
+
+def cones_name(others: float) -> str:
+    """Name of an arm with so many cones a second."""
+    return f"{others:g} cones a second" if others else "alone"
+
+
+def _warm_up(cluster: lab.Cluster, survey: Survey, schema: str, visits: int, echo: Callable[[str], object]) -> None:
+    if visits:
+        echo(f"warming up: {visits} visits")
+        few = evenly(visits, survey.time(survey.visits - 1) - survey.time(0), 1, survey.seed)
+        url = archive_url(cluster, "warm_up", replication=3)
+        load_survey({WHOLE: url}, few, {WHOLE: Layout()}, cluster.nodes, schema, read_all=True)
+
+
+def _grow(
+    urls: dict[str, str], survey: Survey, schema: str, nodes: Sequence[lab.Node], maintained: Sequence[str],
+    maintain_days: float, echo: Callable[[str], object],
+) -> dict[str, StoreCost]:  # fmt: skip
+    due = 0.0
+
+    def before(visit: int) -> None:
+        nonlocal due
+        passed = survey.time(visit) - survey.time(0)
+        if passed < due:
+            return
+        due += maintain_days
+        echo(f"day {passed:.0f}: {visit} of {survey.visits} visits")
+        for name in maintained:
+            with apdb.open(urls[name]) as database:
+                database.maintain()
+
+    layouts = dict.fromkeys(urls, Layout())
+    return load_survey(urls, survey, layouts, nodes, schema, read_all=True, before=before)
+
+
+def lengths(
+    url: str, survey: Survey, schema: str, months: Sequence[str], repeat: int, echo: Callable[[str], object]
+) -> list[partitioning.Measured]:
+    """The survey with windows and slices of each of `months`, and with windows of the first in slices of the last."""
+    wanted = {f"{length}, a table each": Layout(window=length, slice=length) for length in months}
+    wanted[f"{months[0]} in tables of {months[-1]}"] = Layout(window=months[0], slice=months[-1])
+
+    def progress(done: int, total: int) -> None:
+        if done % survey.visits == 0:
+            echo(f"{done:,} of {total:,} visits stored")
+
+    return partitioning.measure(url, survey, wanted, Schema.read(schema), repeat, progress)

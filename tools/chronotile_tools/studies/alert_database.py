@@ -1,0 +1,660 @@
+"""An alert production database over eighteen months: growth of reads and stores, copies and levels, time partitions, a
+lost node and other clients, in a file and on nodes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chronotile.apdb import names
+from chronotile_tools import published
+from chronotile_tools.load.arms import Runs
+from chronotile_tools.load.experiments import growth, outage
+from chronotile_tools.load.experiments.base import HEMISPHERE_VISITS, StoreCost
+from chronotile_tools.load.statistics import Difference, compare_values
+from chronotile_tools.studies import charts, markdown
+from chronotile_tools.studies.base import Page, Part, Study
+from chronotile_tools.studies.measured import (
+    Echo,
+    agreement,
+    comparisons,
+    control_words,
+    difference_of,
+    harness,
+    latencies,
+    ratio_words,
+)
+from chronotile_tools.studies.record import Record, Values
+from chronotile_tools.survey.partitioning import Measured
+from chronotile_tools.survey.report import PLATEAU_DAYS, Fit
+from chronotile_tools.survey.simulate.universe import VISITS_A_NIGHT
+
+__all__ = ["STUDY"]
+
+_MONTH_DAYS = 30.0
+_WARM_MONTHS = 6
+"""Months before those that set-ups are compared over: reads of few rows cost the same everywhere."""
+_FLAT = 0.25
+"""Growth after twelve months that is at most so much of the growth before is a plateau."""
+_LINEAR = 0.8
+"""A line that explains so much of the variance is a straight one."""
+_FAR_BELOW = 0.25
+"""A store that takes at most so much of a read is far below it."""
+_LATE = 5.0
+"""A read that takes so many times the usual waited for a time-out."""
+_ALONE = growth.setup_name(1, "ONE")
+"""The set-up that others are compared with."""
+_SMALL, _LARGE = published.FOOTPRINT_READS[-2:]
+"""Published reads at 100,000 visits and on the plateau."""
+_MS = 1e3
+
+
+def _parts(parameters: Values) -> Iterator[Part]:
+    for name, compute in (
+        ("file", _file), ("windows-file", _windows_file), ("nodes", _nodes), ("windows-nodes", _windows_nodes),
+        ("outage", _outage), ("others", _others),
+    ):  # fmt: skip
+        yield Part(name, partial(compute, parameters), reports=True)
+
+
+# ---------------------------------------------------------------------- what is measured
+
+
+def _file(parameters: Values, echo: Echo) -> Values:
+    given = parameters["file"]
+    survey = growth.evenly(given["visits"], parameters["days"], given["detectors"], parameters["seed"])
+    found = growth.grow_file(survey, parameters["schema"], parameters["maintain_days"], echo)
+    return {"databases": _curves(found.stored, given["detectors"], _days(parameters, "file"))}
+
+
+def _nodes(parameters: Values, echo: Echo) -> Values:
+    given = parameters["nodes"]
+    survey = growth.evenly(given["visits"], parameters["days"], given["detectors"], parameters["seed"])
+    with harness(parameters, echo) as ready:
+        found = growth.grow_nodes(
+            ready, survey, parameters["schema"], parameters["maintain_days"],
+            setups=[(copies, level) for copies, level in given["setups"]], clients=given["clients"],
+            seconds=given["seconds"], warm_up=given["warm_up"],
+        )  # fmt: skip
+    return {
+        "databases": _curves(found.stored, given["detectors"], _days(parameters, "nodes")),
+        "per_s": {name: _per_s(found.runs, name) for name in found.stored},
+    }
+
+
+def _per_s(runs: Runs, name: str) -> list[float]:
+    return [round(run["read"].per_second, 3) for run in runs[name]]
+
+
+def _curves(stored: Mapping[str, StoreCost], detectors: int, days: Any) -> Values:
+    """Milliseconds of each visit, mean of its detectors; by table and month where that is enough."""
+    months = _months(days)
+
+    def visits(values: Sequence[float]) -> Any:
+        return np.asarray(values, float).reshape(-1, detectors).mean(axis=1)
+
+    def monthly(values: Any, places: int) -> list[float]:
+        each = [float(np.median(values[months == month])) for month in np.unique(months)]
+        return [round(value, places) for value in each]
+
+    return {
+        name: {
+            "read_ms": (visits(cost.read_s) * _MS).round(2).tolist(),
+            "store_ms": (visits(cost.seconds) * _MS).round(2).tolist(),
+            "tables": {
+                table: {
+                    "read_ms": monthly(visits([each.seconds[table] for each in cost.reads]) * _MS, 2),
+                    "rows": monthly(visits([each.counts[table] for each in cost.reads]), 0),
+                }
+                for table in names.MAIN_TABLES
+            },
+        }
+        for name, cost in stored.items()
+    }
+
+
+def _windows_file(parameters: Values, echo: Echo) -> Values:
+    with tempfile.TemporaryDirectory() as folder:
+        return _windows(parameters, f"sqlite:{Path(folder) / 'windows.db'}", echo)
+
+
+def _windows_nodes(parameters: Values, echo: Echo) -> Values:
+    with harness(parameters, echo) as ready, ready.cluster(3) as cluster:
+        return _windows(parameters, f"{cluster.url('windows')}?replication=3&consistency=QUORUM", echo)
+
+
+def _windows(parameters: Values, url: str, echo: Echo) -> Values:
+    given = parameters["windows"]
+    survey = growth.evenly(given["visits"], PLATEAU_DAYS, 1, parameters["seed"])
+    found = growth.lengths(url, survey, parameters["schema"], given["lengths"], given["repeat"], echo)
+    return {"layouts": [_layout(each) for each in found]}
+
+
+def _layout(found: Measured) -> Values:
+    """What is kept of a layout: reads with one request."""
+    reads = {"before": found.read_ms["one request"], "after": found.maintained_ms["one request"]}
+    return {
+        "name": found.name, "store_ms": round(statistics.median(found.store_ms), 2),
+        "read_ms": {when: [round(each, 3) for each in times] for when, times in reads.items()},
+        "tables": found.tables, "tiles": found.tiles, "bytes": found.bytes,
+    }  # fmt: skip
+
+
+def _outage(parameters: Values, echo: Echo) -> Values:
+    given = parameters["outage"]
+    visits = given["year"] + given["phase"] * given["phases"]
+    survey = growth.evenly(visits, PLATEAU_DAYS * visits / given["year"], 1, parameters["seed"])
+    with harness(parameters, echo) as ready:
+        found = growth.lose_node(ready, survey, parameters["schema"], given["year"], given["phase"])
+    times = list(zip(found.phases, found.stored.read_s, found.stored.seconds, strict=True))[given["year"] :]
+    turns = [times[at : at + given["phase"]] for at in range(0, len(times), given["phase"])]
+    return {
+        "turns": [
+            {
+                "phase": turn[0][0], "read_ms": [round(read * _MS, 2) for _, read, _ in turn],
+                "store_ms": [round(store * _MS, 2) for _, _, store in turn],
+            }
+            for turn in turns
+        ],
+        "failures": found.stored.failures, "delivery_s": round(found.delivery_s, 1),
+        "rows": found.rows, "rows_alone": found.rows_alone,
+    }  # fmt: skip
+
+
+def _others(parameters: Values, echo: Echo) -> Values:
+    given = parameters["others"]
+    survey = growth.evenly(given["visits"], PLATEAU_DAYS, 1, parameters["seed"])
+    how = {name: given[name] for name in ("rate", "cones", "clients", "seconds")}
+    with harness(parameters, echo) as ready:
+        arms, runs = growth.share(ready, survey, parameters["schema"], **how)
+    return {
+        "arms": arms, "latency_ms": latencies(runs, arms),
+        "comparisons": comparisons(runs, arms, ["mean", 99.0]),
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- growth
+
+
+def _days(parameters: Values, part: str) -> Any:
+    """Days since the first, of each visit."""
+    visits = parameters[part]["visits"]
+    return np.arange(visits) * parameters["days"] / visits
+
+
+def _months(days: Any) -> Any:
+    return (days // _MONTH_DAYS).astype(int)
+
+
+def _equivalent(days: Any) -> Any:
+    """Visits of the published survey by then."""
+    return days * VISITS_A_NIGHT
+
+
+def _databases(record: Record, part: str) -> dict[str, Values]:
+    found: dict[str, Values] = record.parts[part]["databases"]
+    return found
+
+
+def _fits(record: Record, part: str, name: str, what: str) -> tuple[Fit, Fit]:
+    """Lines before twelve months and after."""
+    values = np.asarray(_databases(record, part)[name][what])
+    days = _days(record.parameters, part)
+    early, visits = days < PLATEAU_DAYS, _equivalent(days)
+    before, after = (Fit.through(visits[keep], values[keep]) for keep in (early, ~early))
+    if before is None or after is None:
+        raise AssertionError(f"{part} has too few visits for a line")
+    return before, after
+
+
+def _share_after(record: Record, part: str, name: str, what: str = "read_ms") -> tuple[float, float]:
+    """Growth after twelve months over that before, and one standard error of the first."""
+    before, after = _fits(record, part, name, what)
+    return after.slope / before.slope, float(np.sqrt(after.covariance[0])) / abs(before.slope)
+
+
+def _explained(record: Record, part: str, name: str) -> float:
+    """Share of the reads' variance before twelve months that the line explains."""
+    before, _ = _fits(record, part, name, "read_ms")
+    values = np.asarray(_databases(record, part)[name]["read_ms"])
+    early = values[_days(record.parameters, part) < PLATEAU_DAYS]
+    return 1 - before.scatter**2 / float(early.var(ddof=1))
+
+
+def _plateau(record: Record, part: str, name: str, what: str) -> Any:
+    values = np.asarray(_databases(record, part)[name][what])
+    return values[_days(record.parameters, part) >= PLATEAU_DAYS]
+
+
+def _rise(record: Record, part: str, name: str) -> Difference:
+    """Reads of the plateau over those at 100,000 visits, a fifth more or less."""
+    values = np.asarray(_databases(record, part)[name]["read_ms"])
+    near = np.abs(_equivalent(_days(record.parameters, part)) / _SMALL.visits - 1) <= 0.2
+    early, late = values[near], _plateau(record, part, name, "read_ms")
+    count = min(len(early), len(late))
+    chosen = [each[np.linspace(0, len(each) - 1, count).astype(int)].tolist() for each in (early, late)]
+    return compare_values(*chosen)
+
+
+def _growth_table(record: Record, part: str) -> str:
+    rows = []
+    for name in _databases(record, part):
+        for what, words in (("read_ms", "read"), ("store_ms", "store")):
+            before, after = _fits(record, part, name, what)
+            late = _plateau(record, part, name, what)
+            rows.append(
+                [f"{words}, {name}", f"{before.at(_SMALL.visits)[0]:,.1f}", f"{np.median(late):,.1f}",
+                 f"{_slope(before)}", f"{_slope(after)}"]
+            )  # fmt: skip
+    header = ["milliseconds", f"at {_SMALL.visits:,} visits", "median after 12 months",
+              "growth per 100,000 visits, before", "after"]  # fmt: skip
+    return markdown.table(header, rows)
+
+
+def _slope(fit: Fit) -> str:
+    return f"{fit.slope * 1e5:,.2f} ± {np.sqrt(fit.covariance[0]) * 1e5:,.2f}"
+
+
+def _rows_table(record: Record, part: str, name: str) -> str:
+    """Rows and milliseconds of a read by table: at twelve months and at the end."""
+    year = round(PLATEAU_DAYS / _MONTH_DAYS)
+    rows = []
+    for table, values in _databases(record, part)[name]["tables"].items():
+        then = published.FOOTPRINT_ROWS.get(table)
+        rows.append(
+            [table, *(f"{values['rows'][at]:,.0f}" for at in (year - 1, -1)), f"{then[0]:,} to {then[1]:,}" if then
+             else "not given", *(f"{values['read_ms'][at]:,.1f}" for at in (year - 1, -1))]
+        )  # fmt: skip
+    header = ["", "rows, month 12", "rows, last month", "published", "ms, month 12", "ms, last month"]
+    return markdown.table(header, rows)
+
+
+def _monthly(record: Record, part: str, name: str, what: str) -> list[float]:
+    values = np.asarray(_databases(record, part)[name][what])
+    months = _months(_days(record.parameters, part))
+    return [float(np.median(values[months == month])) for month in np.unique(months)]
+
+
+def _growth_figure(record: Record, part: str, whats: Mapping[str, str], title: str) -> str:
+    series: dict[str, charts.Points] = {}
+    for what, words in whats.items():
+        for name in _databases(record, part):
+            values = _monthly(record, part, name, what)
+            series[f"{words}{name}"] = ([month + 1.0 for month in range(len(values))], values)
+    ticks = [(float(month), str(month)) for month in (1, 6, 12, 18)]
+    hues = min(len(series), 4)
+    return charts.lines(title, "month", "milliseconds", series, y_log=False, x_ticks=ticks, hues=hues)
+
+
+# ---------------------------------------------------------------------- scatter
+
+
+_SHARES = (5, 50, 95, 99)
+
+
+def _scatter_table(record: Record) -> str:
+    rows = []
+    for part, where in (("file", "file"), ("nodes", "nodes")):
+        for name in _databases(record, part):
+            for what, words in (("read_ms", "read"), ("store_ms", "store")):
+                late = _plateau(record, part, name, what)
+                quantiles = np.percentile(late, _SHARES)
+                rows.append(
+                    [f"{where}, {name}: {words}", *(f"{value:,.1f}" for value in [*quantiles, late.max()]),
+                     f"{quantiles[0] / quantiles[1]:.2f} to {quantiles[2] / quantiles[1]:.2f}"]
+                )  # fmt: skip
+    header = ["milliseconds", *(f"p{share}" for share in _SHARES), "worst", "p5 and p95 over p50"]
+    return markdown.table(header, rows)
+
+
+# ---------------------------------------------------------------------- copies and levels
+
+
+def _then(name: str) -> float | None:
+    """Published seconds of a set-up after 180,000 visits, over those of the first."""
+    seconds = {
+        growth.setup_name(2, "ONE"): published.FOOTPRINT_READS_180K["Cassandra", 2],
+        growth.setup_name(3, "ONE"): published.FOOTPRINT_READS_180K["Cassandra, ONE", 3],
+        growth.setup_name(3, "QUORUM"): published.FOOTPRINT_READS_180K["Cassandra, QUORUM", 3],
+    }
+    return seconds[name] / published.FOOTPRINT_READS_180K["Cassandra", 1] if name in seconds else None
+
+
+def _setups(record: Record) -> list[str]:
+    return sorted(name for name in _databases(record, "nodes") if name != growth.MAINTAINED)
+
+
+def _apart(record: Record, name: str, what: str) -> Difference:
+    """Times of a set-up over those of the first, by month."""
+    first, other = (_monthly(record, "nodes", each, what)[_WARM_MONTHS:] for each in (_ALONE, name))
+    return compare_values(first, other)
+
+
+def _loaded(record: Record, name: str) -> Difference:
+    """Time of a read under load over that with the first set-up."""
+    per_s = record.parts["nodes"]["per_s"]
+    return compare_values(*([1 / each for each in per_s[arm]] for arm in (_ALONE, name)))
+
+
+def _levels_table(record: Record) -> str:
+    rows = []
+    for name in _setups(record):
+        then = _then(name)
+        here = [_apart(record, name, "read_ms"), _loaded(record, name), _apart(record, name, "store_ms")]
+        words = ["1"] * 3 if name == _ALONE else [ratio_words(each) for each in here]
+        rate = statistics.median(record.parts["nodes"]["per_s"][name])
+        rows.append([name, "1" if name == _ALONE else "" if then is None else f"{then:.2f}", *words, f"{rate:,.1f}"])
+    clients = record.parameters["nodes"]["clients"]
+    header = ["", "published read", "read, one client", f"read, {clients} clients", "store, one client",
+              f"reads a second, {clients} clients"]  # fmt: skip
+    return markdown.table(header, rows)
+
+
+def _agreement_of_levels(record: Record, loaded: bool) -> str:
+    then = {name: ratio for name in _setups(record) if (ratio := _then(name)) is not None}
+    found = {name: _loaded(record, name) if loaded else _apart(record, name, "read_ms") for name in then}
+    return agreement(then, found)
+
+
+# ---------------------------------------------------------------------- windows
+
+
+def _windows_table(record: Record, part: str) -> str:
+    rows = []
+    for each in record.parts[part]["layouts"]:
+        reads = [f"{statistics.median(each['read_ms'][when]):,.1f}" for when in ("before", "after")]
+        rows.append(
+            [each["name"], *reads, f"{each['store_ms']:,.1f}", f"{each['tables']}", f"{each['tiles']:,}",
+             f"{each['bytes'] / 2**20:,.1f}"]
+        )  # fmt: skip
+    header = ["windows", "read, ms", "maintained", "store, ms", "slices of sources", "tiles", "MiB"]
+    return markdown.table(header, rows)
+
+
+def _window_ratios(record: Record, part: str, when: str) -> dict[str, Difference]:
+    """Reads with each length over those with the first, and of the first in longer slices."""
+    first, *others = record.parts[part]["layouts"]
+    return {each["name"]: compare_values(first["read_ms"][when], each["read_ms"][when]) for each in others}
+
+
+def _windows_words(record: Record, part: str) -> str:
+    first = record.parts[part]["layouts"][0]["name"]
+    parts = [
+        f"{name}: {ratio_words(found)}, maintained {ratio_words(_window_ratios(record, part, 'after')[name])}"
+        for name, found in _window_ratios(record, part, "before").items()
+    ]
+    return f"Reads over those with {first}: {'; '.join(parts)}."
+
+
+# ---------------------------------------------------------------------- outage and others
+
+
+def _turns(record: Record, phase: str, what: str) -> list[float]:
+    return [value for turn in record.parts["outage"]["turns"] if turn["phase"] == phase for value in turn[what]]
+
+
+def _outage_table(record: Record) -> str:
+    rows = []
+    for phase in outage.PHASES:
+        cells = []
+        for what in ("read_ms", "store_ms"):
+            values = _turns(record, phase, what)
+            starts = [turn[what][0] for turn in record.parts["outage"]["turns"] if turn["phase"] == phase]
+            cells += [*(f"{value:,.1f}" for value in np.percentile(values, [50, 95])),
+                      ", ".join(f"{value:,.0f}" for value in starts)]  # fmt: skip
+        rows.append([phase, *cells])
+    header = ["", "reads p50, ms", "p95", "first of each turn", "stores p50, ms", "p95", "first of each turn"]
+    return markdown.table(header, rows)
+
+
+def _gone(record: Record, what: str) -> Difference:
+    """Times of the first turn without the node over those before it."""
+    first = {phase: next(t for t in record.parts["outage"]["turns"] if t["phase"] == phase) for phase in outage.PHASES}
+    return compare_values(first[outage.PHASES[0]][what], first[outage.PHASES[1]][what])
+
+
+def _first_words(record: Record) -> str:
+    """The first read after the node was killed, beside the usual one."""
+    whole, away, _ = outage.PHASES
+    usual = statistics.median(_turns(record, whole, "read_ms"))
+    first = next(turn for turn in record.parts["outage"]["turns"] if turn["phase"] == away)["read_ms"][0]
+    failed = f"{record.parts['outage']['failures']} operations failed"
+    return _whether(first > _LATE * usual, f"the first read took {first / usual:.1f} times the usual; {failed}")
+
+
+def _outage_words(record: Record) -> str:
+    part = record.parts["outage"]
+    whole = part["rows"] == part["rows_alone"]
+    return (
+        f"Without the node over before: reads {ratio_words(_gone(record, 'read_ms'))}; stores "
+        f"{ratio_words(_gone(record, 'store_ms'))}. {part['failures']} reads or stores failed and were tried again. "
+        f"{part['delivery_s']:.0f} s after the last visit no node kept hints; the returned node alone then had "
+        f"{part['rows_alone']:,} of the {part['rows']:,} rows of a footprint"
+        + (", all of them." if whole else ": repair it, as after every outage.")
+    )
+
+
+def _others_table(record: Record) -> str:
+    part, rows = record.parts["others"], []
+    for arm in part["arms"]:
+        read, cone = part["latency_ms"][arm]["read"], part["latency_ms"][arm].get("cone")
+        found = [difference_of(part["comparisons"], arm, "read", what) for what in ("mean", 99.0)] if cone else []
+        rows.append(
+            [arm, *(f"{read[share]:,.1f}" for share in ("mean", "p50", "p99")), *(ratio_words(each) for each in found),
+             *([""] * (2 - len(found))), f"{cone['p50']:,.1f}" if cone else ""]
+        )  # fmt: skip
+    header = ["", "reads mean, ms", "p50", "p99", "mean over alone", "p99 over alone", "cones p50, ms"]
+    return markdown.table(header, rows)
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def _page(record: Record) -> Page:
+    reads, both = {"read_ms": ""}, {"read_ms": "read, ", "store_ms": "store, "}
+    figures = {
+        "file": _growth_figure(record, "file", both, "Reads and stores of a detector in a file, medians of months"),
+        "reads": _growth_figure(record, "nodes", reads, "Reads of a detector on three nodes, medians of months"),
+        "stores": _growth_figure(
+            record, "nodes", {"store_ms": ""}, "Stores of a detector on three nodes, medians of months"
+        ),
+    }
+    given = record.parameters
+    text = markdown.page(
+        record,
+        STUDY.title,
+        "How do reads and stores of an alert production database grow over eighteen months, and what do copies, "
+        "consistency levels, time partitions, a lost node and other clients cost? The study repeats, scaled down, what "
+        f"was measured in {published.ALERTS_2020}.",
+        f"The published simulation: 189 clients, one for each detector, that read twelve months of their footprint and "
+        "store what they find, visit by visit, on a hemisphere of "
+        f"{HEMISPHERE_VISITS:,.0f} fields. Here it is one field, seen {given['file']['visits']} times in "
+        f"{given['days']:g} days in a file and {given['nodes']['visits']} times on nodes; the published survey saw "
+        f"each {given['days'] * VISITS_A_NIGHT / HEMISPHERE_VISITS:.0f} times in as many days, {VISITS_A_NIGHT} visits "
+        "a night, by which visits are counted below. "
+        f"Clients are {given['file']['detectors']} detectors in the file and "
+        f"{given['nodes']['detectors']} on nodes, one after another. Schema `{given['schema']}`, default layout.",
+        "**All nodes and clients share one machine.** Compare shapes and ratios, not milliseconds with published "
+        "seconds, which were of 189 clients at once. Databases take turns at each visit, so that a drift of the "
+        "machine meets all of them. Intervals are of 95 %; ± is one standard error.",
+        *_growth_sections(record),
+        "## Scatter",
+        "Visits after twelve months. Published figures show a scatter from visit to visit, without a number; each of "
+        "their dots is the mean of 189 detectors, which hides the scatter of single ones.",
+        _scatter_table(record),
+        *_levels_section(record),
+        *_windows_section(record),
+        *_company_sections(record),
+        "## Beside the published study",
+        _compared(record),
+        markdown.made_by(record),
+    )  # fmt: skip
+    return Page(text, figures)
+
+
+def _growth_sections(record: Record) -> list[str]:
+    every = f"{record.parameters['maintain_days']:g} days"
+    return [
+        "## Growth in a file",
+        f"Two databases of the same visits; one is maintained every {every}. Milliseconds of a detector's read of its "
+        "three tables, and of its store, with lines fitted before twelve months and after:",
+        _growth_table(record, "file"),
+        markdown.figure(record, "file", "Milliseconds of reads and stores by month, in a file"),
+        "What a read returns, from the maintained database:",
+        _rows_table(record, "file", growth.MAINTAINED),
+        "Sources and forced sources are those of twelve months. Objects are never removed, in the published study as "
+        "here, so that their part of a read goes on growing.",
+        "## Growth on three nodes",
+        f"The same with each replication factor and consistency level, and with {growth.WHOLE} maintained every "
+        f"{every}:",
+        _growth_table(record, "nodes"),
+        markdown.figure(record, "reads", "Milliseconds of reads by month, on three nodes"),
+        markdown.figure(record, "stores", "Milliseconds of stores by month, on three nodes"),
+        _rows_table(record, "nodes", growth.WHOLE),
+    ]
+
+
+def _levels_section(record: Record) -> list[str]:
+    return [
+        "## Replication factors and consistency levels",
+        f"Times over those of {_ALONE}: of single reads and stores, by month after the first {_WARM_MONTHS}; and of "
+        "reads by clients that never wait, after the last visit.",
+        _levels_table(record),
+    ]
+
+
+def _windows_section(record: Record) -> list[str]:
+    given = record.parameters["windows"]
+    return [
+        "## Tables of one, two and four months",
+        f"{given['visits']} visits in twelve months, one detector; windows of sources and slices, each of which is a "
+        "table on a cluster, of the same length; and short windows in long slices, like partitions of time inside a "
+        f"table. Medians of {given['repeat']} reads of the footprint's pixels, before maintenance and after it. "
+        "Layouts were measured one after another. In a file:",
+        _windows_table(record, "windows-file"),
+        _windows_words(record, "windows-file"),
+        f"On three nodes, {growth.WHOLE}:",
+        _windows_table(record, "windows-nodes"),
+        _windows_words(record, "windows-nodes"),
+    ]
+
+
+def _company_sections(record: Record) -> list[str]:
+    given, others = record.parameters["outage"], record.parameters["others"]
+    return [
+        "## A node gone",
+        f"After twelve months, {growth.WHOLE}: {given['phase']} visits with all nodes, then one of the three is killed "
+        f"and comes back by turns of {given['phase']} visits. Published: one of eight nodes, for hours.",
+        _outage_table(record),
+        _outage_words(record),
+        "## Other clients",
+        f"{others['rate']:g} reads of the footprint a second after twelve months, {growth.WHOLE}, while other clients "
+        "read cones of 0.05 degrees in the same field.",
+        _others_table(record),
+        control_words(record.parts["others"]["comparisons"]),
+    ]
+
+
+_GROWN = (("file", growth.MAINTAINED), ("nodes", growth.WHOLE))
+"""Databases whose growth stands for their engine."""
+
+
+def _compared(record: Record) -> str:
+    rise = _LARGE.seconds / _SMALL.seconds
+    part = record.parts["outage"]
+    rows = []
+    for where, name in _GROWN:
+        explained = _explained(record, where, name)
+        share, error = _share_after(record, where, name)
+        found = _rise(record, where, name)
+        below = float(np.median(_plateau(record, where, name, "store_ms")))
+        below /= float(np.median(_plateau(record, where, name, "read_ms")))
+        rows += [
+            [f"Figure: reads grow linearly with visits; {where}", _whether(explained >= _LINEAR, f"a line explains "
+             f"{explained:.0%} of the variance"), f"{name}. What is left is the scatter of single reads."],
+            [f"Figure: reads stay level after twelve months; {where}", _flat(share, error),
+             "Growth after over growth before. Objects accumulate."],
+            [f"Figure: plateau over reads at {_SMALL.visits:,} visits, {rise:.2f}; {where}",
+             agreement({"rise": rise}, {"rise": found}),
+             f"Here {ratio_words(found)}. What a read takes whatever it returns weighs more in small reads."],
+            [f"Figure: stores are nearly constant and far below reads; {where}",
+             _whether(below <= _FAR_BELOW, f"a store takes {below:.2f} of a read"),
+             "Reads decode chunks of many rows, and were rows there; a store here is durable and decided by a "
+             "transaction."],
+        ]  # fmt: skip
+    rows += [
+        ["Figure: scatter of reads and stores", "above", "Published without numbers."],
+        ["Figures: reads with RF 1, RF 2, RF 3 at ONE and at QUORUM; one client", _agreement_of_levels(record, False),
+         f"Ratios to {_ALONE}. One client waits for the slowest replica; nodes have time left."],
+        ["The same; clients that never wait", _agreement_of_levels(record, True),
+         "As in the published study, nodes are busy, and each further replica takes its processor time."],
+        ["Text: no visible change for clients with tables of 60 instead of 30 days; nodes",
+         _windows_agreement(record, 0), "Before maintenance, which merges the chunks of a window."],
+        ["Text: no difference between partitions of time and tables; nodes", _windows_agreement(record, -1),
+         "Short windows in long slices over a table for each."],
+        ["Text: one of eight nodes gone, no change in latencies",
+         agreement(dict.fromkeys(("reads", "stores"), published.NODE_GONE),
+                   {"reads": _gone(record, "read_ms"), "stores": _gone(record, "store_ms")}),
+         "One of three here, on a machine whose processors the others then have for themselves."],
+        ["Text: time-outs at first", _first_words(record),
+         "The others ask a node that was killed until they notice that it is gone."],
+        ["Text: recovery worked", _whether(part["rows"] == part["rows_alone"], f"{part['rows_alone']:,} of "
+         f"{part['rows']:,} rows on the returned node"), "From hints."],
+        ["Text: other clients at once, not tested", "above", "Not in the published study."],
+        ["Figures: Scylla; 14 nodes in containers; 6 and 12 nodes", "not repeated",
+         "Scylla is not available here, and more nodes bring no more processors."],
+    ]  # fmt: skip
+    return markdown.table(["published", "here", "why"], rows, words=3)
+
+
+def _windows_agreement(record: Record, place: int) -> str:
+    found = list(_window_ratios(record, "windows-nodes", "before").values())[place]
+    return f"{agreement({'time': published.TIME_PARTITIONS}, {'time': found})}; {ratio_words(found)}"
+
+
+def _flat(share: float, error: float) -> str:
+    words = f"{share:.2f} ± {error:.2f}"
+    if abs(share) <= _FLAT:
+        return f"agrees: {words}"
+    return f"not decided: {words}" if abs(share) - 2 * error <= _FLAT else f"differs: {words}"
+
+
+def _whether(agrees: bool, words: str) -> str:
+    return f"{'agrees' if agrees else 'differs'}: {words}"
+
+
+_SETUPS = [[3, "QUORUM"], [1, "ONE"], [2, "ONE"], [2, "QUORUM"], [3, "ONE"]]
+
+STUDY = Study(
+    name="alert-database",
+    title="An alert production database over eighteen months",
+    repeats="growth, copies, time partitions and a lost node of an alert production database, 2020 and 2021",
+    scales={
+        "full": {
+            "days": 540, "maintain_days": 30, "schema": "lsst", "heap": "500m", "seed": 1,
+            "file": {"visits": 201, "detectors": 4},
+            "windows": {"visits": 134, "lengths": ["30d", "60d", "120d"], "repeat": 15},
+            "nodes": {"visits": 201, "detectors": 1, "setups": _SETUPS, "clients": 8, "seconds": 3.0, "warm_up": 150},
+            "outage": {"year": 134, "phase": 20, "phases": 5},
+            "others": {"visits": 134, "rate": 5.0, "cones": [5.0, 20.0], "clients": 4, "seconds": 8.0},
+        },
+        "quick": {
+            "days": 540, "maintain_days": 90, "schema": "small", "heap": "300m", "seed": 1,
+            "file": {"visits": 36, "detectors": 1},
+            "windows": {"visits": 12, "lengths": ["60d", "120d"], "repeat": 3},
+            "nodes": {"visits": 36, "detectors": 1, "setups": [[3, "QUORUM"], [1, "ONE"]], "clients": 4,
+                      "seconds": 0.3, "warm_up": 0},
+            "outage": {"year": 12, "phase": 4, "phases": 3},
+            "others": {"visits": 12, "rate": 5.0, "cones": [10.0], "clients": 4, "seconds": 0.5},
+        },
+    },
+    parts=_parts,
+    page=_page,
+)  # fmt: skip
