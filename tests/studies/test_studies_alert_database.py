@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from support_load import recording_of
 
-from chronotile.apdb import Layout, names
+from chronotile.apdb import names
 from chronotile_tools import studies
 from chronotile_tools.load import arms
-from chronotile_tools.load.experiments import growth, outage
+from chronotile_tools.load.experiments import growth
 from chronotile_tools.load.experiments.base import StoreCost
 from chronotile_tools.studies import alert_database
-from chronotile_tools.survey.partitioning import READS, Measured
 from chronotile_tools.survey.simulate.drivers import Footprint
 
 STUDY = studies.find("alert-database")
@@ -40,16 +39,17 @@ def test_databases_that_grow_side_by_side_return_the_same_rows(tmp_path: Path) -
     assert objects == sorted(objects), "objects are never removed"
 
 
-def test_layouts_of_time_are_named_by_their_windows_and_slices(tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path}/windows.db"
-    found = growth.lengths(url, growth.evenly(6, 360, 1, 1), "small", ["30d", "120d"], 2, str)
-    assert {each.name: (each.layout.window, each.layout.slice) for each in found} == {
+def test_layouts_of_time_differ_in_windows_and_tables_and_return_the_same_rows() -> None:
+    months = ["30d", "120d"]
+    assert {name: (each.window, each.slice) for name, each in growth.layouts(months).items()} == {
         "30d, a table each": ("30d", "30d"), "120d, a table each": ("120d", "120d"), "30d in tables of 120d":
         ("30d", "120d"),
     }  # fmt: skip
-    each, long, inside = (one.tables for one in found)
-    assert each > long == inside
-    assert len({one.rows for one in found}) == 1
+    found = list(growth.partition_file(growth.evenly(5, 360, 1, 1), "small", months, 2).values())
+    short, long, inside = (each.slices for each in found)
+    assert short > long == inside
+    assert [len(each.read_s[state]) for each in found for state in (growth.AS_STORED, growth.MAINTAINED)] == [2] * 6
+    assert len({each.stored.rows for each in found}) == 1
 
 
 # ---------------------------------------------------------------------- pages
@@ -85,16 +85,17 @@ def grown(read_ms: Callable[[int], float] = plateau, store_ms: float = 1.0, quor
     return growth.Grown(stored, runs)
 
 
-def layout(name: str, read_ms: float) -> Measured:
-    times = tuple(read_ms * (1 + turn / 100) for turn in range(3))
-    reads = dict.fromkeys(READS, times)
-    return Measured(name, Layout(), (1.0, 2.0, 3.0), reads, reads, 1_000, 9, 4, 100, 2**20, 2**10)
+def layout(read_ms: float, cpu_ms: float) -> growth.Partitioned:
+    states = (growth.AS_STORED, growth.MAINTAINED)
+    times = {state: [read_ms / 1e3 * (1 + turn / 100) for turn in range(3)] for state in states}
+    stored = StoreCost([0.001, 0.002, 0.003], 0.3)
+    return growth.Partitioned(stored, times, dict.fromkeys(states, cpu_ms / 1e3), 4, 100, 2**20)
 
 
 def lost(away_ms: float, first_ms: float, rows_alone: int) -> growth.Outages:
     year, phase = QUICK["outage"]["year"], QUICK["outage"]["phase"]
-    each = {outage.PHASES[0]: 10.0, outage.PHASES[1]: away_ms, outage.PHASES[2]: 10.0}
-    phases = [""] * year + [name for name in outage.PHASES for _ in range(phase)]
+    each = {name: away_ms if name == growth.AWAY else 10.0 for name in growth.PHASES}
+    phases = [""] * year + [name for name in growth.PHASES for _ in range(phase)]
     times = [each.get(name, 5.0) * (1 + visit % 3 / 100) for visit, name in enumerate(phases)]
     stored = StoreCost([ms / 1e3 for ms in times], read_s=[ms / 1e3 for ms in times])
     stored.read_s[year + phase] = first_ms / 1e3
@@ -131,11 +132,14 @@ def page(
     """The page of known measurements; by default, those that were published."""
     files = file or growth.Grown({name: cost(plateau, 1.0) for name in (growth.AS_STORED, growth.MAINTAINED)}, {})
     titles = ("60d, a table each", "120d, a table each", "60d in tables of 120d")
-    windows = [layout(*each) for each in zip(titles, windows_ms, strict=True)]
+    windows = {
+        title: layout(ms, 10 * ms - place) for place, (title, ms) in enumerate(zip(titles, windows_ms, strict=True))
+    }
     monkeypatch.setattr(alert_database, "harness", no_nodes)
     monkeypatch.setattr(growth, "grow_file", lambda *given: files)
     monkeypatch.setattr(growth, "grow_nodes", lambda *given, **how: nodes or grown())
-    monkeypatch.setattr(growth, "lengths", lambda *given: windows)
+    monkeypatch.setattr(growth, "partition_file", lambda *given: windows)
+    monkeypatch.setattr(growth, "partition_nodes", lambda *given: windows)
     monkeypatch.setattr(growth, "lose_node", lambda *given: outages or lost(10.0, 3_000.0, 500))
     monkeypatch.setattr(growth, "share", lambda *given, **how: shared())
     studies.run(STUDY, folder, "quick", str)
@@ -158,6 +162,7 @@ def test_measurements_as_published_are_said_to_agree(monkeypatch: pytest.MonkeyP
     assert here(text, "The same; clients that never wait").startswith("agrees")
     assert here(text, "Text: no visible change for clients with tables of 60").startswith("agrees")
     assert here(text, "Text: no difference between partitions of time").startswith("agrees")
+    assert here(text, "Text: somewhat less work for servers") == "agrees: 90 and 89 ms"
     assert here(text, "Text: time-outs at first").startswith("agrees: the first read took 29")
     assert here(text, "Text: recovery worked") == "agrees: 500 of 500 rows on the returned node"
     assert "| 10 cones a second | 20" in text
@@ -189,6 +194,7 @@ def test_reads_that_go_on_growing_and_slow_stores_are_said_to_differ(
     assert here(text, "Figure: stores are nearly constant and far below reads; nodes").startswith("differs: ")
     assert here(text, "Figures: reads with RF 1") == "differs"
     assert here(text, "Text: no visible change for clients with tables of 60").startswith("differs; 2.00")
+    assert here(text, "Text: somewhat less work for servers") == "differs: 90 and 179 ms"
     assert here(text, "Text: one of eight nodes gone").startswith("differs")
     assert here(text, "Text: time-outs at first").startswith("differs: the first read took 2.0 times the usual")
     assert here(text, "Text: recovery worked").startswith("differs: 499 of 500")

@@ -5,10 +5,8 @@ lost node and other clients, in a file and on nodes.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,7 @@ import numpy as np
 from chronotile.apdb import names
 from chronotile_tools import published
 from chronotile_tools.load.arms import Runs
-from chronotile_tools.load.experiments import growth, outage
+from chronotile_tools.load.experiments import growth
 from chronotile_tools.load.experiments.base import HEMISPHERE_VISITS, StoreCost
 from chronotile_tools.load.statistics import Difference, compare_values
 from chronotile_tools.studies import charts, markdown
@@ -32,7 +30,6 @@ from chronotile_tools.studies.measured import (
     ratio_words,
 )
 from chronotile_tools.studies.record import Record, Values
-from chronotile_tools.survey.partitioning import Measured
 from chronotile_tools.survey.report import PLATEAU_DAYS, Fit
 from chronotile_tools.survey.simulate.universe import VISITS_A_NIGHT
 
@@ -121,35 +118,39 @@ def _curves(stored: Mapping[str, StoreCost], detectors: int, days: Any) -> Value
 
 
 def _windows_file(parameters: Values, echo: Echo) -> Values:
-    with tempfile.TemporaryDirectory() as folder:
-        return _windows(parameters, f"sqlite:{Path(folder) / 'windows.db'}", echo)
+    given = parameters["windows"]
+    survey = growth.evenly(given["visits"], PLATEAU_DAYS, 1, parameters["seed"])
+    return _layouts(growth.partition_file(survey, parameters["schema"], given["lengths"], given["repeat"]))
 
 
 def _windows_nodes(parameters: Values, echo: Echo) -> Values:
-    with harness(parameters, echo) as ready, ready.cluster(3) as cluster:
-        return _windows(parameters, f"{cluster.url('windows')}?replication=3&consistency=QUORUM", echo)
-
-
-def _windows(parameters: Values, url: str, echo: Echo) -> Values:
     given = parameters["windows"]
     survey = growth.evenly(given["visits"], PLATEAU_DAYS, 1, parameters["seed"])
-    found = growth.lengths(url, survey, parameters["schema"], given["lengths"], given["repeat"], echo)
-    return {"layouts": [_layout(each) for each in found]}
+    with harness(parameters, echo) as ready:
+        found = growth.partition_nodes(
+            ready, survey, parameters["schema"], given["lengths"], given["repeat"], parameters["nodes"]["warm_up"]
+        )
+    return _layouts(found)
 
 
-def _layout(found: Measured) -> Values:
-    """What is kept of a layout: reads with one request."""
-    reads = {"before": found.read_ms["one request"], "after": found.maintained_ms["one request"]}
+def _layouts(found: Mapping[str, growth.Partitioned]) -> Values:
     return {
-        "name": found.name, "store_ms": round(statistics.median(found.store_ms), 2),
-        "read_ms": {when: [round(each, 3) for each in times] for when, times in reads.items()},
-        "tables": found.tables, "tiles": found.tiles, "bytes": found.bytes,
+        "layouts": [
+            {
+                "name": name, "store_ms": round(statistics.median(each.stored.seconds) * _MS, 2),
+                "store_cpu_ms": round(each.stored.cpu_s / len(each.stored.seconds) * _MS, 1),
+                "read_ms": {state: [round(value * _MS, 3) for value in took] for state, took in each.read_s.items()},
+                "read_cpu_ms": {state: round(value * _MS, 1) for state, value in each.read_cpu_s.items()},
+                "slices": each.slices, "tiles": each.tiles, "bytes": each.bytes,
+            }
+            for name, each in found.items()
+        ]
     }  # fmt: skip
 
 
 def _outage(parameters: Values, echo: Echo) -> Values:
     given = parameters["outage"]
-    visits = given["year"] + given["phase"] * given["phases"]
+    visits = given["year"] + given["phase"] * (1 + 3 * given["rounds"])
     survey = growth.evenly(visits, PLATEAU_DAYS * visits / given["year"], 1, parameters["seed"])
     with harness(parameters, echo) as ready:
         found = growth.lose_node(ready, survey, parameters["schema"], given["year"], given["phase"])
@@ -366,31 +367,33 @@ def _agreement_of_levels(record: Record, loaded: bool) -> str:
 # ---------------------------------------------------------------------- windows
 
 
+_STATES = (growth.AS_STORED, growth.MAINTAINED)
+
+
 def _windows_table(record: Record, part: str) -> str:
+    on_nodes = part == "windows-nodes"
     rows = []
     for each in record.parts[part]["layouts"]:
-        reads = [f"{statistics.median(each['read_ms'][when]):,.1f}" for when in ("before", "after")]
+        cells = []
+        for state in _STATES:
+            found = _window_ratios(record, part, state).get(each["name"])
+            cells += [f"{statistics.median(each['read_ms'][state]):,.1f}", ratio_words(found) if found else "1"]
+        cells += [f"{each['store_ms']:,.1f}"]
+        if on_nodes:
+            cells += [*(f"{each['read_cpu_ms'][state]:,.0f}" for state in _STATES), f"{each['store_cpu_ms']:,.0f}"]
         rows.append(
-            [each["name"], *reads, f"{each['store_ms']:,.1f}", f"{each['tables']}", f"{each['tiles']:,}",
-             f"{each['bytes'] / 2**20:,.1f}"]
+            [each["name"], *cells, f"{each['slices']}", f"{each['tiles']:,}", f"{each['bytes'] / 2**20:,.1f}"]
         )  # fmt: skip
-    header = ["windows", "read, ms", "maintained", "store, ms", "slices of sources", "tiles", "MiB"]
+    processor = [f"nodes' processor: read, {state}" for state in _STATES] + ["store"]
+    header = ["windows", "read, ms", "over the first", "maintained", "over the first", "store, ms",
+              *(processor if on_nodes else []), "slices of sources", "tiles", "MiB"]  # fmt: skip
     return markdown.table(header, rows)
 
 
-def _window_ratios(record: Record, part: str, when: str) -> dict[str, Difference]:
-    """Reads with each length over those with the first, and of the first in longer slices."""
+def _window_ratios(record: Record, part: str, state: str) -> dict[str, Difference]:
+    """Reads with each layout over those with the first."""
     first, *others = record.parts[part]["layouts"]
-    return {each["name"]: compare_values(first["read_ms"][when], each["read_ms"][when]) for each in others}
-
-
-def _windows_words(record: Record, part: str) -> str:
-    first = record.parts[part]["layouts"][0]["name"]
-    parts = [
-        f"{name}: {ratio_words(found)}, maintained {ratio_words(_window_ratios(record, part, 'after')[name])}"
-        for name, found in _window_ratios(record, part, "before").items()
-    ]
-    return f"Reads over those with {first}: {'; '.join(parts)}."
+    return {each["name"]: compare_values(first["read_ms"][state], each["read_ms"][state]) for each in others}
 
 
 # ---------------------------------------------------------------------- outage and others
@@ -402,7 +405,7 @@ def _turns(record: Record, phase: str, what: str) -> list[float]:
 
 def _outage_table(record: Record) -> str:
     rows = []
-    for phase in outage.PHASES:
+    for phase in growth.PHASES:
         cells = []
         for what in ("read_ms", "store_ms"):
             values = _turns(record, phase, what)
@@ -415,16 +418,20 @@ def _outage_table(record: Record) -> str:
 
 
 def _gone(record: Record, what: str) -> Difference:
-    """Times of the first turn without the node over those before it."""
-    first = {phase: next(t for t in record.parts["outage"]["turns"] if t["phase"] == phase) for phase in outage.PHASES}
-    return compare_values(first[outage.PHASES[0]][what], first[outage.PHASES[1]][what])
+    """Times of the first turn after the others noticed that the node is gone over those before it."""
+    first, away = (_first_turn(record, phase)[what] for phase in (growth.UP, growth.AWAY))
+    return compare_values(first, away)
+
+
+def _first_turn(record: Record, phase: str) -> Values:
+    turn: Values = next(turn for turn in record.parts["outage"]["turns"] if turn["phase"] == phase)
+    return turn
 
 
 def _first_words(record: Record) -> str:
     """The first read after the node was killed, beside the usual one."""
-    whole, away, _ = outage.PHASES
-    usual = statistics.median(_turns(record, whole, "read_ms"))
-    first = next(turn for turn in record.parts["outage"]["turns"] if turn["phase"] == away)["read_ms"][0]
+    usual = statistics.median(_turns(record, growth.UP, "read_ms"))
+    first = _first_turn(record, growth.KILLED)["read_ms"][0]
     failed = f"{record.parts['outage']['failures']} operations failed"
     return _whether(first > _LATE * usual, f"the first read took {first / usual:.1f} times the usual; {failed}")
 
@@ -433,7 +440,7 @@ def _outage_words(record: Record) -> str:
     part = record.parts["outage"]
     whole = part["rows"] == part["rows_alone"]
     return (
-        f"Without the node over before: reads {ratio_words(_gone(record, 'read_ms'))}; stores "
+        f"After the others noticed, over before: reads {ratio_words(_gone(record, 'read_ms'))}; stores "
         f"{ratio_words(_gone(record, 'store_ms'))}. {part['failures']} reads or stores failed and were tried again. "
         f"{part['delivery_s']:.0f} s after the last visit no node kept hints; the returned node alone then had "
         f"{part['rows_alone']:,} of the {part['rows']:,} rows of a footprint"
@@ -479,7 +486,7 @@ def _page(record: Record) -> Page:
         f"{given['days']:g} days in a file and {given['nodes']['visits']} times on nodes; the published survey saw "
         f"each {given['days'] * VISITS_A_NIGHT / HEMISPHERE_VISITS:.0f} times in as many days, {VISITS_A_NIGHT} visits "
         "a night, by which visits are counted below. "
-        f"Clients are {given['file']['detectors']} detectors in the file and "
+        f"Detectors: {given['file']['detectors']} in the file, "
         f"{given['nodes']['detectors']} on nodes, one after another. Schema `{given['schema']}`, default layout.",
         "**All nodes and clients share one machine.** Compare shapes and ratios, not milliseconds with published "
         "seconds, which were of 189 clients at once. Databases take turns at each visit, so that a drift of the "
@@ -536,13 +543,11 @@ def _windows_section(record: Record) -> list[str]:
         "## Tables of one, two and four months",
         f"{given['visits']} visits in twelve months, one detector; windows of sources and slices, each of which is a "
         "table on a cluster, of the same length; and short windows in long slices, like partitions of time inside a "
-        f"table. Medians of {given['repeat']} reads of the footprint's pixels, before maintenance and after it. "
-        "Layouts were measured one after another. In a file:",
+        f"table. Medians of {given['repeat']} reads of the footprint by turns, as stored and after maintenance. In a "
+        "file:",
         _windows_table(record, "windows-file"),
-        _windows_words(record, "windows-file"),
-        f"On three nodes, {growth.WHOLE}:",
+        f"On three nodes, {growth.WHOLE}; milliseconds of all nodes' processors:",
         _windows_table(record, "windows-nodes"),
-        _windows_words(record, "windows-nodes"),
     ]
 
 
@@ -550,8 +555,9 @@ def _company_sections(record: Record) -> list[str]:
     given, others = record.parameters["outage"], record.parameters["others"]
     return [
         "## A node gone",
-        f"After twelve months, {growth.WHOLE}: {given['phase']} visits with all nodes, then one of the three is killed "
-        f"and comes back by turns of {given['phase']} visits. Published: one of eight nodes, for hours.",
+        f"After twelve months, {growth.WHOLE}: {given['phase']} visits with all nodes; as many when one of the three "
+        f"has just been killed, {growth.NOTICE_S:g} s later, when the others have noticed, and when it has returned; "
+        f"{given['rounds']} time(s). Published: one of eight nodes, for hours.",
         _outage_table(record),
         _outage_words(record),
         "## Other clients",
@@ -596,7 +602,8 @@ def _compared(record: Record) -> str:
         ["The same; clients that never wait", _agreement_of_levels(record, True),
          "As in the published study, nodes are busy, and each further replica takes its processor time."],
         ["Text: no visible change for clients with tables of 60 instead of 30 days; nodes",
-         _windows_agreement(record, 0), "Before maintenance, which merges the chunks of a window."],
+         _windows_agreement(record, 0), "As stored, before maintenance merges the chunks of a window."],
+        ["Text: somewhat less work for servers then", _less_work(record), "Processor time of all nodes for a read."],
         ["Text: no difference between partitions of time and tables; nodes", _windows_agreement(record, -1),
          "Short windows in long slices over a table for each."],
         ["Text: one of eight nodes gone, no change in latencies",
@@ -614,8 +621,13 @@ def _compared(record: Record) -> str:
     return markdown.table(["published", "here", "why"], rows, words=3)
 
 
+def _less_work(record: Record) -> str:
+    first, second, *_ = (each["read_cpu_ms"][growth.AS_STORED] for each in record.parts["windows-nodes"]["layouts"])
+    return _whether(second < first, f"{first:,.0f} and {second:,.0f} ms")
+
+
 def _windows_agreement(record: Record, place: int) -> str:
-    found = list(_window_ratios(record, "windows-nodes", "before").values())[place]
+    found = list(_window_ratios(record, "windows-nodes", growth.AS_STORED).values())[place]
     return f"{agreement({'time': published.TIME_PARTITIONS}, {'time': found})}; {ratio_words(found)}"
 
 
@@ -642,7 +654,7 @@ STUDY = Study(
             "file": {"visits": 201, "detectors": 4},
             "windows": {"visits": 134, "lengths": ["30d", "60d", "120d"], "repeat": 15},
             "nodes": {"visits": 201, "detectors": 1, "setups": _SETUPS, "clients": 8, "seconds": 3.0, "warm_up": 150},
-            "outage": {"year": 134, "phase": 20, "phases": 5},
+            "outage": {"year": 134, "phase": 15, "rounds": 2},
             "others": {"visits": 134, "rate": 5.0, "cones": [5.0, 20.0], "clients": 4, "seconds": 8.0},
         },
         "quick": {
@@ -651,8 +663,8 @@ STUDY = Study(
             "windows": {"visits": 12, "lengths": ["60d", "120d"], "repeat": 3},
             "nodes": {"visits": 36, "detectors": 1, "setups": [[3, "QUORUM"], [1, "ONE"]], "clients": 4,
                       "seconds": 0.3, "warm_up": 0},
-            "outage": {"year": 12, "phase": 4, "phases": 3},
-            "others": {"visits": 12, "rate": 5.0, "cones": [10.0], "clients": 4, "seconds": 0.5},
+            "outage": {"year": 12, "phase": 4, "rounds": 1},
+            "others": {"visits": 12, "rate": 20.0, "cones": [10.0], "clients": 4, "seconds": 0.5},
         },
     },
     parts=_parts,

@@ -8,30 +8,33 @@ import functools
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from chronotile import apdb
-from chronotile.apdb import Layout
-from chronotile.apdb.schema import Schema
+from chronotile.apdb import Layout, names
 from chronotile_tools import lab
-from chronotile_tools.load.arms import RUNS_MIN, Arm, Runs, run_arms
+from chronotile_tools.load.arms import RUNS_MIN, Arm, Runs, interleaved, run_arms
 from chronotile_tools.load.experiments import outage
-from chronotile_tools.load.experiments.base import Harness, StoreCost, archive_url, await_hints, load_survey
+from chronotile_tools.load.experiments.base import Harness, StoreCost, archive_url, await_hints, cpu_s, load_survey
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import Cones, Footprints
-from chronotile_tools.survey import partitioning
 from chronotile_tools.survey.simulate.universe import Survey
 
 __all__ = [
-    "AS_STORED", "MAINTAINED", "WHOLE", "Grown", "Outages", "cones_name", "evenly", "grow_file", "grow_nodes",
-    "lengths", "lose_node", "setup_name", "share",
+    "AS_STORED", "AWAY", "KILLED", "MAINTAINED", "NOTICE_S", "PHASES", "RETURNED", "UP", "WHOLE", "Grown", "Outages",
+    "Partitioned", "cones_name", "evenly", "grow_file", "grow_nodes", "layouts", "lose_node", "partition_file",
+    "partition_nodes", "setup_name", "share",
 ]  # fmt: skip
 
 BACKLOG = 5_000
 TRIES = 5
 """How often a read or a store is tried while a node is away."""
+NOTICE_S = 20.0
+"""Seconds after which the others have noticed that a killed node is gone."""
+UP, KILLED, AWAY, RETURNED = "all up", "just killed", "one away", "returned"
+PHASES = (UP, KILLED, AWAY, RETURNED)
 AS_STORED, MAINTAINED = "as stored", "maintained"
 
 
@@ -108,7 +111,7 @@ class Outages:
     stored : StoreCost
         Every detector-visit.
     phases : list of str
-        Of each visit: :data:`~chronotile_tools.load.experiments.outage.PHASES`, or "" for the first twelve months.
+        Of each visit: :data:`PHASES`, or "" for the first twelve months.
     delivery_s : float
         Seconds from the last visit until no node kept hints; not less than those until nodes have them in files.
     rows, rows_alone : int
@@ -123,7 +126,9 @@ class Outages:
 
 
 def lose_node(harness: Harness, survey: Survey, schema: str, year: int, phase: int) -> Outages:
-    """Store `year` visits; then let one of three nodes go and come back every `phase` visits, until the survey ends."""
+    """Store `year` visits; then go through :data:`PHASES`, and through all but the first of them again, with `phase`
+    visits each, until the survey ends.
+    """
     phases = [_phase(visit - year, phase) for visit in range(survey.visits)]
     with harness.cluster(3) as cluster:
         last = cluster.nodes[-1]
@@ -132,9 +137,11 @@ def lose_node(harness: Harness, survey: Survey, schema: str, year: int, phase: i
             if visit == 0 or phases[visit] == phases[visit - 1]:
                 return
             harness.echo(f"visit {visit}: {phases[visit]}")
-            if phases[visit] == outage.PHASES[1]:
+            if phases[visit] == KILLED:
                 last.kill()
-            elif phases[visit] == outage.PHASES[2]:
+            elif phases[visit] == AWAY:
+                time.sleep(NOTICE_S)
+            elif phases[visit] == RETURNED:
                 last.start()
 
         url = archive_url(cluster, "outage", replication=3, consistency="QUORUM")
@@ -155,11 +162,11 @@ def lose_node(harness: Harness, survey: Survey, schema: str, year: int, phase: i
 
 
 def _phase(visit: int, length: int) -> str:
-    """Phase of a visit after the first year: all up, then away and back by turns."""
+    """Phase of a visit, counted from the first after twelve months."""
     if visit < 0:
         return ""
     turn = visit // length
-    return outage.PHASES[0] if turn == 0 else outage.PHASES[2 - turn % 2]
+    return PHASES[0] if turn == 0 else PHASES[1 + (turn - 1) % 3]
 
 
 def _rows(target: Footprints) -> int:
@@ -191,9 +198,9 @@ def share(
                 made.append(Stream("cone", Cones(url, survey), poisson(others, seed + 1), clients))
             return made
 
-        names = {cones_name(others): others for others in (0.0, *cones)}
-        arms = [Arm(name, functools.partial(streams, others)) for name, others in names.items()]
-        return list(names), run_arms(harness.generator, arms, done=harness.keep)
+        rates = {cones_name(others): others for others in (0.0, *cones)}
+        arms = [Arm(name, functools.partial(streams, others)) for name, others in rates.items()]
+        return list(rates), run_arms(harness.generator, arms, done=harness.keep)
 
 
 def cones_name(others: float) -> str:
@@ -230,15 +237,88 @@ def _grow(
     return load_survey(urls, survey, layouts, nodes, schema, read_all=True, before=before)
 
 
-def lengths(
-    url: str, survey: Survey, schema: str, months: Sequence[str], repeat: int, echo: Callable[[str], object]
-) -> list[partitioning.Measured]:
-    """The survey with windows and slices of each of `months`, and with windows of the first in slices of the last."""
-    wanted = {f"{length}, a table each": Layout(window=length, slice=length) for length in months}
-    wanted[f"{months[0]} in tables of {months[-1]}"] = Layout(window=months[0], slice=months[-1])
+@dataclass
+class Partitioned:
+    """Costs of a layout.
 
-    def progress(done: int, total: int) -> None:
-        if done % survey.visits == 0:
-            echo(f"{done:,} of {total:,} visits stored")
+    Attributes
+    ----------
+    stored : StoreCost
+        Reads and stores while the survey was stored.
+    read_s : dict of str to list of float
+        Seconds of reads of the last twelve months, :data:`AS_STORED` and :data:`MAINTAINED`.
+    read_cpu_s : dict of str to float
+        The nodes' processor time of such a read.
+    slices, tiles, bytes : int
+        Slices of sources, which are tables on a cluster; tiles and bytes of all tables, after maintenance.
+    """
 
-    return partitioning.measure(url, survey, wanted, Schema.read(schema), repeat, progress)
+    stored: StoreCost
+    read_s: dict[str, list[float]] = field(default_factory=dict)
+    read_cpu_s: dict[str, float] = field(default_factory=dict)
+    slices: int = 0
+    tiles: int = 0
+    bytes: int = 0
+
+
+def partition_file(survey: Survey, schema: str, months: Sequence[str], repeat: int) -> dict[str, Partitioned]:
+    """Costs of :func:`layouts` in files."""
+    with tempfile.TemporaryDirectory() as folder:
+        urls = {name: f"sqlite:{Path(folder) / str(place)}.db" for place, name in enumerate(layouts(months))}
+        return _partition(urls, survey, schema, months, repeat, [])
+
+
+def partition_nodes(
+    harness: Harness, survey: Survey, schema: str, months: Sequence[str], repeat: int, warm_up: int
+) -> dict[str, Partitioned]:
+    """Costs of :func:`layouts` on three nodes with three copies at QUORUM."""
+    with harness.cluster(3) as cluster:
+        _warm_up(cluster, survey, schema, warm_up, harness.echo)
+        urls = {
+            name: archive_url(cluster, f"layout_{place}", replication=3, consistency="QUORUM")
+            for place, name in enumerate(layouts(months))
+        }
+        return _partition(urls, survey, schema, months, repeat, cluster.nodes)
+
+
+def layouts(months: Sequence[str]) -> dict[str, Layout]:
+    """Windows and slices of each of `months`, and windows of the first in slices of the last, by name."""
+    found = {f"{length}, a table each": Layout(window=length, slice=length) for length in months}
+    return {**found, f"{months[0]} in tables of {months[-1]}": Layout(window=months[0], slice=months[-1])}
+
+
+def _partition(
+    urls: dict[str, str], survey: Survey, schema: str, months: Sequence[str], repeat: int, nodes: Sequence[lab.Node]
+) -> dict[str, Partitioned]:
+    stored = load_survey(urls, survey, layouts(months), nodes, schema, read_all=True)
+    found = {name: Partitioned(cost) for name, cost in stored.items()}
+    _read_in_turns(urls, survey, found, AS_STORED, repeat, nodes)
+    for name, url in urls.items():
+        with apdb.open(url) as database:
+            database.maintain()
+            tables = [database.info()[names.dataset_name(table)] for table in names.MAIN_TABLES]
+        found[name].slices = len(tables[1].slices)
+        found[name].tiles = sum(each.tiles for each in tables)
+        found[name].bytes = sum(each.bytes for each in tables)
+    _read_in_turns(urls, survey, found, MAINTAINED, repeat, nodes)
+    return found
+
+
+def _read_in_turns(
+    urls: dict[str, str], survey: Survey, found: dict[str, Partitioned], state: str, repeat: int,
+    nodes: Sequence[lab.Node],
+) -> None:  # fmt: skip
+    """Read a footprint from each database in turns; the first turn warms up."""
+    clients = {name: Footprints(url, survey).connect() for name, url in urls.items()}
+    rows = {client.run(0) for client in clients.values()}
+    if len(rows) > 1:
+        raise AssertionError(f"layouts returned different numbers of rows: {rows}")
+    for each in found.values():
+        each.read_s[state], each.read_cpu_s[state] = [], 0.0
+    for _, name in interleaved(list(urls), repeat):
+        each, spent, began = found[name], cpu_s(nodes), time.perf_counter()
+        clients[name].run(0)
+        each.read_s[state].append(time.perf_counter() - began)
+        each.read_cpu_s[state] += (cpu_s(nodes) - spent) / repeat
+    for client in clients.values():
+        client.close()
