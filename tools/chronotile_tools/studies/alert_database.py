@@ -442,7 +442,7 @@ def _outage_words(record: Record) -> str:
     return (
         f"After the others noticed, over before: reads {ratio_words(_gone(record, 'read_ms'))}; stores "
         f"{ratio_words(_gone(record, 'store_ms'))}. {part['failures']} reads or stores failed and were tried again. "
-        f"{part['delivery_s']:.0f} s after the last visit no node kept hints; the returned node alone then had "
+        f"No node kept hints {part['delivery_s']:.0f} s after the last visit; the returned node alone then had "
         f"{part['rows_alone']:,} of the {part['rows']:,} rows of a footprint"
         + (", all of them." if whole else ": repair it, as after every outage.")
     )
@@ -516,8 +516,8 @@ def _growth_sections(record: Record) -> list[str]:
         markdown.figure(record, "file", "Milliseconds of reads and stores by month, in a file"),
         "What a read returns, from the maintained database:",
         _rows_table(record, "file", growth.MAINTAINED),
-        "Sources and forced sources are those of twelve months. Objects are never removed, in the published study as "
-        "here, so that their part of a read goes on growing.",
+        "Sources and forced sources are those of twelve months. Objects are all that were ever seen there, so that "
+        "their part of a read goes on growing.",
         "## Growth on three nodes",
         f"The same with each replication factor and consistency level, and with {growth.WHOLE} maintained every "
         f"{every}:",
@@ -586,7 +586,7 @@ def _compared(record: Record) -> str:
             [f"Figure: reads grow linearly with visits; {where}", _whether(explained >= _LINEAR, f"a line explains "
              f"{explained:.0%} of the variance"), f"{name}. What is left is the scatter of single reads."],
             [f"Figure: reads stay level after twelve months; {where}", _flat(share, error),
-             "Growth after over growth before. Objects accumulate."],
+             "Growth after over growth before. Objects are not limited to twelve months."],
             [f"Figure: plateau over reads at {_SMALL.visits:,} visits, {rise:.2f}; {where}",
              agreement({"rise": rise}, {"rise": found}),
              f"Here {ratio_words(found)}. What a read takes whatever it returns weighs more in small reads."],

@@ -31,6 +31,8 @@ __all__ = [
 BACKLOG = 5_000
 TRIES = 5
 """How often a read or a store is tried while a node is away."""
+SETTLE_S = 2 * outage.FLUSH_S + 10.0
+"""Seconds after which hints of writes that timed out are in files, too."""
 NOTICE_S = 20.0
 """Seconds after which the others have noticed that a killed node is gone."""
 UP, KILLED, AWAY, RETURNED = "all up", "just killed", "one away", "returned"
@@ -113,7 +115,7 @@ class Outages:
     phases : list of str
         Of each visit: :data:`PHASES`, or "" for the first twelve months.
     delivery_s : float
-        Seconds from the last visit until no node kept hints; not less than those until nodes have them in files.
+        Seconds from the last visit until no node kept hints; at least :data:`SETTLE_S`.
     rows, rows_alone : int
         Rows of a footprint at the end, from all nodes, and from the returned node while the others were stopped.
     """
@@ -151,7 +153,7 @@ def lose_node(harness: Harness, survey: Survey, schema: str, year: int, phase: i
         ).values()  # fmt: skip
         last.start()
         began = time.monotonic()
-        time.sleep(outage.FLUSH_S)
+        time.sleep(SETTLE_S)
         await_hints(cluster)
         took = time.monotonic() - began
         rows = _rows(Footprints(url, survey))
