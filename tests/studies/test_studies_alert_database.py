@@ -45,7 +45,7 @@ def test_layouts_of_time_differ_in_windows_and_tables_and_return_the_same_rows()
         "30d, a table each": ("30d", "30d"), "120d, a table each": ("120d", "120d"), "30d in tables of 120d":
         ("30d", "120d"),
     }  # fmt: skip
-    found = list(growth.partition_file(growth.evenly(5, 360, 1, 1), "small", months, 2).values())
+    found = list(growth.partition_file(growth.evenly(5, 360, 1, 1), "small", months, 2, str).values())
     short, long, inside = (each.slices for each in found)
     assert short > long == inside
     assert [len(each.read_s[state]) for each in found for state in (growth.AS_STORED, growth.MAINTAINED)] == [2] * 6

@@ -121,7 +121,7 @@ def _curves(stored: Mapping[str, StoreCost], detectors: int, days: Any) -> Value
 def _windows_file(parameters: Values, echo: Echo) -> Values:
     given = parameters["windows"]
     survey = growth.evenly(given["visits"], PLATEAU_DAYS, 1, parameters["seed"])
-    return _layouts(growth.partition_file(survey, parameters["schema"], given["lengths"], given["repeat"]))
+    return _layouts(growth.partition_file(survey, parameters["schema"], given["lengths"], given["repeat"], echo))
 
 
 def _windows_nodes(parameters: Values, echo: Echo) -> Values:

@@ -263,11 +263,13 @@ class Partitioned:
     bytes: int = 0
 
 
-def partition_file(survey: Survey, schema: str, months: Sequence[str], repeat: int) -> dict[str, Partitioned]:
+def partition_file(
+    survey: Survey, schema: str, months: Sequence[str], repeat: int, echo: Callable[[str], object]
+) -> dict[str, Partitioned]:
     """Costs of :func:`layouts` in files."""
     with tempfile.TemporaryDirectory() as folder:
         urls = {name: f"sqlite:{Path(folder) / str(place)}.db" for place, name in enumerate(layouts(months))}
-        return _partition(urls, survey, schema, months, repeat, [])
+        return _partition(urls, survey, schema, months, repeat, [], echo)
 
 
 def partition_nodes(
@@ -280,7 +282,7 @@ def partition_nodes(
             name: archive_url(cluster, f"layout_{place}", replication=3, consistency="QUORUM")
             for place, name in enumerate(layouts(months))
         }
-        return _partition(urls, survey, schema, months, repeat, cluster.nodes)
+        return _partition(urls, survey, schema, months, repeat, cluster.nodes, harness.echo)
 
 
 def layouts(months: Sequence[str]) -> dict[str, Layout]:
@@ -290,12 +292,15 @@ def layouts(months: Sequence[str]) -> dict[str, Layout]:
 
 
 def _partition(
-    urls: dict[str, str], survey: Survey, schema: str, months: Sequence[str], repeat: int, nodes: Sequence[lab.Node]
-) -> dict[str, Partitioned]:
+    urls: dict[str, str], survey: Survey, schema: str, months: Sequence[str], repeat: int, nodes: Sequence[lab.Node],
+    echo: Callable[[str], object],
+) -> dict[str, Partitioned]:  # fmt: skip
+    echo(f"storing {survey.visits} visits in {len(urls)} layouts")
     stored = load_survey(urls, survey, layouts(months), nodes, schema, read_all=True)
     found = {name: Partitioned(cost) for name, cost in stored.items()}
     _read_in_turns(urls, survey, found, AS_STORED, repeat, nodes)
     for name, url in urls.items():
+        echo(f"maintaining {name}")
         with apdb.open(url) as database:
             database.maintain()
             tables = [database.info()[names.dataset_name(table)] for table in names.MAIN_TABLES]
