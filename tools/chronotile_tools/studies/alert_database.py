@@ -649,7 +649,7 @@ STUDY = Study(
         "full": {
             "days": 540, "maintain_days": 30, "schema": "lsst", "heap": "500m", "seed": 1,
             "file": {"visits": 201, "detectors": 4},
-            "windows": {"visits": 134, "lengths": ["30d", "60d", "120d"], "repeat": 15},
+            "windows": {"visits": 134, "lengths": ["30d", "60d", "120d"], "repeat": 25},
             "nodes": {"visits": 201, "detectors": 1, "setups": _SETUPS, "clients": 8, "seconds": 3.0, "warm_up": 150},
             "outage": {"year": 134, "phase": 15, "rounds": 2},
             "others": {"visits": 134, "rate": 5.0, "cones": [5.0, 20.0], "clients": 4, "seconds": 8.0},
