@@ -208,28 +208,32 @@ class Operation:
         return self.end - self.start
 
 
-class Load:
-    """Processes at work. As a context manager it stops them at the end."""
+class Processes:
+    """Processes at work that log what they do as lines of JSON. As a context manager it stops them at the end."""
 
-    def __init__(self, url: str, folder: Path, processes: int = 4, *, day_s: float = SECONDS_PER_DAY) -> None:
+    program: Path
+    """What each of them runs."""
+
+    def __init__(self, url: str, folder: Path, processes: int, day_s: float) -> None:
         folder.mkdir()
-        with ct.open(url) as archive:
-            create(archive)
         self.folder = folder
         self.stop_file = folder / "stop"
         self.running: list[subprocess.Popen[bytes]] = []
         for number in range(processes):
-            command = [sys.executable, __file__, url, str(number), str(self.stop_file), str(day_s)]
+            command = [sys.executable, str(self.program), url, str(number), str(self.stop_file), str(day_s)]
             with self._log(number).open("wb") as out, (folder / f"{number}.err").open("wb") as err:
                 self.running.append(subprocess.Popen(command, stdout=out, stderr=err))
 
+    def begun(self) -> bool:
+        """Whether each has done what it does first."""
+        raise NotImplementedError
+
     def __enter__(self) -> Self:
-        # Each has opened the archive, written and read once.
-        self.wait(lambda: {o.process for o in self.history().of("read")} == set(range(len(self.running))), 60, "begin")
+        self.wait(self.begun, 60, "begin")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.end()
 
     def _log(self, number: int) -> Path:
         return self.folder / f"{number}.jsonl"
@@ -253,8 +257,8 @@ class Load:
             if process.poll() is not None:
                 raise AssertionError(f"process {number} ended:\n{(self.folder / f'{number}.err').read_text()[-3_000:]}")
 
-    def stop(self) -> History:
-        """Let every process end its operation, and return all that they did."""
+    def end(self) -> None:
+        """Let every process end its operation."""
         self.stop_file.touch()
         for process in self.running:
             try:
@@ -262,19 +266,39 @@ class Load:
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        return self.history()
 
-    def history(self) -> History:
-        """All that they did until now."""
-        return History(list(self._operations()))
-
-    def _operations(self) -> Iterator[Operation]:
+    def records(self) -> Iterator[dict[str, Any]]:
+        """What they have logged until now."""
         for number in range(len(self.running)):
             text = self._log(number).read_text()
             # The last line may be half written.
             for line in text[: text.rfind("\n") + 1].splitlines():
                 record = json.loads(line)
-                yield Operation(**record | {"days": tuple(record.get("days", (0, 0)))})
+                yield record | {"days": tuple(record.get("days", (0, 0)))}
+
+
+class Load(Processes):
+    """Processes that write new batches and read them."""
+
+    program = Path(__file__)
+
+    def __init__(self, url: str, folder: Path, processes: int = 4, *, day_s: float = SECONDS_PER_DAY) -> None:
+        with ct.open(url) as archive:
+            create(archive)
+        super().__init__(url, folder, processes, day_s)
+
+    def begun(self) -> bool:
+        """Whether each has opened the archive, written and read once."""
+        return {o.process for o in self.history().of("read")} == set(range(len(self.running)))
+
+    def stop(self) -> History:
+        """Let every process end its operation, and return all that they did."""
+        self.end()
+        return self.history()
+
+    def history(self) -> History:
+        """All that they did until now."""
+        return History([Operation(**record) for record in self.records()])
 
 
 # ---------------------------------------------------------------- the checker
