@@ -158,7 +158,9 @@ class Generator:
                 process.kill()
                 process.join(_JOIN_S)
 
-    def run(self, streams: Sequence[Stream], *, drain_s: float = 30.0) -> dict[str, Recording]:
+    def run(
+        self, streams: Sequence[Stream], *, drain_s: float = 30.0, begin: Callable[[int], object] | None = None
+    ) -> dict[str, Recording]:
         """Run streams concurrently.
 
         Parameters
@@ -168,6 +170,8 @@ class Generator:
         drain_s : float
             Seconds after the last intended start at which operations that have not started are given up. Running ones
             are always awaited: the target has its own timeout.
+        begin : callable, optional
+            Called with the start of the run, in nanoseconds of `time.perf_counter_ns`, once all are connected.
 
         Returns
         -------
@@ -192,6 +196,8 @@ class Generator:
         start_ns = time.perf_counter_ns() + _LEAD_NS
         for pipe in self._pipes:
             pipe.send((start_ns, start_ns + end_ns + int(drain_s * 1e9)))
+        if begin is not None:
+            begin(start_ns)
         answers = _results([self._receive(place) for place in range(len(self._pipes))])
         cpu_s = sum(spent for _, spent in answers)
         found = [[each for each in part if each.stream == stream.name] for stream in streams for part, _ in answers]

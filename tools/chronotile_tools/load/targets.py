@@ -85,11 +85,11 @@ class History:
 
 
 class _Plant:
-    """A client of a historian."""
+    """A client of a historian, or of the service that serves it."""
 
     def __init__(self, url: str, history: History) -> None:
         self.history = history
-        self.plant = historian.open(url, create=False)
+        self.plant = historian.connect(url) if url.startswith("http") else historian.open(url, create=False)
         # Read definitions now, not in the first measured operation.
         self.numbers = [self.plant.tag(history.tag(place)).number for place in range(history.tags)]
 

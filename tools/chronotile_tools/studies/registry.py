@@ -7,6 +7,7 @@ from chronotile.errors import InvalidInputError
 from chronotile_tools.studies import (
     alert_database,
     capacity,
+    client_recovery,
     historian_cluster,
     job_archive,
     log_store_versions,
@@ -21,7 +22,7 @@ STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         pixels.STUDY, capacity.STUDY, tails.STUDY, alert_database.STUDY, historian_cluster.STUDY,
-        log_store_versions.STUDY, job_archive.STUDY,
+        client_recovery.STUDY, log_store_versions.STUDY, job_archive.STUDY,
     )
 }  # fmt: skip
 
