@@ -204,7 +204,11 @@ def test_a_dataset_may_name_the_cells_of_others(tmp_path: Path) -> None:
         ]
         for refused, cells_from, message in (
             (requests, ("objects", "cell"), "dataset 'objects', which is not read: add its request"),
-            (requests, ("index", "nothing"), 'column "nothing" is to name cells: also read it'),
+            (
+                requests,
+                ("index", "nothing"),
+                'cells_from needs column "nothing": add it to the columns of this request',
+            ),
             (requests, ("index", "note"), 'column "note" has type Utf8: the numbers of cells come from a column of'),
             ({**requests, "sources": {"cells": [1]}}, ("index", "cell"), "cells of dataset 'sources': leave it out"),
             (requests, "index", r"cells_from 'index': give the names of a dataset and of its column"),

@@ -184,7 +184,7 @@ impl Archive {
             None => {
                 let names = self.dataset_names().await?;
                 let hint = if names.is_empty() { "; it has none yet".to_owned() } else { name_hint(name, &names) };
-                Err(ArchiveError::DatasetNotFound { name: name.to_owned(), hint })
+                Err(ArchiveError::DatasetNotFound { name: name.to_owned(), home: "the archive".into(), hint })
             }
         }
     }

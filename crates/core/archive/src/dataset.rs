@@ -320,8 +320,7 @@ impl Dataset {
     pub async fn refresh(&self) -> Result<()> {
         let (key, looked) = (catalog::dataset_key(self.spec().name.as_str()), Instant::now());
         let Some(stored) = self.reading.record(&key).await? else {
-            let name = self.spec().name.to_string();
-            return Err(ArchiveError::DatasetNotFound { name, hint: "; it was dropped".into() });
+            return Err(ArchiveError::dropped(self.spec().name.to_string()));
         };
         // Every read comes by here, and the definition seldom changes.
         let changed = self.known().stored != stored;

@@ -37,10 +37,12 @@ pub enum ArchiveError {
         reason: String,
     },
     /// No dataset has this name.
-    #[error("no dataset {name:?} in the archive{hint}")]
+    #[error("no dataset {name:?} in {home}{hint}")]
     DatasetNotFound {
         /// The name asked for.
         name: String,
+        /// What was looked through: the archive, or a group.
+        home: String,
         /// The nearest names and those there are; begins with a semicolon.
         hint: String,
     },
@@ -284,6 +286,12 @@ impl ArchiveError {
             *row += first;
         }
         self
+    }
+
+    /// The error for a dataset that is open and was dropped since.
+    #[must_use]
+    pub(crate) fn dropped(name: String) -> Self {
+        Self::DatasetNotFound { name, home: "the archive".into(), hint: "; it was dropped".into() }
     }
 
     /// The error where the record of the batch was put before: what was asked for has taken effect.

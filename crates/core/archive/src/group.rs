@@ -42,8 +42,8 @@ impl Group {
     pub fn dataset(&self, name: &str) -> Result<&Dataset> {
         self.datasets.iter().find(|dataset| dataset.spec().name.as_str() == name).ok_or_else(|| {
             let names: Vec<String> = self.datasets.iter().map(|dataset| dataset.spec().name.to_string()).collect();
-            let hint = format!(" in group {}{}", self.name, name_hint(name, &names));
-            ArchiveError::DatasetNotFound { name: name.to_owned(), hint }
+            let (home, hint) = (format!("group {}", self.name), name_hint(name, &names));
+            ArchiveError::DatasetNotFound { name: name.to_owned(), home, hint }
         })
     }
 

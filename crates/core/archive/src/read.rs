@@ -385,7 +385,9 @@ fn check_cells(plan: &Query, column: &str) -> Result<()> {
             "column {column:?} has type {}: the numbers of cells come from a column of int64",
             field.data_type()
         ))),
-        Err(_) => Err(plan.frame.refuse(format!("column {column:?} is to name cells: also read it"))),
+        Err(_) => {
+            Err(plan.frame.refuse(format!("cells_from needs column {column:?}: add it to the columns of this request")))
+        }
     }
 }
 

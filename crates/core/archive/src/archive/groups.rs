@@ -24,7 +24,7 @@ impl Archive {
         for name in &record.datasets {
             let key = catalog::dataset_key(name.as_str());
             let Some((spec, stored)) = catalog::get::<DatasetSpec>(store.as_ref(), &key).await? else {
-                return Err(ArchiveError::DatasetNotFound { name: name.to_string(), hint: "; it was dropped".into() });
+                return Err(ArchiveError::dropped(name.to_string()));
             };
             datasets.push(self.opened(spec, stored, common.clone())?);
         }

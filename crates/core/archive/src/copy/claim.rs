@@ -281,7 +281,7 @@ impl Claim {
         for frame in shared.into.frames() {
             let name = &frame.spec.name;
             let key = catalog::dataset_key(name.as_str());
-            let gone = || ArchiveError::DatasetNotFound { name: name.to_string(), hint: "; it was dropped".into() };
+            let gone = || ArchiveError::dropped(name.to_string());
             let (mut ours, _): (DatasetSpec, Bytes) =
                 catalog::get(shared.source.as_ref(), &key).await?.ok_or_else(gone)?;
             let (theirs, bytes): (DatasetSpec, Bytes) =

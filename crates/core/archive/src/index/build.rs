@@ -293,11 +293,11 @@ impl<'a> Builder<'a> {
     ) -> Result<bool> {
         let store = self.dataset.store();
         for run in tile_runs(keys) {
-            let (parts, damaged) = self.fetch(&keys[run]).await?;
+            let parts = self.fetch(&keys[run]).await?;
             let query = self.query.clone();
             let mapped = on_pool(move || map(&query, parts)).await?;
             report.tiles_read += mapped.tiles.len() as u64;
-            report.tiles_left_out += damaged + mapped.left_out;
+            report.tiles_left_out += mapped.left_out;
             report.rows += mapped.postings.iter().flat_map(|part| &part.counts).sum::<u64>();
             gathered.tiles.extend(mapped.tiles);
             gathered.hidden.extend(mapped.hidden);
@@ -309,21 +309,10 @@ impl<'a> Builder<'a> {
         Ok(true)
     }
 
-    /// The chunks of these keys, which are whole tiles, without those of tiles with a damaged head; also the number of these.
-    async fn fetch(&self, keys: &[ChunkKey]) -> Result<(Vec<ParsedChunk>, u64)> {
-        let store = self.dataset.store();
-        match fetch_tiles(store, &self.query, keys, &[]).await {
-            Err(ArchiveError::Damaged { .. }) => {}
-            fetched => return Ok((self.query.visible_now(fetched?).await?, 0)),
-        }
-        let (mut parts, mut damaged) = (Vec::new(), 0);
-        for tile in keys.chunk_by(|a, b| a.tile == b.tile) {
-            match fetch_tiles(store, &self.query, tile, &[]).await {
-                Err(ArchiveError::Damaged { .. }) => damaged += 1,
-                fetched => parts.extend(fetched?),
-            }
-        }
-        Ok((self.query.visible_now(parts).await?, damaged))
+    /// The chunks of these keys, which are whole tiles. Their heads are sound: which tiles there are was told by them.
+    async fn fetch(&self, keys: &[ChunkKey]) -> Result<Vec<ParsedChunk>> {
+        let parts = fetch_tiles(self.dataset.store(), &self.query, keys, &[]).await?;
+        self.query.visible_now(parts).await
     }
 
     /// Reduces what was gathered to segments; also the rows counted.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Float64Array, Int32Array, Int64Array, RecordBatch, UInt64Array};
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, UInt64Array};
 use arrow_cast::cast;
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use chronotile_store::ChunkKey;
@@ -180,14 +180,7 @@ fn starts(frame: &Frame, windows: impl Iterator<Item = Window>) -> std::result::
     let epoch = match frame.spec.time.format {
         TimeFormat::Mjd => 40_587.0,
         TimeFormat::Jd => 2_440_587.5,
-        _ => {
-            let ticks: ArrayRef = match frame.spec.time_type() {
-                // Days of a date: every window begins within their range.
-                DataType::Date32 => Arc::new(ticks.map(|tick| tick as i32).collect::<Int32Array>()),
-                _ => Arc::new(ticks.collect::<Int64Array>()),
-            };
-            return cast(&ticks, frame.spec.time_type());
-        }
+        _ => return cast(&ticks.collect::<Int64Array>(), frame.spec.time_type()),
     };
     let days = |tick: i64| tick as f64 / 86_400_000_000.0 + epoch;
     Ok(Arc::new(ticks.map(days).collect::<Float64Array>()))

@@ -65,7 +65,10 @@ async fn cells_come_from_a_column_of_whole_numbers_that_is_read() {
         let index = ("objects", ReadRequest { columns, ..of_the_object() });
         group.read_in_cells_of(index, cells, vec![]).await.unwrap_err().to_string()
     };
-    assert_eq!(of(&["id"], "tag").await, "dataset objects: column \"tag\" is to name cells: also read it");
+    assert_eq!(
+        of(&["id"], "tag").await,
+        "dataset objects: cells_from needs column \"tag\": add it to the columns of this request"
+    );
     let refused = "column \"x\" has type Float64: the numbers of cells come from a column of int64";
     assert_eq!(of(&["id", "x"], "x").await, format!("dataset objects: {refused}"));
 }

@@ -139,6 +139,8 @@ async fn a_batch_is_one_over_all_its_datasets() {
 async fn a_batch_of_one_dataset_of_a_group_is_a_batch_of_the_group() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let group = survey(&store).await;
+    let unknown = group.dataset("force").unwrap_err().to_string();
+    assert!(unknown.starts_with("no dataset \"force\" in group survey; "), "{unknown}");
     let alone = spread_rows(0, 9, 3, "alone");
     write(group.dataset("forced").unwrap(), &alone, named("one")).await.unwrap();
     // Another handle, as another process has it.
