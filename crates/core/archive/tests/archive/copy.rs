@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_array::RecordBatch;
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, Schema};
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_archive::{
@@ -875,7 +875,12 @@ async fn a_dataset_with_another_history_of_columns_does_not_become_a_copy() {
     dataset.add_columns(vec![late("late")]).await.unwrap();
     // The same columns from the beginning; the same as the source had at first, which is brought up; another column.
     let from_the_beginning = DatasetSpec { schema: dataset.spec().schema.clone(), ..spec() };
+    // As many columns as the source had at first, one of another name.
+    let mut fields = spec().schema.fields().to_vec();
+    fields[3] = Arc::new(Field::new("y", DataType::Float64, true));
+    let renamed = DatasetSpec { schema: Arc::new(Schema::new(fields)), ..spec() };
     for (target_spec, more, refused) in [
+        (renamed, None, Some("on the target with another ")),
         (from_the_beginning, None, Some("another history of added columns")),
         (spec(), None, None),
         (spec(), Some(vec![late("late")]), None),

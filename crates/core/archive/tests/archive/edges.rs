@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+    ArrayRef, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use chronotile_archive::{
@@ -707,4 +707,27 @@ async fn records_of(store: &Arc<dyn Store>, dataset: &str) -> Vec<String> {
     let records = store.records("", None, 100_000).await.unwrap();
     let belongs = |key: &String| key.split('/').nth(1) == Some(dataset);
     records.into_iter().map(|record| record.key).filter(belongs).collect()
+}
+
+#[tokio::test]
+async fn a_cell_number_beyond_that_of_signed_integers_is_refused_with_its_row() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let mut fields = spec().schema.fields().to_vec();
+    fields[2] = Arc::new(Field::new("tag", DataType::UInt64, true));
+    let schema = Arc::new(Schema::new(fields));
+    let dataset = create(&store, DatasetSpec { schema: schema.clone(), ..spec() }).await;
+    let tagged = |tags: Vec<u64>| {
+        let places: Vec<_> = (0..tags.len() as i64).map(|row| (row, row, 0)).collect();
+        let mut columns = rows(&places).columns().to_vec();
+        columns[2] = Arc::new(UInt64Array::from(tags));
+        RecordBatch::try_new(schema.clone(), columns).unwrap()
+    };
+    let most = i64::MAX as u64;
+    for (tags, row) in [(vec![0, most + 1, 7], 1), (vec![u64::MAX], 0)] {
+        let refused = write(&dataset, &tagged(tags), named("a")).await.unwrap_err();
+        assert!(matches!(&refused, ArchiveError::Row { row: found, column, .. } if *found == row && column == "tag"));
+        assert!(refused.to_string().contains("larger than a cell number can be"), "{refused}");
+    }
+    assert_eq!(read_all(&dataset).await.num_rows(), 0);
+    assert_eq!(write(&dataset, &tagged(vec![0, most]), named("a")).await.unwrap().rows, 2);
 }

@@ -336,6 +336,34 @@ async fn a_builder_that_does_not_wait_leaves_windows_that_others_are_at_to_them(
 }
 
 #[tokio::test]
+async fn cells_before_and_behind_those_that_are_asked_for_do_not_count() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = nine_tiles(&store).await;
+    build(&dataset, &IndexBuildOptions::default()).await;
+    // After a count of everything the tiles are known.
+    for _ in 0..2 {
+        assert_eq!(dataset.count(note("a")).await.unwrap(), 9);
+        for (cells, rows) in [(vec![1], 3), (vec![0], 3), (vec![2], 3), (vec![0, 2], 6), (vec![5], 0), (vec![-5], 0)] {
+            let request = ReadRequest { place: Place::Cells(cells.clone()), ..note("a") };
+            assert_eq!(dataset.count(request).await.unwrap(), rows, "{cells:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tile_whose_values_take_too_many_bytes_is_left_out_of_an_index_and_said_so() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = nine_tiles(&store).await;
+    let texts: Vec<_> = (0..120).map(|row| noted(&[(row, 1_000 + row, 0)], &noise(row as u64, 50_000))).collect();
+    dataset.write(input(texts), named("long")).await.unwrap();
+    let report = build(&dataset, &IndexBuildOptions::default()).await;
+    assert_eq!((report.tiles_read, report.tiles_left_out, report.rows), (9, 1, 138));
+    assert_eq!((status(&dataset).await.tiles, status(&dataset).await.tiles_left_out), (8, 1));
+    assert_eq!(dataset.count(note("a")).await.unwrap(), 9);
+    assert_eq!(dataset.count(note(&noise(7, 50_000))).await.unwrap(), 1);
+}
+
+#[tokio::test]
 async fn a_damaged_tile_is_left_out_of_an_index_and_said_so() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = nine_tiles(&store).await;

@@ -8,7 +8,7 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicro
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use chronotile_archive::memory::{Memory, MemoryError};
 use chronotile_archive::{
-    Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate, ReadRequest,
+    Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Place, Predicate, ReadRequest,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{DatasetRef, Metered, Operation, Store};
@@ -96,12 +96,16 @@ fn expected(batches: &[Vec<Row>]) -> Vec<Row> {
 }
 
 async fn filled(store: &Arc<dyn Store>, merge: MergeRule) -> (Dataset, Vec<Vec<Row>>) {
-    let dataset = create(store, documents(merge)).await;
     let batches = batches();
+    (written(store, merge, &batches).await, batches)
+}
+
+async fn written(store: &Arc<dyn Store>, merge: MergeRule, batches: &[Vec<Row>]) -> Dataset {
+    let dataset = create(store, documents(merge)).await;
     for (number, rows) in batches.iter().enumerate() {
         write(&dataset, &batch_of(rows), named(&format!("batch {number}"))).await.unwrap();
     }
-    (dataset, batches)
+    dataset
 }
 
 fn reported(rows: &[Row]) -> Vec<(i64, i64, i64, usize)> {
@@ -163,7 +167,13 @@ async fn a_tile_larger_than_a_piece_reads_as_its_rows_say_before_and_after_conso
 #[tokio::test(flavor = "multi_thread")]
 async fn every_version_of_a_large_tile_is_read_and_a_batch_is_taken_out_of_it() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let (dataset, mut batches) = filled(&store, MergeRule::Latest { version: Some("version".into()) }).await;
+    // The earlier a batch, the newer its versions.
+    let turned = |(t, id, version, text): &Row| (*t, *id, BATCHES - version, text.clone());
+    let mut batches: Vec<Vec<Row>> = batches().iter().map(|rows| rows.iter().map(turned).collect()).collect();
+    // One of them has two versions of a record.
+    let (t, id, _, text) = batches[7][0].clone();
+    batches[7].insert(0, (t, id, -1, text));
+    let dataset = written(&store, MergeRule::Latest { version: Some("version".into()) }, &batches).await;
     let history = ReadRequest { history: true, ..ReadRequest::default() };
     let mut all: Vec<Row> = batches.iter().flatten().cloned().collect();
     all.sort();
@@ -171,12 +181,9 @@ async fn every_version_of_a_large_tile_is_read_and_a_batch_is_taken_out_of_it() 
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
     let mut found = reported(&read_rows(&dataset, history).await);
     found.sort_unstable();
-    assert_eq!(found, {
-        let mut all = reported(&all);
-        all.sort_unstable();
-        all
-    });
-    dataset.remove_batch("batch 239").await.unwrap();
+    assert_eq!(found, reported(&all));
+    dataset.remove_batch("batch 0").await.unwrap();
+    batches.reverse();
     batches.pop();
     assert_eq!(reported(&read_rows(&dataset, ReadRequest::default()).await), reported(&expected(&batches)));
     assert_sound(&dataset).await;
@@ -193,6 +200,19 @@ async fn chunks_that_follow_one_another_are_read_in_pieces() {
         write(&dataset, &batch_of(&rows), named(&format!("batch {batch}"))).await.unwrap();
         wanted.extend(rows);
     }
+    assert_eq!(reported(&read_rows(&dataset, ReadRequest::default()).await), reported(&wanted));
+}
+
+/// Chunks that meet at one time are put in order by ids there.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_one_time_in_chunks_that_meet_there_are_read_by_their_ids() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let row = |t: i64, id: i64| (t, id, 0, format!("{id} ").repeat(15_000));
+    let early: Vec<Row> = (0..150).map(|t| row(t, t)).chain([row(150, 900), row(150, 902)]).collect();
+    let late: Vec<Row> = [row(150, 901), row(150, 903)].into_iter().chain((151..300).map(|t| row(t, t))).collect();
+    let mut wanted = [early.clone(), late.clone()].concat();
+    wanted.sort();
+    let dataset = written(&store, MergeRule::Append, &[late, early]).await;
     assert_eq!(reported(&read_rows(&dataset, ReadRequest::default()).await), reported(&wanted));
 }
 
@@ -393,4 +413,66 @@ async fn rows_of_a_tile_become_even_chunks_of_a_good_size() {
     let found = sizes(&dataset).await;
     assert!(found.iter().all(|(rows, bytes)| *rows == 750 && *bytes <= 480 << 10), "{found:?}");
     assert_eq!(read_rows(&dataset, ReadRequest::default()).await, rows);
+}
+
+/// Where few rows are asked for, they are kept until all versions are compared; else the chunks that they lie in.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_states_of_some_ids_are_found_in_a_read_that_is_not_decoded_at_once() {
+    const IDS: i64 = 240;
+    const TAGS: i64 = 12;
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() }).await;
+    // Some twelve mebibytes; then every fifth record moves to another tile, and every seventh to another time of its own.
+    let state =
+        |t: i64, id: i64, tag: i64, note: &str| noted(&[(t, id, tag)], &format!("{note} {}", noise(id as u64, 50_000)));
+    let old: Vec<_> = (0..IDS).map(|id| state(id, id, id % TAGS, "old")).collect();
+    dataset.write(input(old), named("old")).await.unwrap();
+    let moved = |id: &i64| id % 5 == 0 || id % 7 == 0;
+    let tag_of = |id: i64| if id % 5 == 0 { (id + 7) % TAGS } else { id % TAGS };
+    let new: Vec<_> = (0..IDS).filter(moved).map(|id| state(1_000 + id, id, tag_of(id), "new")).collect();
+    dataset.write(input(new), named("new")).await.unwrap();
+    let check = async |request: ReadRequest, wanted: Vec<(i64, i64, &str)>, what: &str| {
+        let found = read(&dataset, request.clone()).await.unwrap();
+        let notes = found.column_by_name("note").unwrap().as_string::<i32>();
+        let notes = notes.iter().map(|note| note.unwrap()[..3].to_owned());
+        let mut found: Vec<_> = integers(&found, "id").into_iter().zip(integers(&found, "tag")).zip(notes).collect();
+        found.sort();
+        let wanted: Vec<_> = wanted.into_iter().map(|(id, tag, note)| ((id, tag), note.to_owned())).collect();
+        assert!(found == wanted, "{what}: {found:?}");
+        assert_eq!(dataset.count(request).await.unwrap(), wanted.len() as u64, "{what}");
+    };
+    let newest = |id: i64| if moved(&id) { (id, tag_of(id), "new") } else { (id, id % TAGS, "old") };
+    for ids in [vec![3], vec![0], vec![1, 2, 3, 5, 14, 35, 239], (0..IDS).step_by(2).collect(), vec![IDS]] {
+        let wanted = ids.iter().filter(|id| **id < IDS).map(|id| newest(*id)).collect();
+        let request =
+            ReadRequest { ids: Some(vec![Arc::new(Int64Array::from(ids.clone()))]), ..ReadRequest::default() };
+        check(request.clone(), wanted, &format!("{ids:?}")).await;
+        // When only some had moved.
+        let then = |id: i64| if id < 100 { newest(id) } else { (id, id % TAGS, "old") };
+        let wanted = ids.iter().filter(|id| **id < IDS).map(|id| then(*id)).collect();
+        check(ReadRequest { time: between(0, 1_100), ..request }, wanted, &format!("{ids:?}, then")).await;
+    }
+    // Those whose newest state has this tag, and none that had it before.
+    let values: ArrayRef = Arc::new(Int64Array::from(vec![3]));
+    let predicate = Predicate { column: "tag".into(), comparison: Comparison::Equal, values };
+    let wanted = (0..IDS).map(newest).filter(|(_, tag, _)| *tag == 3).collect();
+    check(ReadRequest { predicates: vec![predicate], ..ReadRequest::default() }, wanted, "of a tag").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_rows_of_keys_come_once_each_in_pieces_of_bounded_size() {
+    const TAGS: i64 = 40;
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    let row = |tag: i64, t: i64| noted(&[(t, tag * 10 + t, tag)], &noise(tag as u64, 1 << 19));
+    dataset.write(input((0..TAGS).map(|tag| row(tag, 3))), named("old")).await.unwrap();
+    dataset.write(input((0..TAGS).step_by(8).map(|tag| row(tag, 7))), named("new")).await.unwrap();
+    let keys = Place::Keys(vec![Arc::new(Int64Array::from_iter_values(0..TAGS))]);
+    let newest = dataset.latest(ReadRequest { place: keys, ..ReadRequest::default() }, None).await.unwrap();
+    let pieces: Vec<RecordBatch> = newest.try_collect().await.unwrap();
+    assert!(pieces.len() > 1, "one piece, so nothing is tested");
+    assert!(pieces.iter().all(|piece| piece.get_array_memory_size() < PIECE_BYTES_MAX));
+    let mut found: Vec<i64> = pieces.iter().flat_map(|piece| integers(piece, "id")).collect();
+    found.sort_unstable();
+    assert_eq!(found, (0..TAGS).map(|tag| tag * 10 + if tag % 8 == 0 { 7 } else { 3 }).collect::<Vec<_>>());
 }

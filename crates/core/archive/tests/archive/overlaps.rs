@@ -104,32 +104,37 @@ async fn two_chunks_of_a_tile_are_read_in_order_and_each_record_once() {
 async fn a_tile_of_very_many_rows_is_read_in_order_and_each_record_once() {
     const BATCHES: i64 = 10;
     const ROWS: i64 = 60_000;
+    const LAST: i64 = BATCHES - 1;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = create(&store, spec()).await;
-    // Each batch has rows all over the hour; the last has states of records of the first, at other times.
-    // Of two at a time, rows of several batches have the same time.
-    let time = |batch: i64, row: i64| (row * BATCHES + batch) / 2 * 7 % HOUR;
-    let id = |batch: i64, row: i64| if batch == BATCHES - 1 { row * BATCHES } else { row * BATCHES + batch };
+    // Each batch begins with the hour; half of the last has states of records of the second, at other times.
+    // Two at a time have the same times; those of others lie closer together, so that each chunk overlaps some of every other batch.
+    let time = |batch: i64, row: i64| row * (20 + batch / 2);
+    let id = |batch: i64, row: i64| match batch {
+        LAST if row % 2 == 0 => row * BATCHES + 1,
+        _ => row * BATCHES + batch,
+    };
     for batch in 0..BATCHES {
         let places: Vec<_> = (0..ROWS).map(|row| (time(batch, row), id(batch, row), 0)).collect();
         write(&dataset, &noted(&places, "rows that are wider"), named(&batch.to_string())).await.unwrap();
     }
-    let mut wanted: Vec<(i64, i64)> =
-        (1..BATCHES).flat_map(|batch| (0..ROWS).map(move |row| (time(batch, row), id(batch, row)))).collect();
-    wanted.sort_unstable();
+    let newest = |range: std::ops::Range<i64>| {
+        let mut newest: BTreeMap<i64, i64> = BTreeMap::new();
+        for batch in 0..BATCHES {
+            let rows = (0..ROWS).map(|row| (id(batch, row), time(batch, row)));
+            newest.extend(rows.filter(|(_, t)| range.contains(t)));
+        }
+        let mut places: Vec<(i64, i64)> = newest.into_iter().map(|(id, t)| (t, id)).collect();
+        places.sort_unstable();
+        places
+    };
+    let wanted = newest(0..HOUR);
     assert!(places(&read_all(&dataset).await) == wanted);
     let none = ReadRequest { columns: Some(vec![]), ..ReadRequest::default() };
     assert_eq!(read(&dataset, none).await.unwrap().num_rows(), wanted.len());
-    let some = ReadRequest { time: between(1_000_003, 3_000_001), ..ReadRequest::default() };
-    // Records of the first batch that have another state outside of the range come as they were within it.
-    let mut newest: BTreeMap<i64, i64> = BTreeMap::new();
-    for batch in 0..BATCHES {
-        let inside = (0..ROWS).map(|row| (id(batch, row), time(batch, row)));
-        newest.extend(inside.filter(|(_, t)| (1_000_003..3_000_001).contains(t)));
-    }
-    let mut wanted: Vec<(i64, i64)> = newest.into_iter().map(|(id, t)| (t, id)).collect();
-    wanted.sort_unstable();
-    assert!(places(&read(&dataset, some).await.unwrap()) == wanted);
+    let some = ReadRequest { time: between(300_003, 900_001), ..ReadRequest::default() };
+    // Records of which the newest state lies outside of the range come as they were within it.
+    assert!(places(&read(&dataset, some).await.unwrap()) == newest(300_003..900_001));
 }
 
 /// The keys of chunks are known from their heads; by the time that they are fetched their rows may lie in other chunks.
@@ -226,6 +231,31 @@ async fn older_versions_count_again_as_soon_as_the_batch_with_the_newer_ones_is_
             let (counts, _) = reader.count_by(ReadRequest::default(), &["note".to_owned()], false, None).await.unwrap();
             let rows = counts.column(1).as_primitive::<arrow_array::types::UInt64Type>().values().to_vec();
             assert_eq!(rows, [10, 30, 10], "last, old, other");
+        }
+    }
+}
+
+/// Versions are records of their own where all of them are asked for, also those that one batch has of one id.
+#[tokio::test]
+async fn every_version_of_a_record_in_one_batch_is_read_where_chunks_overlap() {
+    for ids in [vec!["id".to_owned()], vec!["id".to_owned(), "t".to_owned()]] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let merge = MergeRule::Latest { version: Some("x".into()) };
+        let dataset = create(&store, DatasetSpec { id: ids, merge, ..spec() }).await;
+        let versions = |places: &[(i64, i64, i64)], x: Vec<f64>| {
+            let mut columns = rows(places).columns().to_vec();
+            columns[3] = Arc::new(arrow_array::Float64Array::from(x));
+            RecordBatch::try_new(rows(places).schema(), columns).unwrap()
+        };
+        let batch = versions(&[(0, 1, 0), (5, 1, 0), (9, 1, 0), (9, 1, 0)], vec![1.0, 3.0, 2.0, 4.0]);
+        write(&dataset, &batch, named("a")).await.unwrap();
+        write(&dataset, &versions(&[(3, 2, 0), (7, 3, 0)], vec![1.0, 1.0]), named("b")).await.unwrap();
+        let history = ReadRequest { history: true, ..ReadRequest::default() };
+        for round in ["as written", "consolidated"] {
+            let found = places(&read(&dataset, history.clone()).await.unwrap());
+            assert_eq!(found, [(0, 1), (3, 2), (5, 1), (7, 3), (9, 1), (9, 1)], "{round}");
+            assert_eq!(dataset.count(history.clone()).await.unwrap(), 6, "{round}");
+            dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
         }
     }
 }

@@ -139,6 +139,62 @@ async fn a_text_that_was_changed_is_not_found_again() {
     }
 }
 
+/// Lines of these ids and seconds, of one text each.
+fn told(places: impl Iterator<Item = (i64, i64)>, text: &str) -> RecordBatch {
+    let places: Vec<_> = places.map(|(id, second)| (second, id, 7)).collect();
+    let notes = (0..places.len()).map(|i| format!("{text} number {i}"));
+    let mut columns = rows(&places).columns().to_vec();
+    columns[4] = Arc::new(StringArray::from_iter_values(notes));
+    RecordBatch::try_new(rows(&places).schema(), columns).unwrap()
+}
+
+/// Two chunks share one record at the edge of their ids or times: its newer state has not the text.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunk_without_a_text_counts_where_it_has_the_newer_state_of_a_record_at_its_edge() {
+    let up = |first: i64, second: i64| (0..60).map(move |i| (first + i, second + i)).collect::<Vec<_>>();
+    let down = |first: i64, second: i64| (0..60).map(move |i| (first - i, second + i)).collect::<Vec<_>>();
+    let timed = vec!["id".to_owned(), "t".to_owned()];
+    // The ids, the newer lines, and how many of the older ones, of ids and seconds from 0 to 59, have a newer state among them.
+    for (ids, newer, hidden) in [
+        (vec!["id".to_owned()], up(59, 100), 1),
+        (vec!["id".to_owned()], up(-59, 100), 1),
+        (vec!["id".to_owned()], up(60, 100), 0),
+        (vec!["id".to_owned()], up(0, 100), 60),
+        (timed.clone(), down(59, 59), 1),
+        (timed.clone(), down(59, -59), 1),
+        (timed.clone(), up(0, 0), 60),
+        (timed.clone(), up(30, 30), 30),
+        (timed.clone(), up(0, 60), 0),
+    ] {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let dataset = create(&store, DatasetSpec { id: ids, ..filtered() }).await;
+        write(&dataset, &told(up(0, 0).into_iter(), "connection refused"), named("old")).await.unwrap();
+        write(&dataset, &told(newer.iter().copied(), "session was opened"), named("new")).await.unwrap();
+        let request = condition(Comparison::Contains, "refused");
+        assert_eq!(dataset.count(request.clone()).await.unwrap(), 60 - hidden, "{newer:?}");
+        assert_eq!(read(&dataset, request).await.unwrap().num_rows() as u64, 60 - hidden, "{newer:?}");
+    }
+}
+
+/// Of the states that one batch has of one version, in chunks of its own, one counts: also where its chunk has not the text.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_history_has_one_state_of_each_version_of_a_batch_whatever_is_asked_for() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, DatasetSpec { merge: MergeRule::Latest { version: None }, ..filtered() }).await;
+    for batch in 0..8 {
+        let places = || (0..60).map(|i| (batch * 60 + i, i));
+        let parts = ["connection refused", "session was opened"].map(|text| told(places(), text));
+        dataset.write(input(parts), tight(named(&batch.to_string()))).await.unwrap();
+    }
+    let history = ReadRequest { history: true, ..ReadRequest::default() };
+    let all = read(&dataset, history.clone()).await.unwrap();
+    assert_eq!(all.num_rows(), 8 * 60);
+    for text in ["refused", "opened"] {
+        let request = ReadRequest { history: true, ..condition(Comparison::Contains, text) };
+        assert_eq!(ids(&read(&dataset, request).await.unwrap()), brute_force(&all, text), "{text}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_that_make_no_sense_are_refused_by_the_name_of_their_column() {
     let (_, dataset) = ten_batches(filtered()).await;
