@@ -22,9 +22,8 @@ from support_waiting import wait_until
 pytest.importorskip("pyarrow")
 import support_editions
 import support_lab
-from support_editions import NONE, Load, Operation, violations
+from support_editions import NONE, Load, Operation, opened, patiently, violations
 
-import chronotile as ct
 from chronotile_tools import lab
 
 SECONDS = float(os.environ.get("CHRONOTILE_FAULT_SECONDS", "180"))
@@ -142,7 +141,7 @@ def test_random_faults_lose_double_mix_and_bring_back_nothing(disturbed: lab.Clu
             while time.monotonic() - began < min(left, ROUND_S):
                 load.work(choose.uniform(2, 12))
                 faults[disturb(disturbed, choose, load)] += 1
-                support_lab.serve_again(disturbed)
+                disturbed.wait_until_ready()
             load.work(3)
         operations = load.operations()
         outcomes.update(f"{each.kind} {each.outcome}" for each in operations)
@@ -156,11 +155,11 @@ def test_random_faults_lose_double_mix_and_bring_back_nothing(disturbed: lab.Clu
 
 def check(url: str, operations: list[Operation]) -> None:
     """Read everything from all replicas, before and after a consolidation, and compare it with what was said."""
-    with ct.open(url, create=False) as archive:
+    with opened(url) as archive:
         ds = archive["editions"].tuned("ALL", timeout_s=60)
         for _ in range(2):
-            found = violations(operations, *support_editions.read(ds))
+            found = violations(operations, *patiently(lambda: support_editions.read(ds)))
             assert not found, "\n".join([f"{len(found)} violations", *found[:20]])
-            report = ds.verify()
+            report = patiently(ds.verify)
             assert report.ok, report
-            wait_until(lambda: not ds.consolidate().tiles_contended, "consolidate all", every_s=1)
+            wait_until(lambda: not patiently(ds.consolidate).tiles_contended, "consolidate all", every_s=1)

@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from support_history import Processes, outcome_of
 
 import chronotile as ct
+
+Result = TypeVar("Result")
 
 SCHEMA = {"id": "int64", "tag": "int64", "time": "timestamp[us]", "text": "utf8"}
 TAGS = 3
@@ -212,9 +214,26 @@ class Worker:
 def main() -> None:
     """Arguments: URL, number of the process (0 maintains), file that stops it, seconds that it stays at a day."""
     url, process, stop, day_s = sys.argv[1:]
-    with ct.open(url) as archive:
-        worker = Worker(create(archive), int(process), float(day_s))
+    with opened(url) as archive:
+        worker = Worker(patiently(lambda: create(archive)), int(process), float(day_s))
         (worker.run if int(process) else worker.maintain)(Path(stop))
+
+
+def opened(url: str) -> ct.Archive:
+    """Open an archive on nodes of which some may still hold others for lost."""
+    return patiently(lambda: ct.open(url))
+
+
+def patiently(do: Callable[[], Result], seconds: float = 90) -> Result:
+    """Repeat something until the nodes can serve it."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return do()
+        except (ct.UnavailableError, ct.BusyError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 def create(archive: ct.Archive) -> ct.Dataset:
@@ -230,8 +249,8 @@ class Load(Processes):
     program = Path(__file__)
 
     def __init__(self, url: str, folder: Path, processes: int = 4, *, day_s: float = SECONDS_PER_DAY) -> None:
-        with ct.open(url) as archive:
-            create(archive)
+        with opened(url) as archive:
+            patiently(lambda: create(archive))
         super().__init__(url, folder, processes, day_s)
 
     def begun(self) -> bool:
