@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use chronotile_archive::memory::{Memory, MemoryError};
 use chronotile_archive::{
@@ -172,7 +172,9 @@ async fn every_version_of_a_large_tile_is_read_and_a_batch_is_taken_out_of_it() 
     let mut batches: Vec<Vec<Row>> = batches().iter().map(|rows| rows.iter().map(turned).collect()).collect();
     // One of them has two versions of a record.
     let (t, id, _, text) = batches[7][0].clone();
-    batches[7].insert(0, (t, id, -1, text));
+    batches[7].insert(0, (t, id, -1, text.clone()));
+    // A later one has a version of it that is older still.
+    batches[9].insert(0, (t, id, -2, text));
     let dataset = written(&store, MergeRule::Latest { version: Some("version".into()) }, &batches).await;
     let history = ReadRequest { history: true, ..ReadRequest::default() };
     let mut all: Vec<Row> = batches.iter().flatten().cloned().collect();
@@ -207,7 +209,7 @@ async fn chunks_that_follow_one_another_are_read_in_pieces() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_one_time_in_chunks_that_meet_there_are_read_by_their_ids() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let row = |t: i64, id: i64| (t, id, 0, format!("{id} ").repeat(15_000));
+    let row = |t: i64, id: i64| (t, id, 0, format!("{id} ").repeat(25_000));
     let early: Vec<Row> = (0..150).map(|t| row(t, t)).chain([row(150, 900), row(150, 902)]).collect();
     let late: Vec<Row> = [row(150, 901), row(150, 903)].into_iter().chain((151..300).map(|t| row(t, t))).collect();
     let mut wanted = [early.clone(), late.clone()].concat();
@@ -452,11 +454,17 @@ async fn the_newest_states_of_some_ids_are_found_in_a_read_that_is_not_decoded_a
         let wanted = ids.iter().filter(|id| **id < IDS).map(|id| then(*id)).collect();
         check(ReadRequest { time: between(0, 1_100), ..request }, wanted, &format!("{ids:?}, then")).await;
     }
-    // Those whose newest state has this tag, and none that had it before.
-    let values: ArrayRef = Arc::new(Int64Array::from(vec![3]));
-    let predicate = Predicate { column: "tag".into(), comparison: Comparison::Equal, values };
+    // Those whose newest state has this tag, and none that had it before; and some of each tile.
+    let having = |column: &str, comparison, values: ArrayRef| {
+        let predicates = vec![Predicate { column: column.into(), comparison, values }];
+        ReadRequest { predicates, ..ReadRequest::default() }
+    };
     let wanted = (0..IDS).map(newest).filter(|(_, tag, _)| *tag == 3).collect();
-    check(ReadRequest { predicates: vec![predicate], ..ReadRequest::default() }, wanted, "of a tag").await;
+    check(having("tag", Comparison::Equal, Arc::new(Int64Array::from(vec![3]))), wanted, "of a tag").await;
+    for some in [vec![0, 14, 35, 101, 239], (0..IDS).step_by(10).collect()] {
+        let values: ArrayRef = Arc::new(Float64Array::from_iter_values(some.iter().map(|id| *id as f64 / 7.0)));
+        check(having("x", Comparison::In, values), some.iter().map(|id| newest(*id)).collect(), "of some values").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -109,7 +109,7 @@ async fn a_tile_of_very_many_rows_is_read_in_order_and_each_record_once() {
     let dataset = create(&store, spec()).await;
     // Each batch begins with the hour; half of the last has states of records of the second, at other times.
     // Two at a time have the same times; those of others lie closer together, so that each chunk overlaps some of every other batch.
-    let time = |batch: i64, row: i64| row * (20 + batch / 2);
+    let time = |batch: i64, row: i64| 1_000 + row * (20 + batch / 2);
     let id = |batch: i64, row: i64| match batch {
         LAST if row % 2 == 0 => row * BATCHES + 1,
         _ => row * BATCHES + batch,
@@ -118,8 +118,11 @@ async fn a_tile_of_very_many_rows_is_read_in_order_and_each_record_once() {
         let places: Vec<_> = (0..ROWS).map(|row| (time(batch, row), id(batch, row), 0)).collect();
         write(&dataset, &noted(&places, "rows that are wider"), named(&batch.to_string())).await.unwrap();
     }
+    // One chunk lies before all others.
+    write(&dataset, &rows(&[(0, -1, 0), (1, -2, 0)]), named("early")).await.unwrap();
     let newest = |range: std::ops::Range<i64>| {
-        let mut newest: BTreeMap<i64, i64> = BTreeMap::new();
+        let mut newest: BTreeMap<i64, i64> =
+            [(-1, 0), (-2, 1)].into_iter().filter(|(_, t)| range.contains(t)).collect();
         for batch in 0..BATCHES {
             let rows = (0..ROWS).map(|row| (id(batch, row), time(batch, row)));
             newest.extend(rows.filter(|(_, t)| range.contains(t)));

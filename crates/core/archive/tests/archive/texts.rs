@@ -139,9 +139,9 @@ async fn a_text_that_was_changed_is_not_found_again() {
     }
 }
 
-/// Lines of these ids and seconds, of one text each.
+/// Lines of these ids and times, of one text each.
 fn told(places: impl Iterator<Item = (i64, i64)>, text: &str) -> RecordBatch {
-    let places: Vec<_> = places.map(|(id, second)| (second, id, 7)).collect();
+    let places: Vec<_> = places.map(|(id, t)| (t, id, 7)).collect();
     let notes = (0..places.len()).map(|i| format!("{text} number {i}"));
     let mut columns = rows(&places).columns().to_vec();
     columns[4] = Arc::new(StringArray::from_iter_values(notes));
@@ -153,22 +153,24 @@ fn told(places: impl Iterator<Item = (i64, i64)>, text: &str) -> RecordBatch {
 async fn a_chunk_without_a_text_counts_where_it_has_the_newer_state_of_a_record_at_its_edge() {
     let up = |first: i64, second: i64| (0..60).map(move |i| (first + i, second + i)).collect::<Vec<_>>();
     let down = |first: i64, second: i64| (0..60).map(move |i| (first - i, second + i)).collect::<Vec<_>>();
+    // Microseconds, so that all of them lie in one tile.
+    let old = up(0, 100);
     let timed = vec!["id".to_owned(), "t".to_owned()];
-    // The ids, the newer lines, and how many of the older ones, of ids and seconds from 0 to 59, have a newer state among them.
+    // The ids, the newer lines, and how many of the older ones, of ids from 0 and times from 100 on, have a newer state among them.
     for (ids, newer, hidden) in [
-        (vec!["id".to_owned()], up(59, 100), 1),
-        (vec!["id".to_owned()], up(-59, 100), 1),
-        (vec!["id".to_owned()], up(60, 100), 0),
-        (vec!["id".to_owned()], up(0, 100), 60),
-        (timed.clone(), down(59, 59), 1),
-        (timed.clone(), down(59, -59), 1),
-        (timed.clone(), up(0, 0), 60),
-        (timed.clone(), up(30, 30), 30),
-        (timed.clone(), up(0, 60), 0),
+        (vec!["id".to_owned()], up(59, 200), 1),
+        (vec!["id".to_owned()], up(-59, 200), 1),
+        (vec!["id".to_owned()], up(60, 200), 0),
+        (vec!["id".to_owned()], up(0, 200), 60),
+        (timed.clone(), down(59, 159), 1),
+        (timed.clone(), down(59, 41), 1),
+        (timed.clone(), up(0, 100), 60),
+        (timed.clone(), up(30, 130), 30),
+        (timed.clone(), up(0, 160), 0),
     ] {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let dataset = create(&store, DatasetSpec { id: ids, ..filtered() }).await;
-        write(&dataset, &told(up(0, 0).into_iter(), "connection refused"), named("old")).await.unwrap();
+        write(&dataset, &told(old.iter().copied(), "connection refused"), named("old")).await.unwrap();
         write(&dataset, &told(newer.iter().copied(), "session was opened"), named("new")).await.unwrap();
         let request = condition(Comparison::Contains, "refused");
         assert_eq!(dataset.count(request.clone()).await.unwrap(), 60 - hidden, "{newer:?}");
@@ -183,7 +185,9 @@ async fn the_history_has_one_state_of_each_version_of_a_batch_whatever_is_asked_
     let dataset = create(&store, DatasetSpec { merge: MergeRule::Latest { version: None }, ..filtered() }).await;
     for batch in 0..8 {
         let places = || (0..60).map(|i| (batch * 60 + i, i));
-        let parts = ["connection refused", "session was opened"].map(|text| told(places(), text));
+        // Long ones, so that the parts come into chunks of their own.
+        let long = |text: &str| format!("{text} {}", "ab".repeat(20_000));
+        let parts = ["connection refused", "session was opened"].map(|text| told(places(), &long(text)));
         dataset.write(input(parts), tight(named(&batch.to_string()))).await.unwrap();
     }
     let history = ReadRequest { history: true, ..ReadRequest::default() };
