@@ -183,16 +183,21 @@ async fn a_chunk_without_a_text_counts_where_it_has_the_newer_state_of_a_record_
 async fn the_history_has_one_state_of_each_version_of_a_batch_whatever_is_asked_for() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = create(&store, DatasetSpec { merge: MergeRule::Latest { version: None }, ..filtered() }).await;
+    // So many rows that the parts of a batch come into chunks of their own.
+    let part = |batch: i64, text: &str| {
+        let places: Vec<_> = (0..4_000).map(|i| (i, batch * 4_000 + i, batch)).collect();
+        let note = |i: i64| format!("{text}{}", [" as usual", " as ever"][(i * i % 7 % 2) as usize].repeat(30));
+        let mut columns = rows(&places).columns().to_vec();
+        columns[4] = Arc::new(StringArray::from_iter_values((0..4_000).map(note)));
+        RecordBatch::try_new(rows(&places).schema(), columns).unwrap()
+    };
     for batch in 0..8 {
-        let places = || (0..60).map(|i| (batch * 60 + i, i));
-        // Long ones, so that the parts come into chunks of their own.
-        let long = |text: &str| format!("{text} {}", "ab".repeat(20_000));
-        let parts = ["connection refused", "session was opened"].map(|text| told(places(), &long(text)));
+        let parts = ["connection refused", "session was opened"].map(|text| part(batch, text));
         dataset.write(input(parts), tight(named(&batch.to_string()))).await.unwrap();
     }
     let history = ReadRequest { history: true, ..ReadRequest::default() };
     let all = read(&dataset, history.clone()).await.unwrap();
-    assert_eq!(all.num_rows(), 8 * 60);
+    assert_eq!(all.num_rows(), 8 * 4_000);
     for text in ["refused", "opened"] {
         let request = ReadRequest { history: true, ..condition(Comparison::Contains, text) };
         assert_eq!(ids(&read(&dataset, request).await.unwrap()), brute_force(&all, text), "{text}");
