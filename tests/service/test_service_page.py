@@ -60,7 +60,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 def wait(browser: Browser, condition: str) -> None:
     end = time.monotonic() + 30
     while not browser.run(f"Boolean({condition})"):
-        page = browser.run("document.body.innerText")
+        page = browser.run("document.body?.innerText")
         assert time.monotonic() < end, f"{condition} did not come about:\n{page}\n{browser.complaints()}"
         time.sleep(0.02)
 

@@ -242,7 +242,7 @@ def _coordinated(nodes: Sequence[lab.Node]) -> list[dict[str, int]]:
         counts = dict.fromkeys(FRONT_ENDS, 0)
         with node.connect() as connection:
             for table in _COORDINATED:
-                for keyspace, count in connection.run(f"SELECT keyspace_name, count FROM system_views.{table}").rows:
+                for keyspace, count in connection.select("keyspace_name, count", f"system_views.{table}"):
                     if keyspace in names:
                         counts[names[keyspace]] += int(count)
         found.append(counts)

@@ -140,7 +140,7 @@ async fn a_text_that_was_changed_is_not_found_again() {
 }
 
 /// Lines of these ids and times, of one text each.
-fn told(places: impl Iterator<Item = (i64, i64)>, text: &str) -> RecordBatch {
+fn noted_at(places: impl Iterator<Item = (i64, i64)>, text: &str) -> RecordBatch {
     let places: Vec<_> = places.map(|(id, t)| (t, id, 7)).collect();
     let notes = (0..places.len()).map(|i| format!("{text} number {i}"));
     let mut columns = rows(&places).columns().to_vec();
@@ -170,8 +170,8 @@ async fn a_chunk_without_a_text_counts_where_it_has_the_newer_state_of_a_record_
     ] {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let dataset = create(&store, DatasetSpec { id: ids, ..filtered() }).await;
-        write(&dataset, &told(old.iter().copied(), "connection refused"), named("old")).await.unwrap();
-        write(&dataset, &told(newer.iter().copied(), "session was opened"), named("new")).await.unwrap();
+        write(&dataset, &noted_at(old.iter().copied(), "connection refused"), named("old")).await.unwrap();
+        write(&dataset, &noted_at(newer.iter().copied(), "session was opened"), named("new")).await.unwrap();
         let request = condition(Comparison::Contains, "refused");
         assert_eq!(dataset.count(request.clone()).await.unwrap(), 60 - hidden, "{newer:?}");
         assert_eq!(read(&dataset, request).await.unwrap().num_rows() as u64, 60 - hidden, "{newer:?}");
