@@ -224,6 +224,21 @@ def test_jobs_are_copied_from_and_compared_with_times_that_a_database_keeps_as_t
     assert (report["days"], report["differences"][0]["differing"]) == (1, [1234570])
 
 
+def test_columns_of_a_database_are_kept_or_named(shell: Shell) -> None:
+    with closing(sqlite3.connect(shell.folder / "p.db")) as database:
+        numbers = "cpu REAL, share DOUBLE PRECISION, load FLOAT, cost NUMERIC(8, 2)"
+        database.execute(f"CREATE TABLE jobs (job_id INTEGER, submitted DATETIME, {numbers}, core BLOB, clock TIME)")
+        row = (1, "2026-01-01 00:00:00.000000", 1.5, 0.1, 2.25, 12.5, b"x", "10:00:00.000000")
+        database.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        database.commit()
+    shell("jobs", "sync", "jobs.db", "jobs", "sqlite:///p.db", "jobs", "--create", "--version", "submitted")
+    assert "left out, as an archive has no type for them: core (BLOB), clock (TIME)\n" in shell.errors
+    asked = [f"sum({name})" for name in ("cpu", "share", "load", "cost")]
+    options = [word for each in asked for word in ("--aggregate", each)]
+    shown = shell("jobs", "group", "jobs.db", "jobs", "--by", "job_id", *options, "--format", "csv")
+    assert shown.splitlines()[1] == "1,1,1.5,0.1,2.25,12.5"
+
+
 def test_jobs_have_sums_averages_and_calendar_months_on_the_command_line(shell: Shell) -> None:
     rows = "1,2026-01-31T23:00:00,ann,10\n2,2026-02-01T00:00:00,ann,30\n3,2026-02-28T00:00:00,bob,5\n"
     dump = shell.write("dump.csv", "job_id,submitted,user,run_s\n" + rows)

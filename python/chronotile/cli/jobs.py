@@ -166,7 +166,10 @@ def create(
 def _database_schema(url: str, table: str, definition: dict[str, Any]) -> dict[str, str]:
     from chronotile.jobs.sources import schema_of
 
-    return schema_of(url, table, filter(None, [definition["time"], definition["version"]]))
+    columns, left_out = schema_of(url, table, filter(None, [definition["time"], definition["version"]]))
+    if left_out:
+        click.echo(f"left out, as an archive has no type for them: {', '.join(left_out)}", err=True)
+    return columns
 
 
 @jobs.command("load", short_help="Load files of jobs.")

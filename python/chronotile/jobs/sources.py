@@ -87,8 +87,8 @@ class Database:
             raise UnavailableError(f"the database failed: {reason}; run the command again", kind="database") from error
 
 
-def schema_of(url: str, table: str, moments: Iterable[str]) -> dict[str, str]:
-    """Columns of a table with archive types as text; unsupported columns are left out.
+def schema_of(url: str, table: str, moments: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """Columns of a table with archive types as text, and those that the archive has no type for, each with its type.
 
     Parameters
     ----------
@@ -99,18 +99,20 @@ def schema_of(url: str, table: str, moments: Iterable[str]) -> dict[str, str]:
     """
     database = Database(url)
     try:
-        found = {column.name: _type_of(column.type, database.sql) for column in database.table(table).columns}
+        columns = {column.name: column.type for column in database.table(table).columns}
     finally:
         database.close()
+    found = {name: _type_of(kind, database.sql) for name, kind in columns.items()}
     found |= {name: _MOMENT for name in moments if name in found}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    left_out = [f"{name} ({columns[name]})" for name, kind in found.items() if kind is None]
+    return {name: kind for name, kind in found.items() if kind is not None}, left_out
 
 
 def _type_of(kind: Any, sql: Any) -> str | None:
     types = sql.types
     for classes, name in (
-        (types.Boolean, "bool"), (types.Integer, "int64"), (types.Numeric, "float64"), (types.DateTime, _MOMENT),
-        (types.Date, "date32"), (types.Enum, "utf8"), (types.String, "utf8"), (types.Uuid, "utf8"),
+        (types.Boolean, "bool"), (types.Integer, "int64"), ((types.Numeric, types.Float), "float64"),
+        (types.DateTime, _MOMENT), (types.Date, "date32"), ((types.Enum, types.String, types.Uuid), "utf8"),
     ):  # fmt: skip
         if isinstance(kind, classes):
             return name
