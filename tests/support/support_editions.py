@@ -7,7 +7,6 @@ moment of the read. Times are of the machine's monotonic clock, so that logs of 
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 import time
@@ -18,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from support_history import Processes, outcome_of
+from support_history import Processes, logged
 
 import chronotile as ct
 
@@ -156,7 +155,7 @@ class Worker:
         else:
             batch = number_of(day, 0, self.choose.randint(1, SHARED))
         if self.choose.random() < 0.2:
-            self.log("write", lambda: self.remove(batch), batch=batch)
+            logged("write", self.process, lambda: self.remove(batch), batch=batch)
             return
         self.editions += 1
         edition = Edition(batch, self.editions * 100 + self.process)
@@ -166,10 +165,10 @@ class Worker:
             self.ds.write(columns, batch=edition.key, replace=True)
             return {}
 
-        outcome = self.log("write", put, batch=batch, edition=edition.number)
+        outcome = logged("write", self.process, put, batch=batch, edition=edition.number)
         # Some that failed are tried again, the others stay as they are.
         if outcome != "done" and self.choose.random() < 0.5:
-            self.log("write", put, batch=batch, edition=edition.number)
+            logged("write", self.process, put, batch=batch, edition=edition.number)
 
     def remove(self, batch: int) -> dict[str, Any]:
         """Remove a batch, which may be gone."""
@@ -187,28 +186,17 @@ class Worker:
             seen, wrong = read(self.ds, days)
             return {"seen": seen, "wrong": wrong}
 
-        self.log("read", seen, days=days)
+        logged("read", self.process, seen, days=days)
 
     def maintain(self, stop: Path) -> None:
         """Consolidate again and again, until the file `stop` is there."""
         while not stop.exists() and time.monotonic() - self.began < LIFE_S:
-            self.log("consolidate", self.consolidate)
+            logged("consolidate", self.process, self.consolidate)
             time.sleep(CONSOLIDATED_EVERY_S)
 
     def consolidate(self) -> dict[str, Any]:
         """Consolidate once; what could not be rewritten is wrong."""
         return {"wrong": [str(failure) for failure in self.ds.consolidate().failed]}
-
-    def log(self, kind: str, do: Callable[[], dict[str, Any]], **about: Any) -> str:
-        """Do something and print what came of it as a line."""
-        line = {"kind": kind, "process": self.process, **about, "start": time.monotonic(), "outcome": "done"}
-        try:
-            line |= do()
-        except ct.ChronotileError as error:
-            line |= {"outcome": outcome_of(error), "error": f"{type(error).__name__}: {error}"}
-        line["end"] = time.monotonic()
-        print(json.dumps(line), flush=True)
-        return str(line["outcome"])
 
 
 def main() -> None:

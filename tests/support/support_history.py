@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -154,7 +155,7 @@ class Worker:
         def put() -> dict[str, Any]:
             return {"stored": self.ds.write(columns, batch=batch.key).stored}
 
-        return self._log("write", put, batch=batch.key)
+        return logged("write", self.process, put, batch=batch.key)
 
     def read(self, days: tuple[int, int]) -> str:
         """Read some days once."""
@@ -163,17 +164,19 @@ class Worker:
             seen, wrong = read(self.ds, days)
             return {"seen": seen, "wrong": wrong}
 
-        return self._log("read", look, days=days)
+        return logged("read", self.process, look, days=days)
 
-    def _log(self, kind: str, do: Callable[[], dict[str, Any]], **about: Any) -> str:
-        line = {"kind": kind, "process": self.process, **about, "start": time.monotonic(), "outcome": "done"}
-        try:
-            line |= do()
-        except ct.ChronotileError as error:
-            line |= {"outcome": outcome_of(error), "error": f"{type(error).__name__}: {error}"}
-        line["end"] = time.monotonic()
-        print(json.dumps(line), flush=True)
-        return str(line["outcome"])
+
+def logged(kind: str, process: int, do: Callable[[], dict[str, Any]], **about: Any) -> str:
+    """Do something, print what came of it as a line, and return its outcome."""
+    line = {"kind": kind, "process": process, **about, "start": time.monotonic(), "outcome": "done"}
+    try:
+        line |= do()
+    except ct.ChronotileError as error:
+        line |= {"outcome": outcome_of(error), "error": f"{type(error).__name__}: {error}"}
+    line["end"] = time.monotonic()
+    print(json.dumps(line), flush=True)
+    return str(line["outcome"])
 
 
 def main() -> None:
@@ -208,7 +211,7 @@ class Operation:
         return self.end - self.start
 
 
-class Processes:
+class Processes(ABC):
     """Processes at work that log what they do as lines of JSON. As a context manager it stops them at the end."""
 
     program: Path
@@ -224,9 +227,9 @@ class Processes:
             with self._log(number).open("wb") as out, (folder / f"{number}.err").open("wb") as err:
                 self.running.append(subprocess.Popen(command, stdout=out, stderr=err))
 
+    @abstractmethod
     def begun(self) -> bool:
         """Whether each has done what it does first."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self.wait(self.begun, 60, "begin")
