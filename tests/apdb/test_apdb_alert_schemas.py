@@ -25,8 +25,11 @@ fastavro = pytest.importorskip("fastavro")
 
 REFUSED = ["3.0", "4.0", "5.0", "6.0", "6.1"]
 WITHOUT_START = ["7.0", "7.1", "7.2", "7.3", "7.4"]
-"""Schemas whose objects have no start of validity; the times in their samples are seconds instead of days."""
+"""Schemas whose objects have no start of validity; the times in their samples are seconds since 1970."""
 CURRENT = ["8.0", "9.0", "10.0", "11.0", "11.1"]
+
+TAI_MINUS_UTC_S = {2017: 37, 2016: 36, 1973: 12, 1970: 10}
+"""From these years on, of those that the tests have."""
 
 PARTS = {"objects": "diaObjectId", "sources": "diaSourceId", "forced_sources": "visit"}
 """Columns that tell the rows of these packets apart."""
@@ -90,19 +93,58 @@ def test_samples_are_imported_and_what_has_no_place_is_named(
 
 
 @pytest.mark.parametrize("version", WITHOUT_START)
-def test_samples_whose_times_are_no_dates_are_refused_by_file_and_imported_with_dates(
+def test_samples_whose_times_are_seconds_are_imported_with_dates(
     version: str, relaxed: apdb.Schema, tmp_path: Path
 ) -> None:
+    note = "midpointMjdTai of sources was converted from seconds since 1970 (UTC) to MJD (TAI)"
     (packet,) = packets_of(sample(version))
     with apdb.create("memory:", relaxed) as database:
-        with pytest.raises(ct.InvalidInputError, match=r"fakeAlert.avro: time 1.48036e\+09 is not an MJD \(TAI\)"):
-            alerts.import_alerts(database, [sample(version)])
-        for source in detections(packet):
-            source["midpointMjdTai"] = 61_000 + source["midpointMjdTai"] % 86_400 / 86_400
-        done = alerts.import_alerts(database, [container(version, [packet], tmp_path)])
+        done = alerts.import_alerts(database, [sample(version)])
         assert (done.objects, done.sources, done.forced_sources) == (1, len(detections(packet)), 0)
         assert {"ssObject", "prvDiaNondetectionLimits", "DiaObject.radecMjdTai"} <= {*done.left_out}
+        assert done.notes == (note,)
+        for source in detections(packet):
+            source["midpointMjdTai"] = as_mjd(datetime.fromtimestamp(source["midpointMjdTai"], UTC))
         assert_equal_rows(database, [packet])
+    assert run("create", tmp_path / "survey.db", "--relaxed")[0] == 0
+    code, text = run("import", tmp_path / "survey.db", sample(version))
+    assert code == 0
+    assert f"note: {note}" in text
+
+
+def flat_sources(times: list[float | None]) -> pa.Table:
+    count = len(times)
+    rows = {name: list(range(count)) for name in ("diaSourceId", "diaObjectId", "visit", "detector")}
+    return pa.table(
+        {**rows, "ra": [150.0] * count, "dec": [2.0] * count, "midpointMjdTai": pa.array(times, pa.float64())}
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "converted"),
+    [
+        ([1e8, 1_480_360_995.25, 4e9 - 1], True),
+        ([1e8, None], True),
+        ([1e8 - 1, 2e8], False),
+        ([4e9, 2e8], False),
+        ([61_000.5, 2e8], False),
+        ([61_000.5], False),
+    ],
+)
+def test_times_of_flattened_tables_in_seconds_are_told_by_their_size(
+    given: list[float | None], converted: bool, tmp_path: Path
+) -> None:
+    flat = flat_sources(given)
+    pq.write_table(flat, tmp_path / "sources.parquet")
+    pq.write_table(flat.drop_columns(["diaSourceId"]), tmp_path / "forced.parquet")
+    (tables,) = alerts.read_alerts([tmp_path / "sources.parquet", tmp_path / "forced.parquet"])
+    known = [each for each in given if each is not None]
+    wanted = [as_mjd(datetime.fromtimestamp(each, UTC)) if converted else each for each in known]
+    assert tables.sources["midpointMjdTai"].to_pylist() == wanted
+    assert tables.forced_sources["midpointMjdTai"].to_pylist() == wanted
+    assert [note.split(" was ")[0] for note in tables.notes] == (
+        ["midpointMjdTai of sources", "midpointMjdTai of forced sources"] if converted else []
+    )
 
 
 @pytest.mark.parametrize("version", [*WITHOUT_START, *CURRENT])
@@ -219,7 +261,7 @@ def as_mjd(value: Any) -> Any:
     """Convert a timestamp of UTC to MJD in TAI; samples have 1970 where a time is not known."""
     if not isinstance(value, datetime):
         return value
-    ahead = timedelta(seconds=37 if value.year >= 2017 else 10)
+    ahead = timedelta(seconds=next(ahead for year, ahead in TAI_MINUS_UTC_S.items() if value.year >= year))
     return pytest.approx((value + ahead - datetime(1858, 11, 17, tzinfo=UTC)) / timedelta(days=1), abs=1e-11)
 
 

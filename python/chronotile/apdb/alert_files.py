@@ -309,6 +309,7 @@ def _lsst_packets(rows: Any, path: Path) -> Tables:
     rows = _complete(rows, ["diaSource"], "alerts", tables.dropped)
     here = _with_ids_of_alerts(_flattened(_record(rows, "diaSource", path)), rows)
     _demand(here, _SOURCE_NEEDED, "sources", path)
+    here = _with_mjd(here, "sources", tables)
     if names.OBJECT_ID not in here.schema.names:
         here = here.append_column(names.OBJECT_ID, pa.nulls(here.num_rows, pa.int64()))
     parts = [here]
@@ -316,12 +317,13 @@ def _lsst_packets(rows: Any, path: Path) -> Tables:
         if lacking := _lacking(more[0], _SOURCE_NEEDED):
             tables.notes.append(_not_imported("prvDiaSources", lacking))
         else:
-            parts.append(more[0])
+            parts.append(_with_mjd(more[0], "sources", tables))
     if "diaObject" in rows.schema.names and pa.types.is_struct(rows.schema.field("diaObject").type):
         tables.objects = _lsst_objects(_flattened(rows["diaObject"]), here, tables)
     if (more := _exploded(rows, "prvDiaForcedSources")) is not None:
         tables.forced_sources = more[0]
     tables.no_column.update({*rows.schema.names} - _LSST_PARTS)
+    tables.forced_sources = _with_mjd(tables.forced_sources, "forced sources", tables)
     _finish(tables, parts)
     return tables
 
@@ -374,6 +376,27 @@ def _with_ids_of_alerts(sources: Any, alerts: Any) -> Any:
         if pc.all(same).as_py():
             sources = sources.set_column(place, names.SOURCE_ID, whole)
     return sources
+
+
+_UNIX_TIMES = (10**8, 4 * 10**9)
+"""Numbers that are seconds since 1970, 1973 to 2096; no MJD of a survey is as large."""
+
+
+def _with_mjd(rows: Any, what: str, tables: Tables) -> Any:
+    """Convert times that are seconds since 1970 (UTC), as in samples of LSST schemas before 8, to MJD in TAI."""
+    place = -1 if rows is None else rows.schema.get_field_index(names.TIME)
+    if place < 0 or not pa.types.is_floating(rows.schema.field(place).type):
+        return rows
+    given = rows[names.TIME].to_numpy()
+    first, end = _UNIX_TIMES
+    here = (given >= first) & (given < end)
+    if not here.any() or not (here | np.isnan(given)).all():
+        return rows
+    note = f"{names.TIME} of {what} was converted from seconds since 1970 (UTC) to MJD (TAI)"
+    if note not in tables.notes:
+        tables.notes.append(note)
+    mjd = _tai(values.MJD_OF_UNIX_EPOCH + np.where(here, given, 0.0) / 86_400)
+    return rows.set_column(place, names.TIME, pa.array(mjd, mask=~here))
 
 
 def _with_start(objects: Any) -> Any:
@@ -555,6 +578,8 @@ def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
             f"sources); its columns are {name_list(rows.schema.names)}",
             kind="invalid-rows",
         )
+    if attribute != "objects":
+        rows = _with_mjd(rows, attribute.replace("_", " "), tables)
     before = getattr(tables, attribute)
     setattr(
         tables, attribute, rows if before is None else pa.concat_tables([before, rows], promote_options="permissive")
