@@ -194,7 +194,7 @@ impl<'a> Write<'a> {
         };
         if let Some(stored) = attempt.finds_stored(&given) {
             let reports = stored.reports(target, &given);
-            attempt.leave_stored().await?;
+            attempt.acknowledge_stored().await?;
             return Ok(reports);
         }
         if let Some(stored) = attempt.must_keep(&given) {

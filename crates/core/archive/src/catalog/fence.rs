@@ -84,6 +84,11 @@ impl Observed {
         holder(&self.state.dropping, dataset, slice).is_some()
     }
 
+    /// Whether no slice of the dataset is closed or being dropped.
+    fn is_open(&self, dataset: &DatasetName) -> bool {
+        [&self.state.closed, &self.state.dropping].iter().all(|slices| !slices.contains_key(dataset.as_str()))
+    }
+
     /// The slices of a dataset of which a drop has begun and not ended, as far as the record knows.
     pub(crate) fn dropping(&self, dataset: &DatasetName) -> Vec<SliceId> {
         self.state.dropping.get(dataset.as_str()).into_iter().flatten().map(|(slice, _)| SliceId(*slice)).collect()
@@ -148,7 +153,7 @@ impl Fence {
 
     fn note(&self, seen: &Observed) {
         let mut last = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_ref().is_none_or(|last| last.looked < seen.looked) {
+        if last.as_ref().is_none_or(|last| last.looked <= seen.looked) {
             *last = Some(seen.clone());
         }
     }
@@ -179,16 +184,30 @@ impl Fence {
         }
     }
 
+    /// The slices of a dataset of which a drop began before this call and has not ended. A drop that begins later has what was there
+    /// before.
+    pub(crate) async fn dropping_by_now(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+        if !self.needs_closing() {
+            return Ok(vec![]);
+        }
+        Ok(self.recent(dataset).await?.dropping(dataset))
+    }
+
+    /// The record as this process saw it a moment ago, or as it is now where some slice of the dataset was closed or being dropped then.
+    async fn recent(&self, dataset: &DatasetName) -> Result<Observed> {
+        match self.last() {
+            Some(seen) if seen.looked.elapsed() < FRESH && seen.is_open(dataset) => Ok(seen),
+            _ => self.look().await,
+        }
+    }
+
     /// Whether the chunks of a write into these slices stay, once they are durable; returns what it went by. To be called
     /// before anything is acknowledged.
     ///
     /// # Errors
     /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped.
     pub(crate) async fn pass(&self, dataset: &DatasetRef, slices: &BTreeSet<SliceId>) -> Result<Observed> {
-        let mut seen = match self.last() {
-            Some(seen) if seen.looked.elapsed() < FRESH => seen,
-            _ => self.look().await?,
-        };
+        let mut seen = self.recent(&dataset.name).await?;
         loop {
             if let Some(slice) = slices.iter().find(|slice| seen.is_dropping(&dataset.name, **slice)) {
                 return Err(ArchiveError::SliceRetired { dataset: dataset.name.clone(), slice: *slice });

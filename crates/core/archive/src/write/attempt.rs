@@ -141,6 +141,8 @@ pub(crate) struct Earlier {
     stored: Option<Stored>,
     /// What of that went with slices that were retired.
     retired: Retirement,
+    /// Slices that were being dropped when that was looked up.
+    dropping: Vec<SliceId>,
     /// Whether an attempt was cut off, by which chunks may lie about that do not count.
     pub cut_off: bool,
     /// Lists of chunks that earlier attempts may have put.
@@ -261,6 +263,8 @@ impl<'a> Attempt<'a> {
         if let Some((record, bytes)) = stored {
             // What replaces a batch is later than the batch, whichever machine wrote it.
             attempt.stamp_after(record.written_us).await?;
+            // Looked up first: what is dropped after this was there when this write began.
+            attempt.earlier.dropping = target.dataset.fence().dropping_by_now(&home.name).await?;
             attempt.earlier.retired = target.dataset.retirement(target.batch, &record, None).await?;
             attempt.stamp_after(attempt.earlier.retired.retired_us).await?;
             attempt.earlier.stored = Some(Stored { record, bytes });
@@ -281,6 +285,26 @@ impl<'a> Attempt<'a> {
             earlier.parts = catalog::parts(store, home, target.batch).await?;
         }
         Ok(attempt)
+    }
+
+    /// Acknowledges a batch that was found stored.
+    ///
+    /// # Errors
+    /// [`ArchiveError::SliceRetired`] where a drop that began before this write takes rows of it: it may have been cut off, and end after
+    /// they were acknowledged. As [`Self::leave_stored`].
+    pub(crate) async fn acknowledge_stored(&self) -> Result<()> {
+        self.leave_stored().await?;
+        let Some(Stored { record, .. }) = self.earlier.stored.as_ref().filter(|_| !self.earlier.dropping.is_empty())
+        else {
+            return Ok(());
+        };
+        let Target { dataset, home, batch, .. } = self.target;
+        let (parts, _) = record.own_parts(catalog::parts(dataset.store(), home, *batch).await?);
+        let mut slices = parts.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key.slice);
+        match slices.find(|slice| self.earlier.dropping.contains(slice)) {
+            Some(slice) => Err(ArchiveError::SliceRetired { dataset: home.name.clone(), slice }),
+            None => Ok(()),
+        }
     }
 
     /// Ends an attempt at a batch that stays as it is stored: takes away what this one has put.

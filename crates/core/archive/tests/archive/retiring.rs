@@ -8,7 +8,7 @@ use std::time::Duration;
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, RetireLimit, WriteOptions};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    DatasetRef, Decision, DropSlice, Expect, Faulty, Metered, Operation, Outcome, RecordPut, Store,
+    DatasetRef, Decision, DropSlice, Expect, Faulty, Metered, Operation, Outcome, RecordPut, Store, StoreError,
 };
 use chronotile_types::{DatasetSpec, Instant, MergeRule};
 
@@ -520,6 +520,46 @@ async fn what_is_taken_out_of_a_slice_that_is_being_dropped_is_refused_until_it_
                 assert_eq!(count(&dataset).await, if replace { 2 } else { 0 });
                 assert_sound(&dataset).await;
             }
+        }
+    }
+}
+
+/// A drop that was cut off ends when slices are dropped the next time, and then takes all that its slice has.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_goes_with_a_cut_off_drop_is_not_called_stored() {
+    for options in [named as fn(&str) -> _, replacing] {
+        for in_steps in [Weakened::stepwise, |below| Weakened::new(below, |promises| promises.atomic_drops = false)] {
+            let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            let plain: Arc<dyn Store> = Arc::new(in_steps(memory.clone()));
+            let dataset = create(&plain, spec()).await;
+            // Slices of two hours.
+            let (old, new) = (rows(&[(HOUR, 0, 0), (HOUR, 1, 1)]), rows(&[(5 * HOUR, 2, 0)]));
+            write(&dataset, &old, options("old")).await.unwrap();
+            write(&dataset, &new, options("new")).await.unwrap();
+            let fails = Faulty::new(memory.clone(), |call| match call.operation {
+                Operation::DropSlice => {
+                    Decision::FailBefore(StoreError::Unknown { engine: "test", reason: "cut off".into() })
+                }
+                _ => Decision::Pass,
+            });
+            let retirer = open(&(Arc::new(in_steps(Arc::new(fails))) as Arc<dyn Store>), "records").await;
+            retirer.retire(before(2 * HOUR), false).await.unwrap_err();
+            assert_eq!(count(&dataset).await, 3, "the rows are there until the drop ends");
+
+            // Also a process that has looked a moment ago, and one that never has.
+            for dataset in [dataset.clone(), open(&plain, "records").await] {
+                let error = write(&dataset, &old, options("old")).await.unwrap_err();
+                assert!(matches!(error, ArchiveError::SliceRetired { .. }), "{error}");
+                assert_eq!(error.outcome(), Outcome::LostRace);
+                let report = write(&dataset, &new, options("new")).await.unwrap();
+                assert!(!report.stored, "no row of it goes");
+            }
+            dataset.retire(before(0), false).await.unwrap();
+            assert_eq!(count(&dataset).await, 1);
+            assert!(write(&dataset, &old, options("old")).await.unwrap().stored);
+            assert!(!write(&dataset, &old, options("old")).await.unwrap().stored);
+            assert_eq!(count(&dataset).await, 3);
+            assert_sound(&dataset).await;
         }
     }
 }
