@@ -146,7 +146,7 @@ def test_a_definition_that_cannot_be_used_names_its_part(
         ([1, 2], "yielded an object of type int"),
         ("table.csv", "cannot store an object of type str"),
         (5, "cannot store an object of type int"),
-        (pa.table({"tag": [1.0], "t": pa.array([1], pa.timestamp("us"))}), "cast it first"),
+        (pa.table({"tag": ["1"], "t": pa.array([1], pa.timestamp("us"))}), "cast it first"),
         (pa.chunked_array([[1, 2]]), "cannot be taken as a table"),
     ],
 )

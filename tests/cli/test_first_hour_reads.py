@@ -9,7 +9,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,26 @@ def test_angles_of_astropy_are_taken_in_their_units() -> None:
         ct.circle(3 * units.m, 0, 1)
 
 
+def test_positions_of_astropy_are_taken_in_their_frames() -> None:
+    units = pytest.importorskip("astropy.units")
+    sky = pytest.importorskip("astropy.coordinates").SkyCoord
+    center = sky("10h00m28.8s +02d12m00s")
+    expected = ct.circle(150.12, 2.2, 0.1)
+    for frame in ("icrs", "galactic", "fk5"):
+        found = ct.circle(center.transform_to(frame), 6 * units.arcmin)
+        assert math.isclose(found.area, expected.area, rel_tol=1e-9)
+        assert found.contains(150.12, 2.2999)
+        assert not found.contains(150.12, 2.3001)
+    corners = sky([150.0, 151.0, 150.5], [0.0, 0.0, 1.0], unit="deg")
+    triangle = ct.polygon([(150.0, 0.0), (151.0, 0.0), (150.5, 1.0)])
+    assert math.isclose(ct.polygon(corners.galactic).area, triangle.area, rel_tol=1e-9)
+    for bad in [lambda: ct.circle(center, 2.2, 0.1), lambda: ct.circle(150.0, 2.2)]:
+        with pytest.raises(TypeError, match="ra, dec and radius, or an astropy SkyCoord and radius"):
+            bad()
+    with pytest.raises(TypeError, match="several positions"):
+        ct.circle(corners, 0.1)
+
+
 def test_a_misspelt_name_is_answered_with_the_nearest(dataset: ct.Dataset, memory: ct.Archive) -> None:
     for ask in [
         lambda: dataset.read(columns=["mag"]), lambda: dataset.count(where="mag<3"), lambda: dataset.latest(by="mag"),
@@ -234,6 +254,50 @@ PANDAS_COLUMNS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
     "bytes": (lambda: pd.Series([b"a", None], dtype=object), "binary", [b"a", None]),
     "categories of integers": (lambda: pd.Categorical([1, 2]), "int64", [1, 2]),
 }  # fmt: skip
+
+
+# What pandas made of numbers and times that the columns have in other types.
+PANDAS_FITTING: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
+    "floats for float32": (lambda: [0.1, None], "float32", [float(np.float32(0.1)), None]),
+    "integers for float64": (lambda: [1, 2], "float64", [1.0, 2.0]),
+    "integers for float32": (lambda: [1, 2], "float32", [1.0, 2.0]),
+    "whole floats with a gap for int32": (lambda: [1.0, None], "int32", [1, None]),
+    "objects for int16": (lambda: pd.Series([1.0, None], dtype=object), "int16", [1, None]),
+    "zoned times": (lambda: pd.to_datetime(["2026-01-01T02:00", None]).tz_localize("Europe/Paris"), "timestamp[us]",
+                    [datetime(2026, 1, 1, 1), None]),
+    "times without a zone": (lambda: pd.to_datetime(["2026-01-01T02:00", None]), "timestamp[us, UTC]",
+                             [datetime(2026, 1, 1, 2, tzinfo=UTC), None]),
+    "days as times": (lambda: pd.to_datetime(["2026-01-01", None]), "date32", [DAY, None]),
+}  # fmt: skip
+PANDAS_MISFITS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "fractions": (lambda: [1.0, 1.5], "int64", "row 1 .* holds 1.5, which does not fit Int64"),
+    "large integers": (lambda: [1, 2**53 + 1], "float64", "row 1 .* holds 9007199254740993"),
+    "large floats": (lambda: [1.0, 1e39], "float32", "row 1 .* does not fit Float32"),
+    "times of day": (lambda: pd.to_datetime(["2026-01-01T00:00", "2026-01-01T02:00"]), "date32", "round times first"),
+    "numbers for text": (lambda: [1, 2], "utf8", "cast it first"),
+}
+
+
+@pytest.mark.parametrize("kind", PANDAS_FITTING)
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_columns_of_pandas_become_those_of_the_dataset_where_their_values_fit(
+    kind: str, by_columns: bool, memory: ct.Archive
+) -> None:
+    make, type_, wanted = PANDAS_FITTING[kind]
+    dataset = memory.create("d", schema={"t": "timestamp[us]", "v": type_}, cell=ct.single(), time="t")
+    frame = pd.DataFrame({"t": pd.to_datetime(["2026-01-01", "2026-01-02"]), "v": make()})
+    dataset.write({"t": frame["t"], "v": frame["v"]} if by_columns else frame)
+    assert dataset.read(order_by="t").to_arrow()["v"].to_pylist() == wanted
+
+
+@pytest.mark.parametrize("kind", PANDAS_MISFITS)
+def test_columns_of_pandas_whose_values_do_not_fit_are_refused(kind: str, memory: ct.Archive) -> None:
+    make, type_, reason = PANDAS_MISFITS[kind]
+    dataset = memory.create("d", schema={"t": "timestamp[us]", "v": type_}, cell=ct.single(), time="t")
+    frame = pd.DataFrame({"t": pd.to_datetime(["2026-01-01", "2026-01-02"]), "v": make()})
+    with pytest.raises(ct.InvalidInputError, match=reason):
+        dataset.write(frame)
+    assert dataset.count() == 0
 
 
 @pytest.mark.parametrize("kind", PANDAS_COLUMNS)

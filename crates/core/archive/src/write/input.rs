@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::ByteArrayType;
-use arrow_array::{Array, ArrayRef, GenericByteArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow_array::types::{ByteArrayType, Float32Type, Float64Type};
+use arrow_array::{
+    Array, ArrayRef, GenericByteArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions, UInt32Array, make_array,
+};
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_cast::display::array_value_to_string;
 use arrow_cast::{CastOptions, cast_with_options};
@@ -122,7 +124,10 @@ fn conform_column(spec: &DatasetSpec, given: Option<&ArrayRef>, rows: usize, fie
         return refuse(spec, field.name(), &reason);
     }
     let times = times_of_text(given, field.data_type());
-    let column = times.map_err(Misfit::from).and_then(|given| conform_array(&given, field.data_type()));
+    let column = times.map_err(Misfit::from).and_then(|given| {
+        let rounded = rounded(&given, field.data_type())?;
+        conform_array(&rounded, field.data_type())
+    });
     let column = column.map_err(|Misfit { row, reason }| {
         let (dataset, column) = (spec.name.clone(), field.name().clone());
         match row {
@@ -192,6 +197,35 @@ fn times_of_text(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Arr
     }
 }
 
+/// 64-bit floats as 32-bit ones where the column holds those: what most libraries make of numbers is as wide as it gets. Other arrays come
+/// back as they are.
+fn rounded(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
+    let (Some(given), DataType::Float32) = (array.as_primitive_opt::<Float64Type>(), wanted) else {
+        return Ok(array.clone());
+    };
+    let beyond = |value: Option<f64>| value.is_some_and(|value| value.is_finite() && (value as f32).is_infinite());
+    match given.iter().position(beyond) {
+        None => Ok(Arc::new(given.unary::<_, Float32Type>(|value| value as f32))),
+        Some(row) => Err(Misfit { row: Some(row), reason: does_not_fit(&format!("{:?}", given.value(row)), wanted) }),
+    }
+}
+
+fn does_not_fit(value: &str, wanted: &DataType) -> String {
+    format!("holds {value}, which does not fit {wanted}: correct it, or leave the record out")
+}
+
+/// Times that name a zone as those that do not, and the reverse, as the column has them: times without a zone are UTC.
+fn zoned(array: &ArrayRef, wanted: &DataType) -> ArrayRef {
+    let (DataType::Timestamp(unit, given), DataType::Timestamp(_, zone)) = (array.data_type(), wanted) else {
+        return array.clone();
+    };
+    if given.is_some() == zone.is_some() {
+        return array.clone();
+    }
+    let named = array.to_data().into_builder().data_type(DataType::Timestamp(*unit, zone.clone()));
+    named.build().map_or_else(|_| array.clone(), make_array)
+}
+
 /// Why an array does not become one of another type, and the first row to blame, if single values are.
 #[derive(Debug)]
 pub(crate) struct Misfit {
@@ -207,11 +241,12 @@ impl From<String> for Misfit {
 
 /// `array` as `wanted`, where nothing can be lost by it; otherwise what to do instead.
 pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
+    let array = &zoned(array, wanted);
     let given = array.data_type();
     if given == wanted {
         return Ok(array.clone());
     }
-    if !lossless(given, wanted) {
+    if !lossless(given, wanted) && !by_value(given, wanted) {
         return Err(format!("has type {given}, the dataset has {wanted}: cast it first").into());
     }
     match exact_cast(array, wanted) {
@@ -230,23 +265,27 @@ pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result:
         *(if fits(middle) { &mut fitting } else { &mut failing }) = middle;
     }
     let value: String = array_value_to_string(array, fitting).unwrap_or_default().chars().take(64).collect();
-    let reason = match narrows_time(given, wanted) && exact_cast(&array.slice(fitting, 1), wanted).is_ok() {
+    let narrows = narrows_time(given, wanted) || *wanted == DataType::Date32;
+    let reason = match narrows && exact_cast(&array.slice(fitting, 1), wanted).is_ok() {
         true => format!("holds {value}, which is finer than {wanted} keeps: round times first"),
-        false => format!("holds {value}, which does not fit {wanted}: correct it, or leave the record out"),
+        false => does_not_fit(&value, wanted),
     };
     Err(Misfit { row: Some(fitting), reason })
 }
 
-/// A cast by which no value changes; `None` where it would cut times.
+/// A cast by which no value changes; `None` where it would cut times or numbers.
 fn exact_cast(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Option<ArrayRef>, ArrowError> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let given = array.data_type();
-    if !narrows_time(given, wanted) {
+    if !narrows_time(given, wanted) && (lossless(given, wanted) || !by_value(given, wanted)) {
         return cast_with_options(&from_first_byte(array), wanted, &options).map(Some);
     }
     // Times are not cast back to a dictionary of them.
     let plain = match given {
         DataType::Dictionary(_, values) => &cast_with_options(array, values, &options)?,
+        // A negative zero is an integer as well.
+        DataType::Float64 => &(Arc::new(array.as_primitive::<Float64Type>().unary::<_, Float64Type>(|v| v + 0.0)) as _),
+        DataType::Float32 => &(Arc::new(array.as_primitive::<Float32Type>().unary::<_, Float32Type>(|v| v + 0.0)) as _),
         _ => array,
     };
     let cast = cast_with_options(plain, wanted, &options)?;
@@ -286,6 +325,17 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
                 |(a, b): (&Arc<Field>, &Arc<Field>)| a.name() == b.name() && lossless(a.data_type(), b.data_type());
             a.len() == b.len() && a.iter().zip(b).all(pair)
         }
+        _ => false,
+    }
+}
+
+/// Whether values may survive the cast unchanged, each by itself: whole numbers in floats, and times at midnight.
+fn by_value(from: &DataType, to: &DataType) -> bool {
+    use DataType::*;
+    match (from, to) {
+        (a, Float32 | Float64) => a.is_integer(),
+        (Float32 | Float64, b) => b.is_integer(),
+        (Timestamp(..), Date32) => true,
         _ => false,
     }
 }
@@ -333,10 +383,89 @@ mod tests {
         let misfit = conform_array(&int, &DataType::Int32).unwrap_err();
         assert_eq!(misfit.row, Some(1));
         assert!(misfit.reason.contains("9223372036854775807, which does not fit Int32"), "{}", misfit.reason);
-        assert!(conform_array(&int, &DataType::Float64).unwrap_err().reason.contains("cast it first"));
         let float = array(Float64Array::from(vec![1.5]));
-        assert!(conform_array(&float, &DataType::Int64).is_err());
-        assert!(conform_array(&float, &DataType::Float32).is_err());
+        assert!(conform_array(&float, &DataType::Float32).unwrap_err().reason.contains("cast it first"));
+        assert!(conform_array(&float, &DataType::Boolean).unwrap_err().reason.contains("cast it first"));
+    }
+
+    #[test]
+    fn whole_numbers_pass_between_integers_and_floats_and_others_are_refused_at_their_row() {
+        use DataType::{Float32, Float64, Int32, Int64, UInt64};
+        let cast = |array: &ArrayRef, to: &DataType| cast_with_options(array, to, &CastOptions::default()).unwrap();
+        let integers = |values: Vec<Option<i64>>| array(Int64Array::from(values));
+        let floats = |values: Vec<Option<f64>>| array(Float64Array::from(values));
+        let (exact, exact_32) = (1_i64 << 53, 1_i64 << 24);
+        for (given, wanted) in [
+            (integers(vec![Some(exact), None, Some(-exact)]), Float64),
+            (integers(vec![Some(exact_32), None, Some(-exact_32)]), Float32),
+            (floats(vec![Some(f64::from(i32::MAX)), None, Some(f64::from(i32::MIN))]), Int32),
+            (floats(vec![Some(2_f64.powi(60)), Some(-2_f64.powi(63))]), Int64),
+            (cast(&floats(vec![Some(2_f64.powi(24)), None]), &Float32), UInt64),
+        ] {
+            let taken = conform_array(&given, &wanted).unwrap();
+            assert_eq!((taken.data_type(), &cast(&taken, given.data_type())), (&wanted, &given));
+        }
+        let zeros = conform_array(&floats(vec![Some(-0.0), Some(0.0)]), &Int64).unwrap();
+        assert_eq!(&zeros, &integers(vec![Some(0), Some(0)]));
+        for (given, wanted, shown) in [
+            (integers(vec![Some(1), Some(exact + 1)]), Float64, "9007199254740993"),
+            (integers(vec![Some(1), Some(i64::MAX)]), Float64, "9223372036854775807"),
+            (integers(vec![Some(1), Some(exact_32 + 1)]), Float32, "16777217"),
+            (floats(vec![Some(1.0), Some(1.5)]), Int64, "1.5"),
+            (floats(vec![Some(1.0), Some(f64::NAN)]), Int64, "NaN"),
+            (floats(vec![Some(1.0), Some(f64::INFINITY)]), Int64, "inf"),
+            (floats(vec![Some(1.0), Some(2_f64.powi(63))]), Int64, "9.223372036854776e18"),
+            (floats(vec![Some(1.0), Some(-1.0)]), UInt64, "-1.0"),
+        ] {
+            let Misfit { row, reason } = conform_array(&given, &wanted).unwrap_err();
+            let expected = format!("holds {shown}, which does not fit {wanted}");
+            assert!(row == Some(1) && reason.starts_with(&expected), "{row:?}: {reason}");
+        }
+    }
+
+    #[test]
+    fn wide_floats_are_rounded_to_narrow_ones_unless_they_become_infinite() {
+        use DataType::{Float32, Float64};
+        let given = array(Float64Array::from(vec![Some(0.1), None, Some(f64::NAN), Some(f64::NEG_INFINITY)]));
+        let taken = rounded(&given, &Float32).unwrap();
+        let values: Vec<Option<f32>> = taken.as_primitive::<Float32Type>().iter().collect();
+        assert_eq!((values[0], values[1], values[3]), (Some(0.1_f32), None, Some(f32::NEG_INFINITY)));
+        assert!(values[2].unwrap().is_nan());
+        for other in [&Float64, &DataType::Int64] {
+            assert!(Arc::ptr_eq(&rounded(&given, other).unwrap(), &given));
+        }
+        let large = array(Float64Array::from(vec![Some(f64::from(f32::MAX)), Some(-3.5e38)]));
+        assert!(rounded(&large.slice(0, 1), &Float32).is_ok());
+        let Misfit { row, reason } = rounded(&large, &Float32).unwrap_err();
+        assert!(row == Some(1) && reason.contains("which does not fit Float32"), "{reason}");
+    }
+
+    #[test]
+    fn times_without_a_zone_are_utc() {
+        let zone = |name: &str| DataType::Timestamp(TimeUnit::Microsecond, Some(name.into()));
+        let without = DataType::Timestamp(TimeUnit::Microsecond, None);
+        let ticks = vec![Some(1_767_268_800_250_000), None];
+        let bare = array(TimestampMicrosecondArray::from(ticks.clone()));
+        for name in ["UTC", "Europe/Paris", "+02:00"] {
+            let named = array(TimestampMicrosecondArray::from(ticks.clone()).with_timezone(name));
+            assert_eq!(&conform_array(&named, &without).unwrap(), &bare);
+            assert_eq!(&conform_array(&bare, &zone(name)).unwrap(), &named);
+        }
+        // Units change as well.
+        let nanoseconds = array(TimestampNanosecondArray::from(vec![2_000]).with_timezone("UTC"));
+        let expected = array(TimestampMicrosecondArray::from(vec![2]));
+        assert_eq!(&conform_array(&nanoseconds, &without).unwrap(), &expected);
+    }
+
+    #[test]
+    fn times_at_midnight_are_dates() {
+        let day = 86_400_000_000;
+        let times = array(TimestampMicrosecondArray::from(vec![Some(20_000 * day), None, Some(-day)]));
+        let dates = array(arrow_array::Date32Array::from(vec![Some(20_000), None, Some(-1)]));
+        assert_eq!(&conform_array(&times, &DataType::Date32).unwrap(), &dates);
+        let later = array(TimestampMicrosecondArray::from(vec![day, day + 1]));
+        let Misfit { row, reason } = conform_array(&later, &DataType::Date32).unwrap_err();
+        assert!(row == Some(1) && reason.contains("finer than Date32 keeps"), "{reason}");
     }
 
     #[test]
