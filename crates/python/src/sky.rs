@@ -321,6 +321,23 @@ fn angle_of(angle: &Bound<'_, PyAny>, kind: AngleKind) -> PyResult<f64> {
     angle.extract()
 }
 
+/// Right ascension and declination in degrees of an astropy SkyCoord, each a number or an array, whatever its frame; `None` for other
+/// objects.
+fn icrs_of<'py>(position: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+    if !position.hasattr("icrs")? {
+        return Ok(None);
+    }
+    let icrs = position.getattr("icrs")?;
+    let degrees = |angle: &str| icrs.getattr(angle)?.call_method1("to_value", ("deg",));
+    Ok(Some((degrees("ra")?, degrees("dec")?)))
+}
+
+/// One angle of a position, in degrees.
+fn one_angle(angle: &Bound<'_, PyAny>) -> PyResult<f64> {
+    let several = |_| PyTypeError::new_err("the center is a SkyCoord of several positions: give one of them");
+    angle.extract().map_err(several)
+}
+
 /// Degrees of an angle: a number of degrees, text such as "10h20m", "-5d20m10s" or "3arcsec", or an astropy quantity.
 /// `ra` says that `10:20:30` are hours.
 #[pyfunction]
@@ -347,10 +364,18 @@ impl PyRegion {
 #[pymethods]
 impl PyRegion {
     /// The points within `radius` (0 to 180) of (ra, dec): numbers of degrees, text such as "10h20m", "-5d20m10s" or "3arcsec", or
-    /// an astropy Angle or Quantity.
+    /// an astropy Angle or Quantity. An astropy SkyCoord takes the place of ra and dec: ``circle(center, radius)``.
     #[staticmethod]
-    fn circle(ra: &Bound<'_, PyAny>, dec: &Bound<'_, PyAny>, radius: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Self::new(Region::circle(right_ascension(ra)?, degrees(dec)?, degrees(radius)?))
+    #[pyo3(signature = (ra, dec, radius=None), text_signature = "(ra, dec, radius)")]
+    fn circle(ra: &Bound<'_, PyAny>, dec: &Bound<'_, PyAny>, radius: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
+        let (ra, dec, radius) = match (icrs_of(ra)?, radius) {
+            (None, Some(radius)) => (right_ascension(ra)?, degrees(dec)?, degrees(radius)?),
+            (Some((ra, dec_of_center)), None) => (one_angle(&ra)?, one_angle(&dec_of_center)?, degrees(dec)?),
+            _ => {
+                return Err(PyTypeError::new_err("circle takes ra, dec and radius, or an astropy SkyCoord and radius"));
+            }
+        };
+        Self::new(Region::circle(ra, dec, radius))
     }
 
     /// The points from `ra_min` eastwards to `ra_max` and from `dec_min` to `dec_max`, degrees. `ra_min` > `ra_max`
@@ -366,11 +391,15 @@ impl PyRegion {
         Self::new(Region::lonlat_box(ra_min, ra_max, degrees(dec_min)?, degrees(dec_max)?))
     }
 
-    /// The convex polygon with the given vertices, a sequence of (ra, dec) in degrees or an array of shape (n, 2), in
-    /// either direction. Its edges are great circles. ValueError if it is not convex or larger than a hemisphere.
+    /// The convex polygon with the given vertices, a sequence of (ra, dec) in degrees, an array of shape (n, 2) or an astropy
+    /// SkyCoord of several positions, in either direction. Its edges are great circles. ValueError if it is not convex or larger than a hemisphere.
     #[staticmethod]
     fn polygon(vertices: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut points = Vec::new();
+        if let Some((ra, dec)) = icrs_of(vertices)? {
+            let (ra, dec): (Vec<f64>, Vec<f64>) = (ra.extract()?, dec.extract()?);
+            return Self::new(Region::polygon(&ra.into_iter().zip(dec).collect::<Vec<_>>()));
+        }
         for vertex in vertices.try_iter()? {
             let angles = vertex?.try_iter()?.collect::<PyResult<Vec<_>>>()?;
             let [ra, dec] = &angles[..] else {
