@@ -182,7 +182,8 @@ class Reads:
             return self._history_plan(table, place, period, columns, withdrawn, archived)
 
         if region is None and ids is not None:
-            return self._read_of_objects(ids, lambda place: [plan(place)])[0][0]
+            (rows,), _ = self._read_of_objects(ids, lambda place: [plan(place)])
+            return rows
         return self._read(plan(_Place(_region(region), ids)))
 
     def _read_of_objects(self, ids: Any, plans_at: Callable[[_Place], list[_Plan]]) -> tuple[list[Rows], Any]:
@@ -459,8 +460,8 @@ def _near(position: tuple[Any, Any], radius: Any) -> Region:
 
 
 def _until(at: Moment) -> float | None:
-    """End of the half-open period that includes `at`: archives count microseconds."""
-    return None if at is None else values.mjd_tai(at, "at") + 1e-6 / 86_400 * 2
+    """End of the half-open period that includes `at`."""
+    return None if at is None else values.mjd_tai(at, "at") + values.TICK_DAYS
 
 
 def _one_table(parts: Sequence[Rows]) -> Any:

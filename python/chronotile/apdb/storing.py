@@ -117,8 +117,8 @@ class Stores:
         except BatchConflictError as error:
             if error.kind != "batch-differs":
                 raise
-            keys = (names.OBJECT_ID, names.SOURCE_ID, names.OBJECT_ID)
-            digest = _digest(zip(tables, keys, strict=True))
+            keyed = [(objects, names.OBJECT_ID), (sources, names.SOURCE_ID), (forced_sources, names.OBJECT_ID)]
+            digest = _digest(keyed)
             return self._store(visit_time, *tables, None, None, False, timed=True, suffix=f"-{digest}")
 
     def _store(
@@ -265,7 +265,7 @@ class Stores:
         given = conform(rows, self._tables.schema[table], {}, table)
         # A repeated batch must have equal content, so it takes the time of the first write.
         moment = pa.scalar(0 if batch is not None else _now_us(), pa.timestamp("us", "UTC"))
-        given = given.append_column(pa.field(names.STORED, moment.type, False), pa.repeat(moment, given.num_rows))
+        given = given.append_column(names.STORED, pa.repeat(moment, given.num_rows))
         return self._tables.datasets[table].write(given, batch).rows
 
     def table(self, table: str, *, ids: Any = None, columns: Iterable[str] | None = None) -> Rows:
@@ -282,7 +282,7 @@ def _lost(stored: GroupBatchInfo, datasets: Iterable[str]) -> list[str]:
 
 def _constant(rows: Any, name: str, value: int, kind: Any) -> Any:
     """Append a constant column to `rows`."""
-    return rows.append_column(pa.field(name, kind, nullable=False), pa.repeat(pa.scalar(value, kind), rows.num_rows))
+    return rows.append_column(name, pa.repeat(pa.scalar(value, kind), rows.num_rows))
 
 
 @contextmanager

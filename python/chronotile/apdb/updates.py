@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +30,8 @@ from chronotile.errors import InvalidInputError
 from chronotile.times import Moment
 
 _DEDUP_KEY = "apdb:dedup_mjd_tai"
-_NEAR_DAYS = 0.01
+_NEAR_DAYS = 15 / 1_440
+"""Largest difference between a record's time and the given one: a quarter of an hour."""
 _ARCHIVED_REMEDY = "pass archived=FOLDER to delete them there too, else archived=False"
 
 
@@ -312,10 +314,7 @@ class Updates:
             noted = self._tables.metadata.get(_DEDUP_KEY)
             since = None if noted is None else float(noted)
         start = None if since is None else values.mjd_tai(since, "since")
-        table = self._tables.schema[names.OBJECT]
-        wanted = table.column_names if columns is None else list(columns)
-        for name in wanted:
-            table[name]
+        wanted = self._tables.columns(names.OBJECT, columns)
         decoded = list(dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_FROM, names.VERSION]))
         rows = self._tables.datasets[names.OBJECT].read(start=start, columns=decoded, history=versions).to_arrow()
         rows = drop_deleted(rows)
@@ -336,7 +335,7 @@ class Updates:
         seconds) are found.
         """
         given = arrow_table(objects, "objects")
-        wanted = self._tables.schema[names.SOURCE].column_names if columns is None else list(columns)
+        wanted = self._tables.columns(names.SOURCE, columns)
         if not given.num_rows:
             return Rows(self._tables.datasets[names.SOURCE].schema.empty_table().select(wanted))
         ids = given[names.OBJECT_ID].to_pylist()
@@ -445,11 +444,9 @@ def _array(given: Any, kind: Any) -> Any:
 
 def _pairs(given: Any, key: str, value: str | None) -> Any:
     """Ids, or ids with their new values, as a table."""
-    if isinstance(given, Mapping) and not all(isinstance(name, str) for name in given):
+    if isinstance(given, Mapping) and not any(isinstance(name, str) for name in given):
         ids = np.fromiter(given.keys(), np.int64, len(given))
         return pa.table({key: ids, value or "": np.fromiter(given.values(), np.int64, len(given))})
-    if isinstance(given, Mapping) and not given:
-        return pa.table({key: pa.array([], pa.int64()), value or "": pa.array([], pa.int64())})
     if value is None and isinstance(given, list | tuple | set | frozenset | np.ndarray):
         return pa.table({key: pa.array(list(given), pa.int64())})
     table = arrow_table(given, "the rows to change")
@@ -482,7 +479,8 @@ def _only(rows: Any, keep: Any, wanted: Any) -> tuple[Any, Any]:
 
 
 def _unknown(table: str, ids: Any) -> InvalidInputError:
-    shown = ", ".join(str(int(each)) for each in np.unique(ids)[:5])
+    ids = np.unique(ids)
+    shown = ", ".join(str(int(each)) for each in ids[:5])
     more = "" if len(ids) <= 5 else f" and {len(ids) - 5} more"
     return InvalidInputError(
         f"ids not found in {table} (at the given positions and times): {shown}{more}; nothing was changed",
@@ -493,9 +491,4 @@ def _unknown(table: str, ids: Any) -> InvalidInputError:
 
 def _moment(value: Moment) -> float:
     """Convert a time, now by default, to MJD in TAI."""
-    if value is not None:
-        return values.mjd_tai(value, "time")
-    seconds, fraction = divmod(time.time_ns(), 1_000_000_000)
-    day = 40_587 + seconds / 86_400
-    # Convert from UTC, as for any other time given in UTC.
-    return day + fraction / 86_400e9 + (values.tai_minus_utc_s(day) / 86_400)
+    return values.mjd_tai(datetime.now(UTC) if value is None else value, "time")
