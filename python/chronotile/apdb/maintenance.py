@@ -408,8 +408,8 @@ class Maintenance:
         archived: str | os.PathLike[str] | Literal[False] | None, in_files: Mapping[SliceKey, list[str]],
     ) -> None:  # fmt: skip
         """Refuse to remove detector-visits if records would survive that, or return from files."""
-        found = [(row, name, self._changed(name, row)) for row in visits for name in names.MAIN_TABLES]
-        count = sum(part.num_rows for _, _, part in found)
+        keys = {row["key"] for row in visits}
+        count = sum(self._changed(name, row, keys).num_rows for row in visits for name in names.MAIN_TABLES)
         if count and not changed:
             raise InvalidInputError(
                 f"{count_text(count, 'record')} changed since the store (reassigned, withdrawn, closed or "
@@ -438,9 +438,10 @@ class Maintenance:
     @changing
     def _delete_changed(self, change: Change, rows: Any) -> None:
         """Delete the records of detector-visits that were changed after they were stored."""
+        keys = set(rows["key"].to_pylist())
         for name in names.MAIN_TABLES:
             for row in rows.to_pylist():
-                change.add(names.dataset_name(name), deleted(name, self._changed(name, row)))
+                change.add(names.dataset_name(name), deleted(name, self._changed(name, row, keys)))
 
     def _slices_of(self, visits: Iterable[dict[str, Any]]) -> set[SliceKey]:
         """Slices of the sources and forced sources of detector-visits."""
@@ -486,8 +487,10 @@ class Maintenance:
             return False
         return True
 
-    def _changed(self, table: str, row: dict[str, Any]) -> Any:
-        """Records of a detector-visit that were changed after it was stored."""
+    def _changed(self, table: str, row: dict[str, Any], removed: set[str]) -> Any:
+        """Records of a detector-visit that were changed after it was stored; `removed` are the keys of all those that
+        are removed together.
+        """
         dataset, hidden = self._tables.datasets[table], names.version_column(table)
         if table == names.OBJECT:
             time = row["visit_mjd_tai"]
@@ -495,7 +498,8 @@ class Maintenance:
                 cells=row["object_cells"], start=time - values.TICK_DAYS, end=time + values.TICK_DAYS, history=True,
                 where=[(hidden, ">", version_of(time)), names.not_deleted(table), (names.VALID_FROM, "==", time)],
             )  # fmt: skip
-            return newest(rows.to_arrow(), [names.OBJECT_ID], hidden)
+            found = newest(rows.to_arrow(), [names.OBJECT_ID], hidden)
+            return found if not found.num_rows else self._without_others(found, row, removed)
         cells = row["source_cells" if table == names.SOURCE else "forced_cells"]
         if not cells:
             return dataset.schema.empty_table()
@@ -504,6 +508,25 @@ class Maintenance:
             where.append((hidden, ">", 0))
         first, last = row["time_first"] - values.TICK_DAYS, row["time_last"] + values.TICK_DAYS
         return dataset.read(cells=cells, start=first, end=last, where=where).to_arrow()
+
+    def _without_others(self, versions: Any, row: dict[str, Any], removed: set[str]) -> Any:
+        """Drop the object versions that another detector of the visit stored and that stay: those of objects of which
+        it has a source or forced source, in the same pixels and of the same time.
+        """
+        stored = self._tables.visits.read(keys=[row["visit"]], where=[("visit", "==", row["visit"])]).to_arrow()
+        for other in stored.to_pylist():
+            if other["key"] in removed or other["visit_mjd_tai"] != row["visit_mjd_tai"] or other["time_first"] is None:
+                continue
+            for table, cells in ((names.SOURCE, "source_cells"), (names.FORCED, "forced_cells")):
+                # Older versions too: a source may have been given to another object since.
+                own = self._tables.datasets[table].read(
+                    cells=other[cells], start=other["time_first"] - values.TICK_DAYS,
+                    end=other["time_last"] + values.TICK_DAYS, columns=[names.OBJECT_ID], history=True,
+                    where=[("visit", "==", other["visit"]), ("detector", "==", other["detector"])],
+                ).to_arrow()  # fmt: skip
+                is_other = pc.is_in(versions[names.OBJECT_ID], own[names.OBJECT_ID].combine_chunks())
+                versions = versions.filter(pc.invert(is_other))
+        return versions
 
     def _restored(self, table: str, mjd_tai: float) -> bool:
         """Whether the slice at a time was restored from a file: its rows no longer belong to the batches of their
