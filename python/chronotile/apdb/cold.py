@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -164,8 +164,9 @@ class ColdStorage:
                 written[place] = self._write_slice(place.table, part, _path(root, *place), earlier[place])
             if keep or not left:
                 return list(written.values())
-            unchanged = [parts[tables[0]] for parts in left.values()]
-            dropped = {part.slice for part in group.retire(shared, unchanged=unchanged)[shared[0]]}
+            unchanged = [next(iter(parts.values())) for parts in left.values()]
+            retired = group.retire(shared, unchanged=unchanged)
+            dropped = {part.slice for parts in retired.values() for part in parts}
             now = self._old(tables, limit)
             left = {number: now[number] for number in left if number not in dropped and number in now}
         if left:
@@ -192,7 +193,7 @@ class ColdStorage:
             for group in _groups(stream.batches()):
                 yield group.filter(pa.array(~_outdated(group, known, key, hidden, equal=False)))
             for group in _groups(earlier.iter_batches()):
-                yield self._only_cold(dataset, table, _fitted(group, schema))
+                yield self._only_cold(dataset, table, self._fitted(table, group, schema))
 
         return ColdSlice(table, part.slice, path, *_replace(path, schema, parts))
 
@@ -264,19 +265,21 @@ class ColdStorage:
 
     def detector_visits(self, folder: str | os.PathLike[str], where: Any) -> Any:
         """Detector-visits of the rows in files that meet a condition of pyarrow, with their first and last time."""
-        columns = [names.VISIT, names.DETECTOR, names.TIME]
-        kinds = pa.schema(list(zip(columns, (pa.int64(), pa.int32(), pa.float64()), strict=True)))
+        kinds = pa.schema([(names.VISIT, pa.int64()), (names.DETECTOR, pa.int32()), (names.TIME, pa.float64())])
         parts = [kinds.empty_table()]
         for part in self._held(folder):
-            parts.append(pads.dataset(part.path, format="parquet").to_table(columns=columns, filter=where).cast(kinds))
-        found = pa.concat_tables(parts).group_by(columns[:2]).aggregate([(names.TIME, "min"), (names.TIME, "max")])
+            file = pads.dataset(part.path, format="parquet")
+            parts.append(file.to_table(columns=kinds.names, filter=where).cast(kinds))
+        by_detector = pa.concat_tables(parts).group_by([names.VISIT, names.DETECTOR])
+        found = by_detector.aggregate([(names.TIME, "min"), (names.TIME, "max")])
         return found.rename_columns(["visit", "detector", "time_first", "time_last"])
 
     def rows(
         self, table: str, folder: str | os.PathLike[str], region: Region | None, start: float | None,
         end: float | None, object_ids: Any,
     ) -> Any:  # fmt: skip
-        """Rows that only the files of a table hold, with the columns of the dataset; columns added later are null.
+        """Rows that only the files of a table hold, with the columns of the dataset; columns added later have their
+        default or null.
 
         `object_ids` is None or an array of int64.
         """
@@ -291,13 +294,26 @@ class ColdStorage:
             condition &= pc.field(names.TIME) < end
         if object_ids is not None:
             condition &= pc.field(names.OBJECT_ID).isin(pa.array(object_ids))
-        # Columns are matched by name, so files with an older schema can be read.
-        nullable = pa.schema([field.with_nullable(True) for field in schema])
-        rows = pads.dataset(files, schema=nullable, format="parquet").to_table(filter=condition)
+        parts = [pads.dataset(file, format="parquet").to_table(filter=condition) for file in files]
+        rows = pa.concat_tables([self._fitted(table, part, schema) for part in parts])
         if region is not None and rows.num_rows:
             inside = pa.array(region.contains(rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()))
             rows = rows.filter(inside)
         return self._only_cold(self._tables.datasets[table], table, rows)
+
+    def _fitted(self, table: str, rows: Any, schema: Any) -> Any:
+        """Convert rows of a file to a schema: a column that was added later has its default or null."""
+        known = self._tables.schema[table]
+
+        def added(field: Any) -> Any:
+            # Another process may have added the column since this one opened the database.
+            default = known[field.name].default if field.name in known else None
+            return pa.repeat(pa.scalar(default, field.type), rows.num_rows)
+
+        own = rows.schema.names
+        return pa.table(
+            [rows[each.name].cast(each.type) if each.name in own else added(each) for each in schema], schema
+        )
 
     def _only_cold(self, dataset: Dataset, table: str, rows: Any) -> Any:
         """Keep the rows of a file for which the database has no version that is as new, deletions included.
@@ -345,20 +361,24 @@ def _lock(root: Path) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _LOCK_WAIT_S
     with (root / ".lock").open("a") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise BusyError(
-                        f"another process is replacing files in {root}: repeat when it has ended",
-                        kind="folder-in-use",
-                    ) from None
-            except OSError as error:
-                raise DataFileError(f"cannot lock {lock.name}: {error}", kind="file-access") from error
+        while not _locked_now(lock):
+            if time.monotonic() > deadline:
+                raise BusyError(
+                    f"another process is replacing files in {root}: repeat when it has ended", kind="folder-in-use"
+                )
             time.sleep(0.05)
         yield
+
+
+def _locked_now(lock: IO[str]) -> bool:
+    """Lock a file unless another process has locked it; return whether it is locked."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise DataFileError(f"cannot lock {lock.name}: {error}", kind="file-access") from error
+    return True
 
 
 def restored_batch(table: str, number: int) -> str:
@@ -385,15 +405,6 @@ def _groups(batches: Iterator[Any]) -> Iterator[Any]:
             held = []
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _fitted(rows: Any, schema: Any) -> Any:
-    """Add the columns that are missing in rows of an older schema."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema)
 
 
 def _outdated(rows: Any, others: Any, key: list[str], version: str, *, equal: bool) -> Any:
