@@ -26,6 +26,7 @@ from support_apdb import START, visit_of
 import chronotile as ct
 from chronotile import apdb
 from chronotile.apdb import names, source_counts
+from chronotile.apdb.tables import SurveyTables
 from chronotile.dataset import Dataset
 
 LATER = START + 400
@@ -33,9 +34,9 @@ LATER = START + 400
 
 
 @pytest.fixture
-def survey(path: Path) -> Iterator[apdb.Apdb]:
-    """A small database in a file, with a list of changes."""
-    with apdb.create(path, "small", feed=True) as made:
+def survey() -> Iterator[apdb.Apdb]:
+    """A small database in memory, with a list of changes."""
+    with apdb.create("memory:", "small", feed=True) as made:
         yield made
 
 
@@ -139,10 +140,21 @@ def test_deleted_objects_take_no_sources_and_stay_deleted(survey: apdb.Apdb) -> 
     assert listed_counts(survey) == [(1, 2)]
 
 
+def border_deg() -> float:
+    """Right ascension near 150 degrees at which a pixel ends, at a declination of 2.1 degrees."""
+
+    def pixel(ra: float) -> int:
+        return int(pa.array(ct.sky.pixel_index("mq3c", 9, np.array([ra]), np.array([2.1])))[0].as_py())
+
+    low, high = 150.0, 150.4
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if pixel(middle) == pixel(150.0) else (low, middle)
+    return high
+
+
 def test_sources_beyond_the_border_of_a_pixel_are_counted(survey: apdb.Apdb) -> None:
-    steps = 150.0 + np.arange(0, 0.4, 0.5 / 3600)
-    pixels = np.asarray(pa.array(ct.sky.pixel_index("mq3c", 9, steps, np.full(len(steps), 2.1))))
-    border = steps[np.flatnonzero(np.diff(pixels.astype(np.int64)))[0] + 1]
+    border = border_deg()
     survey.store(**visit(0, {1: 1, 2: 1, 3: 1}, ra=border + 2 / 3600))
     for number in range(1, 4):
         survey.store(**visit(number, {1: 1, 3: 1}, ra=border - 2 / 3600))
@@ -152,6 +164,20 @@ def test_sources_beyond_the_border_of_a_pixel_are_counted(survey: apdb.Apdb) -> 
     assert counts_of(survey) == {1: 6, 2: 1, 3: 2}
     assert survey.maintain(counts=True).counts_corrected == 1
     assert counts_of(survey) == {1: 6, 2: 1, 3: 5}
+
+
+@pytest.mark.parametrize(("arcsec", "corrected"), [(59.5, 2), (60.5, 0)])
+def test_sources_are_looked_for_within_an_arc_minute_of_their_object(
+    survey: apdb.Apdb, arcsec: float, corrected: int
+) -> None:
+    border, second = border_deg(), 1 / 3600 / np.cos(np.radians(2.1))
+    survey.store(**visit(0, {1: 1, 2: 1}, ra=border - 0.01 * second))
+    survey.store(**visit(1, {1: 1, 2: 1}, ra=border + arcsec * second))
+    assert survey.maintain(counts=True).counts_corrected == corrected
+    # The moved source may lie five arc seconds from its object.
+    survey.store(**visit(2, {1: 1, 2: 1}, ra=border + 64.5 * second))
+    assert survey.reassign({source(2, 2): 1}) == 1
+    assert counts_of(survey) == {1: 4, 2: 2}
 
 
 def test_a_visit_that_is_stored_during_a_reassignment_is_counted_by_the_next(
@@ -214,10 +240,8 @@ def test_counts_are_never_lowered_where_sources_may_have_left(
         assert held(survey) == counts_of(survey)
 
 
-def test_without_the_first_rows_of_objects_every_count_may_have_lost_sources(
-    path: Path, tmp_path: Path, survey: apdb.Apdb
-) -> None:
-    with apdb.create(tmp_path / "unindexed.db", "small", object_index_partitions=0) as unindexed:
+def test_without_the_first_rows_of_objects_every_count_may_have_lost_sources(survey: apdb.Apdb) -> None:
+    with apdb.create("memory:", "small", object_index_partitions=0) as unindexed:
         for database, objects in ((unindexed, False), (survey, True)):
             database.store(**visit(0, {1: 1}))
             database.store(**visit(600, {1: 2, 5: 9}))
@@ -243,7 +267,44 @@ def test_an_index_that_was_built_later_says_nothing_of_what_left_before(path: Pa
         assert counts_of(database) == {1: 2, 2: 0, 5: 2}
 
 
+def test_objects_that_are_younger_than_all_slices_that_left_have_lost_no_sources() -> None:
+    # An object may have had a source at the end of a slice, which rounding may put before or behind it.
+    first = {1: 0, 2: 150, 3: 226, 4: 227, 5: 228, 6: 346}
+    with apdb.create("memory:", "small", object_window="1d") as database:
+        for object_id, day in first.items():
+            database.store(**visit(day, {object_id: 9}))
+        database.store(**visit(1, {7: None, 8: 1}))
+        assert database.delete("DiaSource", [source(1, 8)]) == 1
+        (*_, last) = database.retire(START + 240)["dia_source"]
+        assert last.end == START + 227
+        # The null of object 7 counts as 0, and the 1 of object 8 may be right.
+        assert database.maintain(counts=True).counts_corrected == 3
+        assert counts_of(database) == {**dict.fromkeys([1, 2, 3, 4], 9), 5: 1, 6: 1, 7: 0, 8: 1}
+
+
+def test_a_count_is_never_negative() -> None:
+    # A source may be removed between the read that finds it and the one that counts.
+    with apdb.create("memory:", "small") as database:
+        counts = source_counts.SourceCounts(SurveyTables(database.archive))
+        objects = pa.table({"diaObjectId": [1, 2], "nDiaSources": pa.array([0, None], pa.int32())})
+        assert counts.settled(objects, np.array([0, 1]), np.array([-1, -1])).tolist() == [0, 0]
+
+
 # ---------------------------------------------------------------------- maintenance
+
+
+def test_objects_are_taken_by_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with apdb.create("memory:", "small") as database:
+        for number, object_id in enumerate((1, 2, 3, 4, 5, 6, 7)):
+            database.store(**visit(number, {object_id: 1}, ra=150.1 + number))
+        database.delete("DiaObject", [7])
+        counts = source_counts.SourceCounts(SurveyTables(database.archive))
+        assert counts.number() == 6
+        for size, sizes in ((4, [4, 2]), (3, [3, 3]), (7, [6])):
+            monkeypatch.setattr(source_counts, "PART", size)
+            parts = list(counts.parts())
+            assert [part.num_rows for part in parts] == sizes
+            assert sorted(pa.concat_tables(parts)["diaObjectId"].to_pylist()) == [1, 2, 3, 4, 5, 6]
 
 
 def test_maintenance_corrects_counts_once_and_lists_each(survey: apdb.Apdb) -> None:
@@ -300,11 +361,11 @@ def test_counts_are_corrected_by_parts_and_a_killed_run_is_continued(
         assert max(batch.datasets["dia_object"].rows for batch in changes) == 70
 
 
-def test_a_schema_without_counts_is_told_so_and_sources_still_move(tmp_path: Path) -> None:
+def test_a_schema_without_counts_is_told_so_and_sources_still_move() -> None:
     small = apdb.Schema.read("small")
     columns = tuple(column for column in small["DiaObject"].columns if column.name != "nDiaSources")
     tables = [dataclasses.replace(t, columns=columns) if t.name == "DiaObject" else t for t in small.tables]
-    with apdb.create(tmp_path / "s.db", dataclasses.replace(small, tables=tuple(tables))) as database:
+    with apdb.create("memory:", dataclasses.replace(small, tables=tuple(tables))) as database:
         rows = visit(0, {1: 1, 2: 1})
         del rows["objects"]["nDiaSources"]
         database.store(**rows)
@@ -316,11 +377,11 @@ def test_a_schema_without_counts_is_told_so_and_sources_still_move(tmp_path: Pat
         assert held(database) == {1: 2}, "nothing was done"
 
 
-def test_other_maintenance_goes_on_where_sources_are_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_maintenance_goes_on_where_sources_are_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(self: Dataset, *columns: Any, **how: Any) -> Any:
         raise ct.DamagedError("a chunk is damaged", kind="damaged-chunk")
 
-    with apdb.create(path, "small") as database:
+    with apdb.create("memory:", "small") as database:
         for number in range(2):
             database.store(**visit(number, {1: 1, 2: 1}))
         monkeypatch.setattr(Dataset, "count_by", damaged)

@@ -338,31 +338,6 @@ def test_fewer_pixels_share_a_partition_before_pixels_become_finer() -> None:
     assert dataclasses.replace(base, storage="rows").partition_cells(names.SOURCE) == 1
 
 
-def test_a_slice_has_the_windows_of_four_months_unless_it_is_said() -> None:
-    assert [apdb.Layout(window=text).slice for text in ("30d", "50d", "400d")] == [4, 2, 1]
-    chosen = apdb.Layout(window="30d", slice="60d", object_window="90d")
-    assert (chosen.slice, chosen.object_slice) == ("60d", 4)
-    with apdb.create("memory:", "small", slice="120d") as database:
-        database.store(**visit_of(0, IDS[:2]))
-        (part,) = database.info()["dia_source"].slices
-        assert part.end - part.start == 120
-    with apdb.create("memory:", "small") as database:
-        database.store(**visit_of(0, IDS[:2]))
-        (part,) = database.info()["dia_source"].slices
-        assert part.end - part.start == 120
-
-
-def test_a_database_of_before_has_a_partition_for_each_pixel_and_slices_of_a_window() -> None:
-    kept = json.loads(apdb.Layout().to_json())
-    del kept["partition_levels"], kept["object_partition_levels"]
-    kept["slice"] = None
-    old = apdb.Layout.from_json(json.dumps(kept))
-    assert (old.partition_levels, old.object_partition_levels, old.slice) == (0, 0, 1)
-    assert apdb.Layout.from_json(apdb.Layout().to_json()) == apdb.Layout()
-    with pytest.raises(ct.InvalidInputError, match="use 0 to 4"):
-        apdb.Layout(partition_levels=5)
-
-
 def test_a_slice_is_judged_by_what_it_will_hold_when_it_is_full(path: Path) -> None:
     with apdb.create(path, "small") as database:
         database.store(**visit_of(0, IDS[:300]))
