@@ -309,24 +309,26 @@ def test_the_service_lives_under_attack_and_serves_a_polite_client(tmp_path: Pat
 
     options = ("--tokens", str(tokens), "--memory", "128MiB", "--log-format", "off", "--stop-time", "10s")
     with Service(tmp_path / "plant.db", tmp_path / "log", *options, limits=limit) as service:
-        quiet = support_attack.polite(service.port, 2)
-        with support_attack.Attackers(service.port, unpacked=4 * MIB) as attackers:
-            loud = support_attack.polite(service.port, 12)
-            # On a machine that has other things to do this takes longer.
-            attackers.wait_for_half(90)
-        assert service.process.poll() is None, service.log_path.read_text()[-2_000:]
-        peak = service.memory("VmHWM")
-        print(f"resident at most {peak >> 20} MiB; p99 {quiet.p99_ms():.0f} and {loud.p99_ms():.0f} ms")
-        assert peak < 512 * MIB
-        _given_back(service, 128 * MIB)
-        assert set(quiet.statuses) <= {"200", "204"}
-        assert set(loud.statuses) <= {"200", "204", "429", "503"}
-        # Attackers and other tests share the machine with the service, so times are bounded loosely here, and strictly
-        # by `./dev bench attack`. A client that is locked out is served nothing, or waits for --client-time.
-        assert loud.p99_ms() < max(5 * quiet.p99_ms(), 10_000)
-        assert loud.median_ms() < max(5 * quiet.median_ms(), 2_000)
-        assert loud.statuses["200"] >= 8
-        assert loud.statuses["204"] >= 2
+        # Other tests share the machine with the service: one attempt may meet them, three in a row do not.
+        for _attempt in range(3):
+            quiet = support_attack.polite(service.port, 2)
+            with support_attack.Attackers(service.port, unpacked=4 * MIB, nice=10) as attackers:
+                loud = support_attack.polite(service.port, 12)
+                # On a machine that has other things to do this takes longer.
+                attackers.wait_for_half(90)
+            assert service.process.poll() is None, service.log_path.read_text()[-2_000:]
+            peak = service.memory("VmHWM")
+            print(f"resident at most {peak >> 20} MiB; p99 {quiet.p99_ms():.0f} and {loud.p99_ms():.0f} ms")
+            assert peak < 512 * MIB
+            _given_back(service, 128 * MIB)
+            assert set(quiet.statuses) <= {"200", "204"}
+            assert set(loud.statuses) <= {"200", "204", "429", "503"}
+            assert loud.statuses["200"] >= 8
+            assert loud.statuses["204"] >= 2
+            if loud.p99_ms() < 5 * max(quiet.p99_ms(), 20):
+                break
+        else:
+            pytest.fail("in no attempt was p99 below five times the quiet one, or 100 ms")
         assert len(attackers.done) == len(support_attack.attacks(1_000)) >= 20
         assert sum(bool(outcomes) for outcomes in attackers.done.values()) >= 10
         began = time.monotonic()
