@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import signal
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ import pyarrow as pa
 from support_service import Answer, Service
 
 import chronotile as ct
-from chronotile import events, jobs
+from chronotile import events, historian, jobs
 
 ARROW = "application/vnd.apache.arrow.stream"
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -68,6 +70,28 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     fill(folder / "logs.db")
     with Service(folder / "logs.db", folder / "log") as service:
         yield service
+
+
+PREPARED = """
+import sys, chronotile as ct
+from chronotile.service import FrontEnds
+with ct.open(sys.argv[1]) as archive:
+    FrontEnds(archive).prepare().join()
+print("chronotile.service.events" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("front_end", ["events", "historian"])
+def test_a_service_loads_what_its_archive_needs_before_the_first_request(front_end: str, tmp_path: Path) -> None:
+    path = tmp_path / "archive.db"
+    if front_end == "events":
+        with ct.open(path) as archive:
+            events.create(archive, "web", fields=FIELDS)
+    else:
+        with ct.open(path) as archive:
+            historian.open(archive).define("boiler.temperature")
+    done = subprocess.run([sys.executable, "-c", PREPARED, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(front_end == "events")
 
 
 @pytest.fixture(scope="module")

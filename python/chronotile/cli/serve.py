@@ -130,7 +130,9 @@ def serve(target: Target, listen: str, create: bool, timeout_s: int, **given: An
         ) from None
     with opened as archive, _recording(archive, given):
         listening = lambda address: click.echo(f"listening on {scheme}://{address}")  # noqa: E731
-        _native.serve(archive._native, options, listening, FrontEnds(archive))
+        front_ends = FrontEnds(archive)
+        front_ends.prepare()
+        _native.serve(archive._native, options, listening, front_ends)
     # Threads may still compute for disconnected clients; finalizing the interpreter beside them would abort.
     sys.stdout.flush()
     sys.stderr.flush()

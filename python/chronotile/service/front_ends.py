@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -21,6 +22,10 @@ GROUPS_MAX = 100_000
 """Most groups of one response."""
 
 
+_HISTORIAN = "historian_"
+"""Prefix of the names of a historian's datasets."""
+
+
 class FrontEnds:
     """Answers requests to archives of events and jobs. Safe to use from many threads.
 
@@ -34,6 +39,20 @@ class FrontEnds:
         self._archive = archive
         self._lock = threading.Lock()
         self._served: dict[str, Callable[[str, QueryParameters, bytes], Answer]] | None = None
+
+    def prepare(self) -> threading.Thread:
+        """Load the handlers in the background if the archive has datasets of other front ends than the historian: their
+        packages take a second, which the first request would wait for.
+        """
+        loading = threading.Thread(target=self._load, name="chronotile-load", daemon=True)
+        loading.start()
+        return loading
+
+    def _load(self) -> None:
+        # The first request reports what is wrong.
+        with contextlib.suppress(ChronotileError):
+            if any(not name.startswith(_HISTORIAN) for name in self._archive.datasets()):
+                self._operations()
 
     def answer(
         self, operation: str, name: str, parameters: list[tuple[str, str]], body: bytes,
