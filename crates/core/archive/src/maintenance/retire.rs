@@ -7,6 +7,7 @@ use chronotile_chunk::Origin;
 use chronotile_store::{Cells, DropSlice, Expect, RecordPut, Scan, StoreError, TileStatistics, Windows};
 use chronotile_types::{DatasetName, Duration, Instant, SliceId, TimeRange};
 use futures::TryStreamExt;
+use futures::future::join_all;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::LOG;
@@ -320,11 +321,16 @@ impl Group {
         limit: RetireLimit,
         dry_run: bool,
     ) -> Result<Vec<(DatasetName, Vec<SliceInfo>)>> {
+        let sets = self.sharing(names).await?;
+        let retire = async |(dataset, frames): &(Dataset, Vec<Frame>)| {
+            let limit = limit_of(frames, limit)?;
+            dataset.retire_before(frames, limit, dry_run).await
+        };
+        // All at once: on a cluster each waits until writers notice. None is cut off where another one fails.
+        let found = join_all(sets.iter().map(retire)).await;
         let mut retired = Vec::new();
-        for (dataset, frames) in self.sharing(names).await? {
-            let limit = limit_of(&frames, limit)?;
-            let found = dataset.retire_before(&frames, limit, dry_run).await?;
-            retired.extend(frames.iter().map(|frame| frame.spec.name.clone()).zip(found));
+        for ((_, frames), found) in sets.iter().zip(found) {
+            retired.extend(frames.iter().map(|frame| frame.spec.name.clone()).zip(found?));
         }
         Ok(retired)
     }

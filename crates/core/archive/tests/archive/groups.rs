@@ -296,6 +296,47 @@ async fn slices_of_one_dataset_are_retired_by_themselves() {
     }
 }
 
+/// Writers are told that slices will go, and are waited for, once for all datasets.
+#[tokio::test(start_paused = true)]
+async fn slices_of_several_datasets_are_retired_in_the_time_of_one() {
+    for fails in [false, true] {
+        let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        // A slice of one dataset cannot be dropped: those of the others go all the same.
+        let failed = AtomicBool::new(!fails);
+        let store = Faulty::new(memory.clone(), move |call| match call.operation {
+            Operation::DropSlice if !failed.swap(true, Ordering::SeqCst) => {
+                Decision::FailBefore(StoreError::Refused { engine: "test", reason: "the fault of this test".into() })
+            }
+            _ => Decision::Pass,
+        });
+        let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(store)));
+        let group = survey(&store).await;
+        write_all(&group, tables("old", 12), named("visit")).await.unwrap();
+        let before = contents(&group).await;
+        let (limit, began) = (RetireLimit::Before(Instant::NativeTicks(6 * HOUR)), tokio::time::Instant::now());
+        let retired = group.retire(&["objects", "sources", "forced"], limit, false).await;
+        assert!(began.elapsed() < std::time::Duration::from_secs(13), "{:?}", began.elapsed());
+        let left = contents(&group).await;
+        let went: Vec<u64> =
+            before.iter().zip(&left).map(|(before, left)| (before.len() - left.len()) as u64).collect();
+        if fails {
+            assert!(retired.unwrap_err().to_string().contains("the fault of this test"));
+            assert_eq!(went.iter().filter(|rows| **rows > 0).count(), 2);
+        } else {
+            let told: Vec<(String, u64)> = retired
+                .unwrap()
+                .into_iter()
+                .map(|(name, slices)| (name.to_string(), slices.iter().map(|slice| slice.rows).sum()))
+                .collect();
+            assert_eq!(
+                told,
+                ["objects", "sources", "forced"].map(str::to_owned).into_iter().zip(went).collect::<Vec<_>>()
+            );
+            assert_all_sound(&group).await;
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn slices_that_are_shared_are_retired_together() {
     for (store, _folder) in engines() {
