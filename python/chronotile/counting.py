@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from chronotile.bounds import UNBOUNDED, Bounds
+from chronotile.errors import InvalidInputError
 
-__all__ = ["count_equal"]
+__all__ = ["count_equal", "refuse_names"]
 
 _PARTS_MAX = 64
 """Number of partial counts merged at once."""
@@ -54,3 +55,13 @@ def count_equal(tables: Iterable[pa.Table], schema: pa.Schema, bounds: Bounds = 
         if len(parts) > _PARTS_MAX:
             parts = [merged(parts)]
     return merged(parts).rename_columns([*schema.names, "count"])
+
+
+def refuse_names(by: list[str], own: list[str]) -> None:
+    """Refuse to group by columns with names that the result has of its own."""
+    for name in by:
+        if name in own:
+            raise InvalidInputError(
+                f"column {name!r} cannot be grouped by: the result has its own column of that name",
+                kind="invalid-request",
+            )

@@ -161,6 +161,19 @@ def test_what_cannot_be_asked_is_refused_with_the_reason(
         stored.search(**asked)
 
 
+def test_a_field_may_have_the_name_of_a_column_of_an_answer(memory: ct.Archive) -> None:
+    log = events.create(memory, fields={"start": "utf8", "count": "int64", "share": "utf8"})
+    log.ingest_lines('{"time": "2026-01-01", "start": "x", "count": 2, "share": "y"}', log.read_options(stream="s"))
+    assert log.histogram("1h", by="share").to_pylist() == [{"start": FIRST, "share": "y", "count": 1}]
+    assert log.top("start").to_pylist() == [{"start": "x", "count": 1, "share": 1.0}]
+    for name in ("count", "share"):
+        with pytest.raises(ct.InvalidInputError, match=f"column '{name}' cannot be grouped by"):
+            log.top(name)
+    for name in ("start", "count"):
+        with pytest.raises(ct.InvalidInputError, match=f"column '{name}' cannot be grouped by"):
+            log.histogram("1h", by=name)
+
+
 # ---------------------------------------------------------------- real logs
 
 

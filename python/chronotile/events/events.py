@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from chronotile import arguments, cells, inputs, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
+from chronotile.counting import refuse_names
 from chronotile.dataset import Dataset
 from chronotile.errors import BatchConflictError, InvalidInputError
 from chronotile.events import parsing, retention, summaries
@@ -573,6 +574,7 @@ class Events:
         width = intervals.interval(interval)
         names = arguments.name_list(by, "by")
         self._check_columns(names)
+        refuse_names(names, ["start", "count"])
         return summaries.histogram(self._dataset, self.question(**question), width, names, bounds)
 
     def top(self, columns: str | Iterable[str], n: int = 10, **question: Any) -> pa.Table:
@@ -588,6 +590,7 @@ class Events:
             raise InvalidInputError(f"n={n} is out of range: use at least 1", kind="invalid-request")
         names = arguments.name_list(columns, "columns")
         self._check_columns(names)
+        refuse_names(names, ["count", "share"])
         return summaries.top(self._dataset, self.question(**question), names, n)
 
     def streams(self, **question: Any) -> pa.Table:

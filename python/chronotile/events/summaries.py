@@ -4,7 +4,7 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,32 +33,32 @@ def histogram(
                 [width.starts(batch["time"]).cast(MOMENT), *(batch[name] for name in by)], names=["start", *by]
             )
 
-    found = _counts(counted(), ["start", *by], dataset, bounds)
+    schema = dataset.schema
+    kinds = pa.schema([("start", MOMENT), *((name, schema.field(name).type) for name in by)])
+    found = count_equal(counted(), kinds, bounds)
     return found.sort_by([(name, "ascending") for name in ["start", *by]])
 
 
 def top(dataset: Dataset, question: Question, columns: list[str], n: int) -> pa.Table:
     """The columns, ``count``, ``share``, the most frequent first."""
     batches = (pa.Table.from_batches([batch]) for batch in rows(dataset, question, columns))
-    found = _counts(batches, columns, dataset)
+    schema = dataset.schema
+    found = count_equal(batches, pa.schema([schema.field(name) for name in columns]))
     found = found.sort_by([("count", "descending"), *((name, "ascending") for name in columns)])
-    total = pc.sum(found["count"]).as_py() or 0
     best = found.slice(0, n)
-    return best.append_column("share", pc.divide(best["count"].cast(pa.float64()), float(max(total, 1))))
-
-
-def _counts(tables: Iterable[pa.Table], by: list[str], dataset: Dataset, bounds: Bounds = UNBOUNDED) -> pa.Table:
-    types = {"start": MOMENT, **{field.name: field.type for field in dataset.schema}}
-    return count_equal(tables, pa.schema([(name, types[name]) for name in by]), bounds)
+    total = pc.sum(found["count"]).cast(pa.float64())
+    return best.append_column("share", pc.divide(best["count"].cast(pa.float64()), total))
 
 
 def streams(dataset: Dataset, question: Question) -> pa.Table:
     """One row for each stream; see :meth:`chronotile.events.Events.streams`."""
-    names = ["stream", "documents", "bytes", "first", "last"]
+    schema = pa.schema(
+        [("stream", pa.utf8()), ("documents", pa.int64()), ("bytes", pa.int64()), ("first", MOMENT), ("last", MOMENT)]
+    )
+    names = schema.names
     aggregates = [("body_bytes", "count"), ("body_bytes", "sum"), ("time", "min"), ("time", "max")]
     again = [("documents", "sum"), ("bytes", "sum"), ("first", "min"), ("last", "max")]
-    parts = [pa.table({name: pa.array([], kind) for name, kind in zip(
-        names, [pa.utf8(), pa.int64(), pa.int64(), MOMENT, MOMENT], strict=True)})]  # fmt: skip
+    parts = [schema.empty_table()]
     for batch in rows(dataset, question, ["stream", "time", "body_bytes"]):
         found = pa.Table.from_batches([batch]).group_by("stream").aggregate(aggregates)
         parts.append(found.rename_columns(names))

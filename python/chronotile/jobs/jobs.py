@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from chronotile import _native, arguments, cells, intervals, scanning, times
 from chronotile.archive import Archive
 from chronotile.bounds import UNBOUNDED, Bounds
-from chronotile.counting import count_equal
+from chronotile.counting import count_equal, refuse_names
 from chronotile.dataset import Dataset
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
@@ -261,7 +261,7 @@ class Jobs:
         if not aggregates:
             return _most_first(self._dataset.count_by(by, groups_max=bounds.groups_max, **selection), by)
         functions = _functions(aggregates)
-        _refuse_names(by, ["count", *(f"{column}_{function}" for column, function in functions)])
+        refuse_names(by, ["count", *(f"{column}_{function}" for column, function in functions)])
         wanted = list(dict.fromkeys([*by, *(column for column, _ in functions)]))
         rows = self._dataset.read(columns=wanted, **selection)
         schema = self._dataset.schema
@@ -274,7 +274,7 @@ class Jobs:
         n = arguments.integer(n, "n")
         if n < 1:
             raise InvalidInputError(f"n={n} is out of range: use at least 1", kind="invalid-request")
-        _refuse_names(arguments.name_list(columns, "columns"), ["count", "share"])
+        refuse_names(arguments.name_list(columns, "columns"), ["count", "share"])
         found = self.group_by(columns, **question)
         best = found.slice(0, n)
         share = pc.divide(pc.cast(best["count"], pa.float64()), pc.cast(pc.sum(found["count"]), pa.float64()))
@@ -307,7 +307,7 @@ class Jobs:
             ``start`` of each interval, the columns of `by`, ``count``; in order of time.
         """
         names = arguments.name_list(by, "by")
-        _refuse_names(names, ["start", "count"])
+        refuse_names(names, ["start", "count"])
         selection = self._selection(**question)
         width = intervals.interval(interval)
         window_s = _seconds(self._dataset.window, "window")
@@ -367,7 +367,7 @@ class Jobs:
         wanted = [arguments.number(value, "each of q") for value in given]
         if not wanted or not all(0 <= value <= 100 for value in wanted):
             raise InvalidInputError(f"invalid percentiles {wanted}: give numbers from 0 to 100", kind="invalid-request")
-        _refuse_names(names, ["count", *(f"p{value:g}" for value in wanted)])
+        refuse_names(names, ["count", *(f"p{value:g}" for value in wanted)])
         pair = arguments.name_list(duration, "duration")
         if not isinstance(duration, str) and len(pair) != 2:
             raise InvalidInputError(
@@ -462,16 +462,6 @@ def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str,
                 )
             wanted.append((column, function))
     return wanted
-
-
-def _refuse_names(by: list[str], own: list[str]) -> None:
-    """Refuse to group by columns with names that the result has of its own."""
-    for name in by:
-        if name in own:
-            raise InvalidInputError(
-                f"column {name!r} cannot be grouped by: the result has its own column of that name",
-                kind="invalid-request",
-            )
 
 
 def _most_first(table: pa.Table, by: list[str]) -> pa.Table:
