@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -27,8 +26,6 @@ from support_waiting import wait_until
 
 import chronotile as ct
 from chronotile import events, historian, jobs
-from chronotile.events import limits
-from chronotile.events.settings import Limits
 from chronotile.urls import without_password
 
 MIB = 1 << 20
@@ -545,55 +542,3 @@ def test_unknown_tags_are_defined_with_the_role_for_it(tmp_path: Path) -> None:
         points = {"points": [{"tag": "c", "time": "2026-01-01", "value": 1}]}
         heads = {"Authorization": "Bearer write-0123456789abcdef"}
         assert service.ask("POST", "/v1/points", {"define": "true"}, points, heads).error["kind"] == "role-missing"
-
-
-# ---------------------------------------------------------------------- streams
-
-
-def test_streams_that_are_silent_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    guard = limits.FloodGuard()
-    bound = Limits(documents_per_s=1.0, period_s=10.0)
-    for step in range(1_000):
-        now[0] = step * 0.1
-        guard.admit(
-            {f"stream-{step}": (1, 10), "steady": (1, 10)} if step % 20 == 0 else {f"s-{step}": (1, 1)}, bound, "it"
-        )
-    assert len(guard) <= 102
-    with pytest.raises(ct.BusyError) as refused:
-        guard.admit({"steady": (6, 10)}, bound, "it")
-    assert refused.value.kind == "quota-exceeded"
-    now[0] += 20
-    guard.admit({"steady": (6, 10)}, bound, "it")
-    assert len(guard) == 1
-
-
-def test_long_names_of_streams_take_no_more_memory_than_short_ones() -> None:
-    guard = limits.FloodGuard()
-    bound = Limits(documents_per_s=1.0, period_s=10.0)
-    tracemalloc.start()
-    for number in range(200):
-        guard.admit({f"{number:>06}" * 20_000: (6, 1)}, bound, "it")
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(guard) == 200
-    assert held < MIB
-    with pytest.raises(ct.BusyError, match="exceeds its limit"):
-        guard.admit({f"{7:>06}" * 20_000: (6, 1)}, bound, "it")
-    guard.admit({f"{7:>06}" * 20_000 + "x": (6, 1)}, bound, "it")
-
-
-def test_more_streams_than_can_be_counted_are_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STREAMS_MAX", 100)
-    guard = limits.FloodGuard()
-    bound = Limits(documents_per_s=1.0, period_s=10.0)
-    guard.admit({str(n): (1, 1) for n in range(90)}, bound, "it")
-    with pytest.raises(ct.BusyError, match="more than 100 streams") as refused:
-        guard.admit({str(n): (1, 1) for n in range(50, 120)}, bound, "it")
-    assert refused.value.details["retry_after_s"] == 10.0
-    assert len(guard) == 90
-    guard.admit({str(n): (1, 1) for n in range(50, 100)}, bound, "it")
-    with pytest.raises(ct.BusyError) as alone:
-        guard.admit({str(n): (1, 1) for n in range(200)}, bound, "it")
-    assert alone.value.details["retry_after_s"] is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import time
 from collections import deque
@@ -69,7 +70,7 @@ class FloodGuard:
         if not new or len(self._sent) + new <= STREAMS_MAX:
             return
         alone = len(sent) > STREAMS_MAX
-        advice = "send fewer streams at a time" if alone else f"send it again in {limits.period_s:.0f} s"
+        advice = "send fewer streams at a time" if alone else f"send it again in {math.ceil(limits.period_s)} s"
         raise BusyError(
             f"more than {STREAMS_MAX:,} streams within {limits.period_s:g} s, the most that can be limited; "
             f"{what} rejected and not stored: {advice}",
@@ -94,7 +95,7 @@ class FloodGuard:
             advice = (
                 "this call alone exceeds the limit: send smaller parts, or raise the limit"
                 if retry is None
-                else f"send it again in {retry:.0f} s"
+                else f"send it again in {math.ceil(retry)} s"
             )
             raise BusyError(
                 f"stream {stream!r} exceeds its limit of {allowed:,.0f} {unit} in {limits.period_s:g} s: "
