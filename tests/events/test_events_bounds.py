@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import chronotile as ct
 from chronotile import events
+from chronotile.bounds import Bounds
 from chronotile.events import parsing, searching
 from chronotile.events.parsing import Field, ReadOptions
 
@@ -149,8 +150,8 @@ def test_large_documents_are_found_as_small_ones_are(
         whole = log.search(limit=limit, newest_first=newest_first)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(searching, "_GROUP_BYTES", 700)
-            patch.setattr(searching._first, "__defaults__", (1_500,))
-            parts = list(log.search_parts(limit=limit, newest_first=newest_first))
+            bounds = Bounds(sorted_bytes_max=1_500)
+            parts = list(log.search_parts(limit=limit, newest_first=newest_first, bounds=bounds))
     assert pa.concat_tables(parts).to_pylist() == whole.to_pylist()
     assert all(part.num_rows == 1 or sum(map(len, part["body"].to_pylist())) <= 700 for part in parts[1:])
 

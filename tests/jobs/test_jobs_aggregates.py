@@ -140,3 +140,23 @@ def test_groups_and_distinct_values_are_bounded() -> None:
         aggregate(rows, SCHEMA, ["site"], [("whole", "sum")], Bounds(groups_max=9))
     with pytest.raises(InvalidInputError, match="more than 99 groups"):
         aggregate(rows, SCHEMA, ["site"], [("whole", "count_distinct")], Bounds(groups_max=99))
+
+
+def test_room_is_asked_for_a_second_copy_of_the_groups_and_eight_bytes_each() -> None:
+    rows = pa.Table.from_pylist([{"site": n % 10} for n in range(100)], schema=SCHEMA).to_batches()
+    asked: list[int] = []
+    aggregate(rows, SCHEMA, ["site"], [], Bounds(hold=asked.append))
+    groups = 10 * (2 + 8)  # a site and a count each
+    assert asked[0] == 0
+    assert asked[1] == pytest.approx(2 * groups + 8 * 10, abs=9)  # which values are null takes some bytes more
+
+
+def test_the_mean_and_the_spread_of_large_integers_are_those_of_floats() -> None:
+    schema = pa.schema({"x": pa.int64()})
+    rows = [
+        pa.record_batch([pa.array([2**61 + 1, 2**61 + 3])], schema=schema),
+        pa.record_batch([pa.array([2**60])], schema=schema),
+    ]
+    [row] = aggregate(rows, schema, [], [("x", "mean"), ("x", "stddev")]).to_pylist()
+    assert row["x_mean"] == pytest.approx(5 * 2**60 / 3)
+    assert row["x_stddev"] == pytest.approx(math.sqrt(2) / 3 * 2**60)

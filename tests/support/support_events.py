@@ -8,7 +8,11 @@ import random
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import chronotile as ct
 from chronotile import events
@@ -121,6 +125,42 @@ class Clock:
 
     def __call__(self) -> datetime:
         return self.now
+
+
+class StoredRows:
+    """A dataset in memory as far as searches need it, which notes the periods and columns of each read."""
+
+    def __init__(
+        self, schema: pa.Schema, rows: list[dict[str, Any]], *, batch_rows: int = 1_000,
+        slices: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.table = pa.Table.from_pylist(rows, schema=schema)
+        self.schema = schema
+        self.column_types = {field.name: str(field.type) for field in schema}
+        self.periods: list[tuple[int | None, int | None]] = []
+        self.columns: list[list[str]] = []
+        self._batch_rows, self._slices = batch_rows, slices
+
+    def info(self) -> Any:
+        ends = () if self._slices is None else (self._slices[0], sum(self._slices) // 2, self._slices[1])
+        moments = [datetime.fromtimestamp(at // 1_000_000, UTC) for at in ends]
+        # The first begins with the first moment, the last ends with the last, and another lies between them.
+        slices = [SimpleNamespace(start=moment, end=moment) for moment in moments]
+        return SimpleNamespace(slices=tuple(slices))
+
+    def _selected(self, start: int | None, end: int | None) -> pa.Table:
+        times = self.table["time"].cast(pa.int64())
+        low, high = (bound if bound is not None else other for bound, other in ((start, -(2**60)), (end, 2**60)))
+        return self.table.filter(pc.and_(pc.greater_equal(times, low), pc.less(times, high)))
+
+    def read(self, *, columns: list[str], start: int | None, end: int | None, keys: Any, where: list[Any]) -> Any:
+        self.periods.append((start, end))
+        self.columns.append(columns)
+        found = self._selected(start, end).select(columns)
+        return SimpleNamespace(batches=lambda: iter(found.to_batches(max_chunksize=self._batch_rows)))
+
+    def count(self, *, start: int | None, end: int | None, keys: Any, where: list[Any]) -> int:
+        return int(self._selected(start, end).num_rows)
 
 
 def at(document: dict[str, Any], path: str) -> Any:
