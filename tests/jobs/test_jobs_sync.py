@@ -15,7 +15,6 @@ from support_jobs import generated, make, postgresql
 
 import chronotile as ct
 from chronotile import jobs
-from chronotile.jobs import sources
 
 TYPES = {
     "job_id": sa.BigInteger, "submitted": sa.DateTime(timezone=True), "modified": sa.DateTime(timezone=True),
@@ -148,31 +147,3 @@ def test_what_cannot_be_synced_is_refused(production: Production, sqlite: ct.Arc
     plain = jobs.create(sqlite, "plain", schema={"job_id": "int64", "submitted": "timestamp[us, UTC]"})
     with pytest.raises(ct.InvalidInputError, match="no version column"):
         jobs.sync(plain, production.url, "jobs")
-
-
-def test_a_driver_that_cannot_be_imported_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_library(_: str) -> None:
-        raise ImportError("no pq wrapper available")
-
-    monkeypatch.setattr(sa, "create_engine", without_library)
-    with pytest.raises(ct.MissingPackageError) as caught:
-        sources.Database("postgresql+psycopg://grid:s3cret@db1/production")
-    assert str(caught.value) == (
-        "reading postgresql+psycopg://db1/production needs the driver psycopg, which cannot be imported (no pq wrapper "
-        "available): pip install 'psycopg[binary]'"
-    )
-
-
-@pytest.mark.parametrize(
-    ("url", "plain"),
-    [
-        ("postgresql+psycopg://ann:p/s3cret@h:5432/db?sslmode=require", "postgresql+psycopg://h:5432/db"),
-        ("postgresql://ann:p@s3cret@h/db", "postgresql://h/db"),
-        ("postgresql://ann@h/db", "postgresql://h/db"),
-        ("mysql://h:1/db", "mysql://h:1/db"),
-        ("sqlite:///jobs@home.db", "sqlite:///jobs@home.db"),
-        ("sqlite:////srv/jobs.db", "sqlite:////srv/jobs.db"),
-    ],
-)
-def test_names_of_databases_have_no_password(url: str, plain: str) -> None:
-    assert sources._plain(url) == plain

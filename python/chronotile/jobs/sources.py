@@ -40,9 +40,8 @@ class Database:
         self.plain = _plain(url)
         try:
             self.engine = sqlalchemy.create_engine(url)
-        except sqlalchemy.exc.ArgumentError as error:
+        except (sqlalchemy.exc.ArgumentError, ValueError):
             # SQLAlchemy's message would repeat the URL with its password.
-            del error
             raise InvalidInputError(
                 f"invalid database URL {self.plain!r}: write dialect+driver://user@host/database, or sqlite:///file.db",
                 kind="invalid-url",
@@ -198,6 +197,7 @@ class Source:
 
     def _bound(self, column: str, moment: datetime, spare: timedelta) -> Any:
         """Convert a time to the form of the column: text is compared by date, and times without a zone are UTC."""
+        moment = moment.astimezone(UTC)
         if column in self._texts:
             return (moment + spare).date().isoformat()
         zoned = getattr(self.table.columns[column].type, "timezone", False)
@@ -233,24 +233,17 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.nulls(len(array), kind)
     if pa.types.is_temporal(kind) and pa.types.is_integer(array.type):
         return array.cast(pa.timestamp("ns", getattr(kind, "tz", None))).cast(kind)
-    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type):
-        # Times without a zone are UTC.
-        if kind.tz and array.type.tz is None:
-            array = array.cast(pa.timestamp(array.type.unit, kind.tz))
-        elif array.type.tz and kind.tz is None:
-            array = array.cast(pa.timestamp(array.type.unit, "UTC")).cast(pa.timestamp(array.type.unit))
+    # Arrow takes times without a zone as UTC.
     return casts.fitting(array, kind)
 
 
 def _within(table: pa.Table, column: str, start: datetime | None, end: datetime | None) -> pa.Table:
-    moments = table[column].cast(pa.timestamp("us", getattr(table[column].type, "tz", None)))
-    keep = pc.is_valid(moments)
+    """Rows of a period; those without a time are in none."""
     for bound, compare in ((start, pc.greater_equal), (end, pc.less)):
         if bound is not None:
-            zoned = bound.astimezone(UTC)
-            scalar = pa.scalar(zoned if moments.type.tz else zoned.replace(tzinfo=None), moments.type)
-            keep = pc.and_(keep, compare(moments, scalar))
-    return table.filter(keep)
+            moments = table[column].cast(pa.timestamp("us", getattr(table[column].type, "tz", None)))
+            table = table.filter(compare(moments, pa.scalar(bound, moments.type)))
+    return table
 
 
 def utc(value: Any, column: str) -> datetime:

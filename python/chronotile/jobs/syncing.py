@@ -70,7 +70,7 @@ def sync(
         Period before the end of the last sync that is read again. Must be longer than the longest transaction of the
         database plus its clock differences.
     since : datetime, optional
-        Start here instead, to read a period again.
+        Start here instead, to read a period again. UTC if it has no zone.
     batch_rows : int
         Rows per batch.
     progress : callable, optional
@@ -89,7 +89,10 @@ def sync(
     source = Source(database, table, dataset)
     try:
         mark = _clear_and_mark(dataset, source.name)
-        start = since if since is not None else None if mark is None else mark - timedelta(seconds=overlap_s)
+        if since is not None:
+            start: datetime | None = utc(since, "since")
+        else:
+            start = None if mark is None else mark - timedelta(seconds=overlap_s)
         rows = seen = batches = 0
         until = mark
         with closing(source.rows(version, start, None, batch_rows, (version, jobs.id))) as parts:
