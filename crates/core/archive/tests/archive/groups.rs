@@ -323,13 +323,13 @@ async fn slices_of_several_datasets_are_retired_in_the_time_of_one() {
             assert!(retired.unwrap_err().to_string().contains("the fault of this test"));
             assert_eq!(went.iter().filter(|rows| **rows > 0).count(), 2);
         } else {
-            let told: Vec<(String, u64)> = retired
+            let reported: Vec<(String, u64)> = retired
                 .unwrap()
                 .into_iter()
                 .map(|(name, slices)| (name.to_string(), slices.iter().map(|slice| slice.rows).sum()))
                 .collect();
             assert_eq!(
-                told,
+                reported,
                 ["objects", "sources", "forced"].map(str::to_owned).into_iter().zip(went).collect::<Vec<_>>()
             );
             assert_all_sound(&group).await;
