@@ -5,6 +5,7 @@ from __future__ import annotations
 from chronotile import _native
 from chronotile.errors import InvalidInputError
 from chronotile_tools.studies import (
+    alert_changes,
     alert_database,
     capacity,
     client_recovery,
@@ -21,8 +22,8 @@ __all__ = ["STUDIES", "find"]
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
-        pixels.STUDY, capacity.STUDY, tails.STUDY, alert_database.STUDY, historian_cluster.STUDY,
-        client_recovery.STUDY, log_store_versions.STUDY, job_archive.STUDY,
+        pixels.STUDY, capacity.STUDY, tails.STUDY, alert_database.STUDY, alert_changes.STUDY,
+        historian_cluster.STUDY, client_recovery.STUDY, log_store_versions.STUDY, job_archive.STUDY,
     )
 }  # fmt: skip
 
