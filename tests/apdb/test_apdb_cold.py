@@ -314,6 +314,9 @@ def test_a_folder_whose_files_are_being_replaced_is_waited_for(
     monkeypatch.setattr(cold_storage, "_LOCK_WAIT_S", 0.3)
     with (tmp_path / ".lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
+        # The other process ends too late for the first call and in time for the last one.
+        release = threading.Timer(1.5, fcntl.flock, (held, fcntl.LOCK_UN))
+        release.start()
         began = time.monotonic()
         with pytest.raises(ct.BusyError, match="another process is replacing files in") as error:
             survey.archive_before(ENDS, tmp_path)
@@ -321,9 +324,8 @@ def test_a_folder_whose_files_are_being_replaced_is_waited_for(
         assert 0.3 <= time.monotonic() - began < 1
         assert survey.archive_before(ENDS, tmp_path, dry_run=True) != [], "a plan replaces nothing"
         monkeypatch.setattr(cold_storage, "_LOCK_WAIT_S", 20)
-        release = threading.Timer(0.2, fcntl.flock, (held, fcntl.LOCK_UN))
-        release.start()
         survey.archive_before(ENDS, tmp_path)
+        assert time.monotonic() - began >= 1.5
         release.join()
     assert len(survey.restore(tmp_path)) == 2, "the lock was given back"
 

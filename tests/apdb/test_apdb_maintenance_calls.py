@@ -108,7 +108,7 @@ def test_the_first_of_several_processes_completes_the_index_and_none_records_sta
         layout = made.layout.to_json().replace('"object_index_partitions": 0', '"object_index_partitions": 1')
         made.metadata.set("apdb:layout", layout, force=True)
         survey = apdb.open(made.archive)
-        report = survey.maintain(shard=(2, 2))
+        survey.maintain(shard=(2, 2))
         assert names.OBJECT_INDEX not in survey.archive
         stages: list[tuple[str, int, int]] = []
         report = survey.maintain(shard=(1, 2), progress=lambda *stage: stages.append(stage))
@@ -151,6 +151,12 @@ def survey_column(survey: apdb.Apdb, given: dict[str, Any], name: str) -> list[f
     rows = survey.sources().to_arrow().to_pylist()
     found = {row["diaSourceId"]: row[name] for row in rows}
     return [found[each] for each in given["diaSourceId"]]
+
+
+def test_one_of_several_processes_reports_its_changes(survey: apdb.Apdb) -> None:
+    report = survey.maintain(associations={1_001: 71, 5: 72, 6: 73}, counts=True, shard=(2, 2))
+    assert (report.reassociated, report.unknown, report.counts_corrected) == (1, 2, 1)
+    assert set(report.consolidated) == {*TABLES, *OWN}
 
 
 def test_source_counts_are_corrected_by_parts(survey: apdb.Apdb, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,12 +207,14 @@ def test_the_first_damage_is_raised_after_everything_else_is_done(
 def test_partitions_that_exceed_the_limit_are_reported() -> None:
     with apdb.create("memory:", "small", cell_bytes_max=1) as survey:
         assert survey.crowded() == []
-        for number in (0, 600):
-            survey.store(**visit_of(number, [1]))
+        for number in (0, 590, 600):
+            survey.store(**visit_of(number, [1] if number else [1, 2, 3]))
         tables = {*names.MAIN_TABLES, names.OBJECT_INDEX}
         assert {each.table for each in survey.crowded()} == tables
         report = survey.maintain()
         assert report.crowded == survey.crowded()
+        largest = {part.cell_bytes_max for part in report.statistics["dia_source"].slices}
+        assert survey.statistics()["tables"]["dia_source"]["cell_bytes_max"] == max(largest) > min(largest)
         # A slice that will be full is judged by the part of it that has passed when the last visit was.
         first, last = (each for each in report.crowded if each.table == "DiaSource")
         passed = (START + 600 - last.start) / (last.end - last.start)
@@ -317,6 +325,20 @@ def test_a_night_is_removed_from_noon_to_noon(survey: apdb.Apdb) -> None:
     assert survey.remove_night(START + 50, dry_run=True) == RemovalReport(0, 0)
 
 
+def test_a_night_is_removed_from_files_from_noon_to_noon(tmp_path: Path) -> None:
+    noon = START + 10.5 + 37 / 86_400
+    with apdb.create("memory:", "small") as survey, apdb.create("memory:", "small") as other:
+        for number, time in enumerate((noon - 0.1, noon, noon + 1 - TICK, noon + 1, noon + 1.9), 10):
+            visit = visit_of(number, [1])
+            for name in ("sources", "forced_sources"):
+                visit[name]["midpointMjdTai"] = np.full(1, time)
+            survey.store(**visit | {"visit_time": time})
+        survey.archive_before(LATER, tmp_path)
+        # A database that never knew the visits.
+        assert other.remove_night(START + 10, archived=tmp_path) == RemovalReport(2, 4)
+        assert sources(other, archived=tmp_path) == [101_001, 131_001, 141_001]
+
+
 def test_what_an_interrupted_store_left_is_removed(survey: apdb.Apdb, monkeypatch: pytest.MonkeyPatch) -> None:
     batch, removed = ct.Group.batch, []
     begun = dataclasses.replace(survey.archive.group(names.GROUP).batches()[0], finished=False, datasets={})
@@ -361,16 +383,47 @@ def test_changed_objects_of_another_detector_stay(survey: apdb.Apdb, part: str) 
     other = visit_of(1, [1, 4], detector=5)
     survey.store(**other | {name: None for name in ("sources", "forced_sources") if name != part})
     assert survey.close_validity([1, 2, 4], START + 9) == 3
+    # It belongs to no object any more.
+    given = survey.reassociate({15_004: 7}, missing="ignore")
     with pytest.raises(ct.InvalidInputError, match=r"^1 record changed since the store"):
         survey.remove_visit(1, 1)
     assert survey.remove_visit(1, 1, changed=True).detector_visits == 1
     closed = survey.objects(closed=True).to_arrow().sort_by("diaObjectId")
     assert closed["diaObjectId"].to_pylist() == [1, 3, 4]
     assert closed["validityEndMjdTai"].to_pylist() == [START + 9, None, START + 9]
-    with pytest.raises(ct.InvalidInputError, match=r"^2 records changed since the store"):
+    with pytest.raises(ct.InvalidInputError, match=f"^{2 + given} records changed since the store"):
         survey.remove_visit(1)
     assert survey.remove_visit(1, changed=True).detector_visits == 2
     assert survey.objects(closed=True)["diaObjectId"].to_pylist() == []
+
+
+def test_changed_records_are_deleted_before_a_removal_that_is_interrupted(
+    survey: apdb.Apdb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without its record, nobody would know to which detector-visit they belonged.
+    survey.withdraw_sources([11_001], START)
+    with monkeypatch.context() as patch:
+        patch.setattr(ct.Group, "remove_batch", lambda self, key: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            survey.remove_visit(1, 1, changed=True)
+    assert sources(survey) == [1_001, 1_002, 11_002, 12_003]
+    assert survey.remove_visit(1, 1).detector_visits == 1
+    assert sources(survey) == [1_001, 1_002, 12_003]
+
+
+def test_changed_records_are_found_in_the_pixels_of_their_table_and_behind_newer_ones(survey: apdb.Apdb) -> None:
+    visit = visit_of(2, [5])
+    for number, name in enumerate(("objects", "sources", "forced_sources")):
+        visit[name] |= {"ra": np.full(1, 150.0 + number), "dec": np.full(1, 2.0)}
+    survey.store(**visit)
+    survey.withdraw_sources([21_005], START)
+    survey.withdraw_forced_sources({"diaObjectId": [5], "visit": [2], "detector": [1]}, START)
+    survey.close_validity([5], START + 9)
+    survey.store(START + 3, objects=visit["objects"])
+    with pytest.raises(ct.InvalidInputError, match=r"^3 records changed since the store"):
+        survey.remove_visit(2)
+    assert survey.remove_visit(2, changed=True).detector_visits == 1
+    assert len(sources(survey)) == len(survey.forced_sources()) == 5
 
 
 def test_records_that_change_during_a_removal_are_deleted_too(

@@ -411,15 +411,11 @@ def _outdated(rows: Any, others: Any, key: list[str], version: str, *, equal: bo
     """Mark the rows of which `others` have a newer version, or with `equal` one that is as new."""
     if not rows.num_rows or not others.num_rows:
         return np.zeros(rows.num_rows, bool)
-    kinds = [pa.int64()] * len(key)
     own = pa.table(
-        [*(rows[name].cast(kind) for name, kind in zip(key, kinds, strict=True)), pc.fill_null(rows[version], 0),
-         np.arange(rows.num_rows)], [*key, "_own", "_row"],
+        [*(rows[name].cast(pa.int64()) for name in key), rows[version], np.arange(rows.num_rows)],
+        [*key, "_own", "_row"],
     )  # fmt: skip
-    known = pa.table(
-        [*(others[name].cast(kind) for name, kind in zip(key, kinds, strict=True)), pc.fill_null(others[version], 0)],
-        [*key, "_other"],
-    )
+    known = pa.table([*(others[name].cast(pa.int64()) for name in key), others[version]], [*key, "_other"])
     pairs = own.join(known, key, join_type="inner")
     newer = (pc.greater_equal if equal else pc.greater)(pairs["_other"], pairs["_own"])
     outdated = np.zeros(rows.num_rows, bool)
@@ -441,7 +437,6 @@ def merged(live: Any, cold: Any, key: list[str], order: str) -> Any:
     if not cold.num_rows:
         return live
     both = pa.concat_tables([live, cold.select(live.schema.names)], promote_options="permissive")
-    both = both.set_column(both.schema.get_field_index(order), order, pc.fill_null(both[order], 0))
     return newest(both, key, order)
 
 
