@@ -65,6 +65,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apdb.storing": ("apdb/test_apdb_storing.py",),
     "apdb.updates": ("apdb/test_apdb_updates.py",),
     "apdb.layout": ("apdb/test_apdb_layout.py",),
+    "apdb.cold": ("apdb/test_apdb_cold.py",),
+    "apdb.maintenance": ("apdb/test_apdb_maintenance_calls.py",),
     "events.moments": ("events/test_events_moments.py",),
     "events.parsing": ("events/test_events_parsing.py",),
     "events.syslog": ("events/test_events_syslog.py",),

@@ -377,6 +377,15 @@ def test_records_that_changed_are_deleted_on_request(survey: apdb.Apdb, kind: st
     assert survey.objects()["diaObjectId"].to_pylist() == [3]
 
 
+def test_records_that_changed_and_were_deleted_do_not_prevent_a_removal(survey: apdb.Apdb) -> None:
+    survey.close_validity([1], START + 9)
+    survey.withdraw_sources([11_001], START)
+    survey.delete("DiaObject", [1])
+    survey.delete("DiaSource", [11_001])
+    assert survey.remove_visit(1, 1).detector_visits == 1
+    assert sources(survey) == [1_001, 1_002, 12_003]
+
+
 @pytest.mark.parametrize("part", ["sources", "forced_sources"])
 def test_changed_objects_of_another_detector_stay(survey: apdb.Apdb, part: str) -> None:
     # Object 4 lies in the same pixels and was seen at the same time, by another detector or by both.

@@ -19,7 +19,6 @@ from chronotile.apdb import names, values
 from chronotile.apdb.changes import Change, changing
 from chronotile.apdb.cold import ColdStorage, locked, restored_batch
 from chronotile.apdb.density import Crowded, crowded
-from chronotile.apdb.rows import newest
 from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
 from chronotile.apdb.source_counts import SourceCounts
 from chronotile.apdb.tables import SurveyTables, detector_visit_key
@@ -495,11 +494,10 @@ class Maintenance:
         if table == names.OBJECT:
             time = row["visit_mjd_tai"]
             rows = dataset.read(
-                cells=row["object_cells"], start=time - values.TICK_DAYS, end=time + values.TICK_DAYS, history=True,
+                cells=row["object_cells"], start=time - values.TICK_DAYS, end=time + values.TICK_DAYS,
                 where=[(hidden, ">", version_of(time)), names.not_deleted(table), (names.VALID_FROM, "==", time)],
-            )  # fmt: skip
-            found = newest(rows.to_arrow(), [names.OBJECT_ID], hidden)
-            return found if not found.num_rows else self._without_others(found, row, removed)
+            ).to_arrow()  # fmt: skip
+            return self._without_others(rows, row, removed) if rows.num_rows else rows
         cells = row["source_cells" if table == names.SOURCE else "forced_cells"]
         if not cells:
             return dataset.schema.empty_table()
