@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 import chronotile as ct
 from chronotile import jobs
@@ -164,6 +165,26 @@ def test_remains_of_a_sync_that_was_cut_off_are_removed_and_do_not_count(
     report = jobs.sync(archive, production.url, "jobs")
     assert removed == [later]
     assert (report.since, report.until) == (FIRST - 10 * MINUTE, FIRST)
+
+
+def test_a_state_that_the_archive_has_is_known_whatever_is_newer(production: Production, done: jobs.Jobs) -> None:
+    production.put(1, FIRST)
+    jobs.sync(done, production.url, "jobs")
+    done.write({"job_id": [1], "submitted": [FIRST], "modified": [FIRST + MINUTE], "status": ["by hand"]})
+    assert jobs.sync(done, production.url, "jobs").rows == 0
+    assert states(done) == [(1, FIRST, "done"), (1, FIRST + MINUTE, "by hand")]
+
+
+def test_a_sync_closes_its_connection(production: Production, done: jobs.Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[sa.Engine] = []
+    monkeypatch.setattr(sa.Engine, "dispose", lambda engine: closed.append(engine))
+    production.put(1, FIRST)
+    jobs.sync(done, production.url, "jobs")
+    assert len(closed) == 1
+    production.put(2, "yesterday")
+    with pytest.raises(ct.InvalidInputError):
+        jobs.sync(done, production.url, "jobs")
+    assert len(closed) == 2
 
 
 def test_a_job_without_a_modification_time_is_refused(production: Production, done: jobs.Jobs) -> None:
