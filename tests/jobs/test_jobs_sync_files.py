@@ -84,6 +84,41 @@ def test_a_sync_stores_each_state_once_and_reports_what_it_did(production: Produ
     assert done.find(columns=["cloud"]).to_arrow()["cloud"].to_pylist() == [None] * 5
 
 
+class CutOffError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        # In the order of texts, earlier times follow the first.
+        ["2026-01-30 23:00:00", "2026-01-30T01:00:00"],
+        ["2026-01-30T01:00:00-12:00", "2026-01-30T02:00:00+14:00"],
+        ["2026-01-30T23:59:59-12:00", "2026-01-31T00:00:00+14:00"],
+    ],
+)
+def test_a_sync_that_was_cut_off_finds_what_it_had_not_read(
+    production: Production, done: jobs.Jobs, texts: list[str]
+) -> None:
+    for number, text in enumerate(texts):
+        production.put(number, text)
+
+    def cut_off(seen: int, reached: datetime) -> None:
+        raise CutOffError
+
+    with pytest.raises(CutOffError):
+        jobs.sync(done, production.url, "jobs", batch_rows=1, progress=cut_off)
+    assert done.count() == 1
+    assert jobs.sync(done, production.url, "jobs", batch_rows=1).rows == 1
+    assert done.count() == 2
+    # A sync that ended begins at the last time of all.
+    last = max(
+        datetime.fromisoformat(text).replace(tzinfo=datetime.fromisoformat(text).tzinfo or UTC) for text in texts
+    )
+    again = jobs.sync(done, production.url, "jobs")
+    assert (again.rows, again.until) == (0, last)
+
+
 def test_a_sync_of_an_empty_table_has_no_time(production: Production, done: jobs.Jobs) -> None:
     report = jobs.sync(done, production.url, "jobs")
     assert replace(report, seconds=0) == jobs.SyncReport(0, 0, 0, None, None, 0)

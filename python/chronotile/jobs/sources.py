@@ -155,6 +155,12 @@ class Source:
         """Close the connection."""
         self._database.close()
 
+    def order_error(self, name: str) -> timedelta:
+        """How much earlier than the time of a row those of later rows may be, in the order of a time column: texts are
+        in the order of their dates, in any time zone.
+        """
+        return 3 * _DAY if name in self._texts else timedelta(0)
+
     def _column(self, name: str) -> Any:
         """Column of a query; times stored as text are read as text."""
         column, sql = self.table.columns[name], self._database.sql

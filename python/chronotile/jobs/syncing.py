@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -95,18 +95,21 @@ def sync(
             start = None if mark is None else mark - timedelta(seconds=overlap_s)
         rows = seen = batches = 0
         until = mark
+        behind = source.order_error(version)
         with closing(source.rows(version, start, None, batch_rows, (version, jobs.id))) as parts:
-            for part in parts:
+            for part, is_last in _with_last(parts):
                 seen += part.num_rows
-                first, last = (_moment_of(part[version], place) for place in (0, -1))
+                first, reached = _period_of(part[version])
+                until = reached if until is None else max(until, reached)
                 fresh = _unknown(dataset, part, jobs.id, version)
                 if fresh.num_rows:
-                    key = f"sync:{source.name}:{_us(first)}:{_us(last)}:{time.time_ns()}"
+                    # Earlier times may follow, unless this sync is cut off here.
+                    synced = until if is_last else reached - behind
+                    key = f"sync:{source.name}:{_us(first)}:{_us(synced)}:{time.time_ns()}"
                     rows += dataset.write(fresh, batch=key).rows
                     batches += 1
-                until = last if until is None else max(until, last)
                 if progress is not None:
-                    progress(seen, last)
+                    progress(seen, reached)
     finally:
         source.close()
     return SyncReport(rows, seen, batches, start, until, time.monotonic() - began)
@@ -127,14 +130,26 @@ def _clear_and_mark(dataset: Dataset, source: str) -> datetime | None:
     return None if mark is None else _EPOCH + timedelta(microseconds=mark)
 
 
-def _moment_of(column: pa.ChunkedArray, place: int) -> datetime:
-    value = column[place].as_py()
-    if value is None:
+def _with_last(parts: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
+    """Each part, and whether it is the last."""
+    before = None
+    for part in parts:
+        if before is not None:
+            yield before, False
+        before = part
+    if before is not None:
+        yield before, True
+
+
+def _period_of(column: pa.ChunkedArray) -> tuple[datetime, datetime]:
+    """The first and the last modification time."""
+    if column.null_count:
         raise InvalidInputError(
             "the database has jobs without a modification time: set one, so that a sync can find them",
             kind="invalid-rows",
         )
-    return utc(value, "of modification times")
+    limits = pc.min_max(column).as_py()
+    return utc(limits["min"], "of modification times"), utc(limits["max"], "of modification times")
 
 
 def _us(moment: datetime) -> int:
