@@ -259,13 +259,17 @@ def test_types_are_those_of_valid_records_at_the_start(tmp_path: Path, monkeypat
     bare = text.partition("\n")[2].replace(",", "|")
     assert inferred(tmp_path / "c.csv", bare, names=["job_id", "when", "load"], delimiter="|") == wanted
     assert inferred(tmp_path / "d.txt", text, format="csv") == wanted
+    # The last line needs no line break.
+    assert inferred(tmp_path / "a.csv", text.removesuffix("\n")) == wanted
     # Only so many records are looked at, one of which is too short.
     monkeypatch.setattr(loading, "SAMPLED", 3)
     assert inferred(tmp_path / "a.csv", text)["load"] == "int64"
     monkeypatch.setattr(loading, "SAMPLED", 5)
     assert inferred(tmp_path / "a.csv", text)["load"] == "int64"
+    assert inferred(tmp_path / "a.csv", text.removesuffix("\n"))["load"] == "int64"
     monkeypatch.setattr(loading, "SAMPLED", 6)
     assert inferred(tmp_path / "a.csv", text)["load"] == "float64"
+    assert inferred(tmp_path / "a.csv", text.removesuffix("\n"))["load"] == "float64"
 
 
 def test_types_of_other_formats_are_inferred(tmp_path: Path) -> None:

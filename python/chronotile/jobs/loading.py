@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -283,17 +284,20 @@ def _columns_of(path: str, format: str, names: list[str] | None, delimiter: str)
 
 def _sound_beginning(file: File, names: list[str] | None, delimiter: str) -> bytes:
     """The first valid records of a file (as many fields as the header, or JSON objects), after the header."""
-    block = next(blocks(file, header=names is None), None)
-    if block is None or block.text is None:
+    # A last line without a line break is a block of its own.
+    beginning = list(islice(blocks(file, header=names is None), 2))
+    if not beginning:
         return b""
-    quoted = file.format == "csv"
-    starts, ends, _ = records(block.text, 1, quoted=quoted)
-    sound = [block.header]
-    wanted = len(names) if names is not None else len(_fields(block.header, delimiter))
-    for start, end in zip(starts[:SAMPLED], ends[:SAMPLED], strict=True):
-        text = block.text[start:end]
-        if len(_fields(text, delimiter)) == wanted if quoted else _is_object(text):
-            sound.append(text if text.endswith(b"\n") else text + b"\n")
+    header, quoted = beginning[0].header, file.format == "csv"
+    wanted = len(names) if names is not None else len(_fields(header, delimiter))
+    sound, left = [header], SAMPLED
+    for whole in (block.text for block in beginning if block.text is not None):
+        starts, ends, _ = records(whole, 1, quoted=quoted)
+        for start, end in zip(starts[:left], ends[:left], strict=True):
+            text = whole[start:end]
+            if len(_fields(text, delimiter)) == wanted if quoted else _is_object(text):
+                sound.append(text if text.endswith(b"\n") else text + b"\n")
+        left -= len(starts[:left])
     return b"".join(sound)
 
 
