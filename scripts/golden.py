@@ -28,7 +28,9 @@ KEYSPACE = "golden"
 def main() -> None:
     """Write the archive in a file, the dump of a keyspace, and what readers find in both."""
     folder = GOLDEN / f"v{FORMAT}"
-    folder.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        sys.exit(f"{folder} exists: archives of a released format are never replaced. Raise FORMAT with the new format")
+    folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as made:
         path = Path(made) / "archive.db"
         with ct.open(path) as archive:
