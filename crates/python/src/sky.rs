@@ -366,7 +366,7 @@ impl PyRegion {
     /// The points within `radius` (0 to 180) of (ra, dec): numbers of degrees, text such as "10h20m", "-5d20m10s" or "3arcsec", or
     /// an astropy Angle or Quantity. An astropy SkyCoord takes the place of ra and dec: ``circle(center, radius)``.
     #[staticmethod]
-    #[pyo3(signature = (ra, dec, radius=None), text_signature = "(ra, dec, radius)")]
+    #[pyo3(signature = (ra, dec, radius=None))]
     fn circle(ra: &Bound<'_, PyAny>, dec: &Bound<'_, PyAny>, radius: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let (ra, dec, radius) = match (icrs_of(ra)?, radius) {
             (None, Some(radius)) => (right_ascension(ra)?, degrees(dec)?, degrees(radius)?),
