@@ -147,10 +147,11 @@ def test_positions_of_astropy_are_taken_in_their_frames() -> None:
         assert math.isclose(found.area, expected.area, rel_tol=1e-9)
         assert found.contains(150.12, 2.2999)
         assert not found.contains(150.12, 2.3001)
+    assert ct.circle(center, radius="6arcmin") == ct.circle(center, 0.1)
     corners = sky([150.0, 151.0, 150.5], [0.0, 0.0, 1.0], unit="deg")
     triangle = ct.polygon([(150.0, 0.0), (151.0, 0.0), (150.5, 1.0)])
     assert math.isclose(ct.polygon(corners.galactic).area, triangle.area, rel_tol=1e-9)
-    for bad in [lambda: ct.circle(center, 2.2, 0.1), lambda: ct.circle(150.0, 2.2)]:
+    for bad in [lambda: ct.circle(center, 2.2, 0.1), lambda: ct.circle(150.0, 2.2), lambda: ct.circle(center)]:
         with pytest.raises(TypeError, match="ra, dec and radius, or an astropy SkyCoord and radius"):
             bad()
     with pytest.raises(TypeError, match="several positions"):

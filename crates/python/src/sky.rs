@@ -366,11 +366,17 @@ impl PyRegion {
     /// The points within `radius` (0 to 180) of (ra, dec): numbers of degrees, text such as "10h20m", "-5d20m10s" or "3arcsec", or
     /// an astropy Angle or Quantity. An astropy SkyCoord takes the place of ra and dec: ``circle(center, radius)``.
     #[staticmethod]
-    #[pyo3(signature = (ra, dec, radius=None))]
-    fn circle(ra: &Bound<'_, PyAny>, dec: &Bound<'_, PyAny>, radius: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        let (ra, dec, radius) = match (icrs_of(ra)?, radius) {
-            (None, Some(radius)) => (right_ascension(ra)?, degrees(dec)?, degrees(radius)?),
-            (Some((ra, dec_of_center)), None) => (one_angle(&ra)?, one_angle(&dec_of_center)?, degrees(dec)?),
+    #[pyo3(signature = (ra, dec=None, radius=None))]
+    fn circle(
+        ra: &Bound<'_, PyAny>,
+        dec: Option<&Bound<'_, PyAny>>,
+        radius: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let (ra, dec, radius) = match (icrs_of(ra)?, dec, radius) {
+            (None, Some(dec), Some(radius)) => (right_ascension(ra)?, degrees(dec)?, degrees(radius)?),
+            (Some((ra, dec)), Some(radius), None) | (Some((ra, dec)), None, Some(radius)) => {
+                (one_angle(&ra)?, one_angle(&dec)?, degrees(radius)?)
+            }
             _ => {
                 return Err(PyTypeError::new_err("circle takes ra, dec and radius, or an astropy SkyCoord and radius"));
             }
