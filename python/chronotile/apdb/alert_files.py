@@ -152,13 +152,16 @@ def _demand(rows: Any, wanted: Iterable[str], what: str, path: Path) -> None:
 def _complete(rows: Any, wanted: Iterable[str], what: str, dropped: Counter[str]) -> Any:
     """Keep the rows that have a value in every wanted column; count the others in `dropped`."""
     for name in wanted:
-        there = pc.is_valid(rows[name])
-        if pa.types.is_floating(rows.schema.field(name).type):
-            there = pc.and_(there, pc.invert(pc.fill_null(pc.is_nan(rows[name]), False)))
+        there = _has_value(rows[name])
         if missing := rows.num_rows - (pc.sum(there).as_py() or 0):
             dropped[f"{what} without {name}"] += missing
             rows = rows.filter(there)
     return rows
+
+
+def _has_value(column: Any) -> Any:
+    """Mark the values of a column that are neither null nor NaN."""
+    return pc.invert(pc.is_null(column, nan_is_null=True))
 
 
 # ---------------------------------------------------------------- packets
@@ -170,7 +173,7 @@ def _ztf_packets(rows: Any, path: Path) -> Tables:
     notes: list[str] = []
     rows = _complete(rows, ["candidate", "objectId"], "alerts", dropped)
     detections = _flattened(_record(rows, "candidate", path))
-    _demand(detections, _ZTF_NEEDED - {"objectId"}, "detections", path)
+    _demand(detections, sorted(_ZTF_NEEDED - {"objectId"}), "detections", path)
     parts, limits = [detections.append_column("objectId", rows["objectId"])], 0
     before = _exploded(rows, "prv_candidates")
     if before is not None and (lacking := _lacking(before[0], sorted(_ZTF_NEEDED - {"objectId"}))):
@@ -179,7 +182,7 @@ def _ztf_packets(rows: Any, path: Path) -> Tables:
         history, places = before
         history = history.append_column("objectId", rows["objectId"].take(places))
         # A previous candidate without an id is an upper limit, not a detection.
-        detected = pc.is_valid(history["candid"])
+        detected = _has_value(history["candid"])
         limits = history.num_rows - pc.sum(detected).as_py()
         parts.append(history.filter(detected))
     tables = _ztf(_joined(parts, "candid", dropped), path)
@@ -494,10 +497,10 @@ def _ztf(rows: Any, path: Path) -> Tables:
         "ZTF fluxes were computed from magnitudes",
     ]
     if "_rounded" not in rows.schema.names:
-        rows = _joined([_complete(rows, ["candid"], "detections", dropped)], "candid", dropped)
+        rows = _joined([rows], "candid", dropped)
     for name in _lacking(rows, _ZTF_OPTIONAL):
         rows = rows.append_column(name, pa.nulls(rows.num_rows, _ZTF_OPTIONAL[name]))
-    rows = _complete(rows, ["objectId", "pid", "jd", "ra", "dec"], "detections", dropped)
+    rows = _complete(rows, ["candid", "objectId", "pid", "jd", "ra", "dec"], "detections", dropped)
     signs, unknown = _signs(rows["isdiffpos"])
     if unknown:
         notes.append("detections without isdiffpos got positive fluxes")
