@@ -14,7 +14,11 @@ pytest.importorskip("pyarrow")
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import chronotile as ct
+from chronotile.apdb.alert_files import exact_ids
 from chronotile.apdb.alerts import Tables, read_alerts
 
 Row = dict[str, Any]
@@ -193,3 +197,123 @@ def test_previous_candidates_without_a_column_are_skipped_and_the_alert_is_kept(
     assert (column(tables.sources, "diaSourceId"), tables.dropped, tables.notes) == ([10], {}, ZTF_NOTES)
     (tables,) = read([{**alert(detection()), "prv_candidates": ["a text"]}])
     assert (column(tables.sources, "diaSourceId"), tables.notes) == ([10], ZTF_NOTES)
+
+
+# ---------------------------------------------------------------- ids that are floats
+
+
+@given(
+    exact=st.lists(st.integers(0, 2**62), max_size=20).map(lambda ids: ids + [each + 1 for each in ids]),
+    chosen=st.lists(st.booleans(), min_size=40, max_size=40),
+)
+@settings(max_examples=50)
+def test_a_rounded_id_becomes_the_only_known_one_that_it_can_be(exact: list[int], chosen: list[bool]) -> None:
+    given_ids = [*exact, -(2**53) - 2]
+    known = np.unique(np.array([each for each, taken in zip(exact, chosen, strict=False) if taken], np.int64))
+    ids, inexact = exact_ids(pa.chunked_array([pa.array(map(float, given_ids), pa.float64())]), known, "visit")
+    for whole, found, lost in zip(given_ids, ids.to_pylist(), inexact.tolist(), strict=True):
+        fitting = [each for each in known.tolist() if float(each) == float(whole)]
+        if abs(float(whole)) <= 2**53:
+            assert (found, lost) == (int(float(whole)), False)
+        elif len(fitting) == 1:
+            assert (found, lost) == (fitting[0], False)
+        else:
+            assert (found, lost) == (int(float(whole)), True)
+
+
+@pytest.mark.parametrize(("value", "lost"), [(2.0**53, False), (2.0**53 + 2, True), (None, False), (math.nan, False)])
+def test_floats_are_exact_ids_up_to_a_limit_and_nulls_stay(value: float | None, lost: bool) -> None:
+    known = np.array([0, 1, 2**53 + 1], np.int64)
+    ids, inexact = exact_ids(pa.chunked_array([pa.array([value, 3.0], pa.float64())]), known, "visit")
+    number = None if value is None or math.isnan(value) else int(value)
+    assert (ids.to_pylist(), inexact.tolist()) == ([number, 3], [lost, False])
+
+
+@pytest.mark.parametrize("value", [0.5, -1.5, 2.0**63, -(2.0**63), math.inf, 1e300])
+def test_floats_that_are_no_id_are_refused_with_the_column_and_the_value(value: float, read: Read) -> None:
+    key: Row = {"diaSource": source(value)}
+    other: Row = {"diaSource": source(1), "prvDiaSources": [source(2, visit=value)]}
+    for row, name in ((key, "diaSourceId"), (other, "visit")):
+        with pytest.raises(ct.InvalidInputError) as caught:
+            read([row])
+        assert str(caught.value).endswith(
+            f"0.parquet: column {name} holds {value!r} where other values are integers: give whole numbers"
+        )
+        assert caught.value.kind == "invalid-rows"
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64()])
+def test_rounded_ids_take_exact_ones_of_any_type_of_integers(kind: pa.DataType, read: Read) -> None:
+    exact = source(LARGE + 7, visit=LARGE + 9)
+    before = [source(float(LARGE + 7), visit=float(LARGE + 9)), source(9.0, visit=3.0)]
+    whole = pa.array([exact])
+    fields = [pa.field(each.name, kind if pa.types.is_integer(each.type) else each.type) for each in whole.type]
+    (tables,) = read(pa.table({"diaSource": whole.cast(pa.struct(fields)), "prvDiaSources": pa.array([before])}))
+    assert column(tables.sources, "diaSourceId") == [LARGE + 7, LARGE + 7, 9]
+    assert column(tables.sources, "visit") == [LARGE + 9, LARGE + 9, 3]
+    assert (tables.rounded, tables.dropped) == (None, {})
+
+
+def test_values_that_lost_bits_are_counted_and_columns_of_one_type_stay(read: Read) -> None:
+    extra = {"parent": 5, "flux": 0.5, "kind": "a"}
+    lost = {"parent": float(LARGE + 7), "flux": 1.5, "kind": "b"}
+    before = [source(2, **lost), source(3, **lost), source(4, **{**lost, "parent": 6.0, "flux": 2.5})]
+    (tables,) = read([{"diaSource": source(1, **extra), "prvDiaSources": before}])
+    assert tables.dropped == {"values of DiaSource.parent, rounded in the file": 2}
+    assert column(tables.sources, "parent") == [5, None, None, 6]
+    assert column(tables.sources, "flux") == [0.5, 1.5, 1.5, 2.5]
+    assert column(tables.sources, "kind") == ["a", "b", "b", "b"]
+    assert tables.sources.schema.names == [*SOURCE, *extra]
+
+
+@pytest.mark.parametrize("change", [{}, {"visit": 9}, {"detector": 9}, {"ra": 150.5}, {"dec": 2.5}], ids=str)
+def test_a_rounded_id_takes_the_exact_one_of_the_same_detection_alone(change: Row, read: Read) -> None:
+    before = [source(5.0, visit=5), source(float(LARGE + 7), **change), source(float(LARGE + 2**20), visit=6)]
+    (tables,) = read([{"diaSource": source(LARGE + 7), "prvDiaSources": before}])
+    second = LARGE if change else LARGE + 7
+    assert column(tables.sources, "diaSourceId") == [LARGE + 7, 5, second, LARGE + 2**20]
+    assert tables.rounded.tolist() == ([LARGE] if change else []) + [LARGE + 2**20]
+    assert tables.dropped == {}
+
+
+@pytest.mark.parametrize("change", [{}, {"pid": 7}, {"ra": 150.5}, {"dec": 2.5}], ids=str)
+def test_a_rounded_candid_takes_the_exact_one_of_the_same_detection_alone(change: Row, read: Read) -> None:
+    (tables,) = read([alert(detection(candid=LARGE + 7), detection(candid=float(LARGE + 7), **change))])
+    assert column(tables.sources, "diaSourceId") == [LARGE + 7, LARGE if change else LARGE + 7]
+    assert (tables.rounded is None) is (not change)
+    # A table has no exact ids, unless floats hold them.
+    (tables,) = read([flat(candid=float(LARGE + 7)), flat(candid=8.0)])
+    assert (tables.rounded.tolist(), column(tables.sources, "diaSourceId")) == ([LARGE], [LARGE, 8])
+
+
+def test_rounded_ids_of_objects_take_exact_ones_from_all_tables(read: Read) -> None:
+    sources = [source(n, diaObjectId=float(LARGE + 7 if n < 3 else LARGE + 2**20)) for n in (1, 2, 3)]
+    (tables,) = read(sources, [{**OBJECT, "diaObjectId": LARGE + 7}])
+    assert column(tables.sources, "diaObjectId") == [LARGE + 7, LARGE + 7, None]
+    assert tables.dropped == {"values of DiaSource.diaObjectId, rounded in the file": 1}
+    forced = [{**FORCED, "diaObjectId": each} for each in (float(LARGE + 7), float(LARGE + 2**20), 8.0)]
+    objects = [{**OBJECT, "diaObjectId": each} for each in (float(LARGE + 7), float(LARGE + 2**21))]
+    (tables,) = read([source(1, diaObjectId=LARGE + 7), source(2, diaObjectId=None)], forced, objects)
+    assert column(tables.sources, "diaObjectId") == [LARGE + 7, None]
+    assert column(tables.forced_sources, "diaObjectId") == [LARGE + 7, 8]
+    assert column(tables.objects, "diaObjectId") == [LARGE + 7]
+    assert tables.dropped == {
+        "forced sources whose ids are rounded in the file": 1, "objects whose ids are rounded in the file": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["diaSourceId", "alertId"])
+def test_the_source_of_an_alert_has_the_exact_id_of_the_alert_if_all_match(name: str, read: Read) -> None:
+    exact = [LARGE + 7, LARGE + 2**20 + 7]
+    rows = [{name: each, "diaSource": source(float(each), visit=n)} for n, each in enumerate(exact)]
+    (tables,) = read(rows)
+    assert (column(tables.sources, "diaSourceId"), tables.rounded, tables.no_column) == (exact, None, set())
+    for other in (5, None):
+        (tables,) = read([rows[0], {**rows[1], name: other}])
+        assert column(tables.sources, "diaSourceId") == [int(float(each)) for each in exact]
+        assert len(tables.rounded) == 2
+    # Ids that are floats or texts, or already exact, add nothing.
+    (tables,) = read([{**rows[0], name: float(LARGE + 7)}])
+    assert tables.rounded.tolist() == [LARGE]
+    (tables,) = read([{**rows[0], name: 5, "diaSource": source(LARGE + 7)}])
+    assert column(tables.sources, "diaSourceId") == [LARGE + 7]

@@ -26,6 +26,7 @@ _MJD_OF_JD = 2_400_000.5
 _ZTF_BANDS = {1: "g", 2: "r", 3: "i"}
 _EXACT = 2**53
 """Largest integer up to which float64 represents every integer exactly."""
+_INT64_END = 2.0**63
 
 PARTS = (("objects", names.OBJECT), ("sources", names.SOURCE), ("forced_sources", names.FORCED))
 """For each table of an import, the schema table that it fills."""
@@ -77,7 +78,7 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
         for given, images in alert_containers.read(path):
             try:
                 tables = _of_rows(_regrouped(given), path, flat)
-            except (pa.ArrowException, _FractionError) as error:
+            except (pa.ArrowException, _NonIntegerError) as error:
                 raise InvalidInputError(f"{path}: {error}", kind="invalid-rows") from error
             if tables is not None:
                 tables.no_column.update(images)
@@ -215,7 +216,9 @@ def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any =
     done = []
     for part in parts:
         rounded = np.zeros(part.num_rows, bool)
-        for name in (mixed | known.keys()) & set(part.schema.names):
+        # The key comes last: by the other columns, it tells detections apart.
+        columns = [name for name in part.schema.names if name in mixed or name in known]
+        for name in sorted(columns, key=lambda name: name == key):
             ids, inexact = exact_ids(part[name], known.get(name, _integers(parts, name)), name)
             if name == key:
                 given, lossy = exact_ids(part[name], _NO_IDS, name)
@@ -261,21 +264,22 @@ def _seen(rows: Any, key: str) -> list[tuple[Any, ...]]:
 def _integers(parts: list[Any], name: str) -> Any:
     """Distinct values of a column, sorted, from the tables that store it as integers."""
     columns = [p[name].drop_null().to_numpy() for p in parts if name in p.schema.names]
-    return np.unique(np.concatenate([_NO_IDS, *(each for each in columns if each.dtype.kind in "iu")]))
+    # Of signed and unsigned integers together, numpy makes floats.
+    return np.unique(np.concatenate([_NO_IDS, *(each.astype(np.int64) for each in columns if each.dtype.kind in "iu")]))
 
 
 _NO_IDS = np.empty(0, np.int64)
 
 
-def first_fraction(column: Any) -> int | None:
-    """Find the first row of a column of floats that holds no whole number; NaN counts as null."""
-    given = column.to_numpy()
-    fractions = (given != np.trunc(given)) & ~np.isnan(given)
-    return int(np.argmax(fractions)) if fractions.any() else None
+def first_non_integer(column: Any) -> int | None:
+    """Find the first row of a column of floats that holds no whole number of 64 bits; NaN counts as null."""
+    given = column.to_numpy().astype(np.float64)
+    misfits = (given != np.trunc(given)) & ~np.isnan(given) | (np.abs(given) >= _INT64_END)
+    return int(np.argmax(misfits)) if misfits.any() else None
 
 
-class _FractionError(InvalidInputError):
-    """A column of integers holds a fraction."""
+class _NonIntegerError(InvalidInputError):
+    """A column of integers holds a value that is none, or one of more than 64 bits."""
 
 
 def exact_ids(column: Any, known: Any, name: str) -> tuple[Any, Any]:
@@ -286,13 +290,13 @@ def exact_ids(column: Any, known: Any, name: str) -> tuple[Any, Any]:
     Raises
     ------
     InvalidInputError
-        A value is no whole number.
+        A value is no whole number of 64 bits.
     """
     if not pa.types.is_floating(column.type):
         return column.cast(pa.int64()), np.zeros(len(column), bool)
-    if (fraction := first_fraction(column)) is not None:
-        raise _FractionError(
-            f"column {name} holds {column[fraction].as_py()!r} where other values are integers: give whole numbers",
+    if (misfit := first_non_integer(column)) is not None:
+        raise _NonIntegerError(
+            f"column {name} holds {column[misfit].as_py()!r} where other values are integers: give whole numbers",
             kind="invalid-rows",
         )
     given = column.to_numpy().astype(np.float64)

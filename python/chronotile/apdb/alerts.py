@@ -24,7 +24,7 @@ from chronotile.apdb.alert_files import (
     Tables,
     convert_radians,
     exact_ids,
-    first_fraction,
+    first_non_integer,
     mjd_of_timestamps,
     read_alerts,
 )
@@ -304,7 +304,7 @@ def _of_schema(rows: Any, database: Apdb, name: str, dropped: Counter[str]) -> A
     fields = [database.schema[name][column].arrow for column in rows.schema.names]
     for place, wanted in enumerate(fields):
         if pa.types.is_integer(wanted.type) and pa.types.is_floating(rows[wanted.name].type):
-            if (first := first_fraction(rows[wanted.name])) is not None:
+            if (first := first_non_integer(rows[wanted.name])) is not None:
                 raise _misfit(rows, wanted, name, first, "give whole numbers")
             ids, inexact = exact_ids(rows[wanted.name], np.array([], np.int64), wanted.name)
             if inexact.any():
