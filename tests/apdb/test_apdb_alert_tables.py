@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chronotile as ct
-from chronotile.apdb.alert_files import exact_ids
+from chronotile.apdb.alert_files import exact_ids, mjd_of_timestamps
 from chronotile.apdb.alerts import Tables, read_alerts
 
 Row = dict[str, Any]
@@ -317,3 +317,323 @@ def test_the_source_of_an_alert_has_the_exact_id_of_the_alert_if_all_match(name:
     assert tables.rounded.tolist() == [LARGE]
     (tables,) = read([{**rows[0], name: 5, "diaSource": source(LARGE + 7)}])
     assert column(tables.sources, "diaSourceId") == [LARGE + 7]
+
+
+# ---------------------------------------------------------------- packets of the LSST
+
+
+def test_a_packet_of_the_lsst_becomes_rows_of_three_tables(read: Read) -> None:
+    packet: Row = {
+        "diaSource": SOURCE, "prvDiaSources": [source(2, visit=3)], "diaObject": OBJECT,
+        "prvDiaForcedSources": [{**FORCED, "visit": 4}, None], "alertId": 1, "ssSource": {"a": 1},
+    }  # fmt: skip
+    (tables,) = read([packet])
+    assert tables.sources.to_pylist() == [SOURCE, source(2, visit=3)]
+    assert tables.objects.to_pylist() == [{**OBJECT, "validityStartMjdTai": 61_000.0}]
+    assert tables.forced_sources.to_pylist() == [{**FORCED, "visit": 4}]
+    assert (tables.notes, tables.no_column, tables.dropped, tables.rounded) == ([], {"ssSource"}, {}, None)
+    (tables,) = read([{"diaSource": {name: value for name, value in SOURCE.items() if name != "diaObjectId"}}])
+    assert tables.sources.to_pylist() == [{**SOURCE, "diaObjectId": None}]
+    assert (tables.objects, tables.forced_sources) == (None, None)
+    # A part that is null in all packets has no fields.
+    (tables,) = read([{**packet, "prvDiaSources": None, "diaObject": None, "prvDiaForcedSources": None}])
+    assert (tables.sources.num_rows, tables.objects, tables.forced_sources, tables.notes) == (1, None, None, [])
+
+
+def test_objects_are_valid_from_their_own_time_or_that_of_their_source(read: Read) -> None:
+    def packets(*starts: Any) -> list[Row]:
+        return [
+            {"diaSource": source(n, midpointMjdTai=61_000.5 + n),
+             "diaObject": {**OBJECT, "diaObjectId": n, "validityStartMjdTai": start}}
+            for n, start in enumerate(starts)
+        ]  # fmt: skip
+
+    (tables,) = read(packets(60_000.0, None, 60_002.0))
+    assert column(tables.objects, "validityStartMjdTai") == [60_000.0, 61_001.5, 60_002.0]
+    (tables,) = read(packets(None, None))
+    assert column(tables.objects, "validityStartMjdTai") == [61_000.5, 61_001.5]
+    alone = packets(60_000.0, None, 60_002.0)
+    alone[1]["diaSource"]["midpointMjdTai"] = None
+    alone[2]["diaObject"] = dict.fromkeys(alone[2]["diaObject"])
+    (tables,) = read(alone)
+    assert column(tables.objects, "validityStartMjdTai") == [60_000.0]
+    assert tables.dropped == {"objects without validityStartMjdTai": 1, "sources without midpointMjdTai": 1}
+
+
+def test_an_object_takes_the_exact_id_of_the_source_in_its_packet(read: Read) -> None:
+    def packet(number: int, of_source: int | None, of_object: float | None) -> Row:
+        return {"diaSource": source(number, diaObjectId=of_source), "diaObject": {**OBJECT, "diaObjectId": of_object}}
+
+    (tables,) = read([
+        packet(1, LARGE + 7, float(LARGE + 7)), packet(2, LARGE + 2**20, float(LARGE + 2**21)), packet(3, 8, 9.0),
+        packet(4, None, float(LARGE + 2**21)), packet(5, None, 5.0), packet(6, 6, None),
+    ])  # fmt: skip
+    assert column(tables.objects, "diaObjectId") == [LARGE + 7, 9, 5]
+    assert tables.dropped == {"objects whose ids are rounded in the file": 2}
+
+
+def test_times_that_are_seconds_are_converted_with_one_note_for_each_table(read: Read) -> None:
+    seconds, mjd = 1_480_360_995.0, 40_587 + 1_480_360_995 / 86_400 + 36 / 86_400
+    packet = {
+        "diaSource": source(1, midpointMjdTai=seconds), "prvDiaSources": [source(2, midpointMjdTai=seconds)],
+        "prvDiaForcedSources": [{**FORCED, "midpointMjdTai": seconds}], "diaObject": OBJECT,
+    }  # fmt: skip
+    (tables,) = read([packet])
+    for rows in (tables.sources, tables.forced_sources):
+        assert column(rows, "midpointMjdTai") == [pytest.approx(mjd, abs=1e-9)] * rows.num_rows
+    assert column(tables.objects, "validityStartMjdTai") == [pytest.approx(mjd, abs=1e-9)]
+    assert [note.split(" was ")[0] for note in tables.notes] == [
+        "midpointMjdTai of sources", "midpointMjdTai of forced sources",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("times", "converted"),
+    [
+        ([1e8, 4e9 - 1], True),
+        ([1e8, math.nan], True),
+        ([1e8 - 1, 2e8], False),
+        ([2e8, 4e9], False),
+        ([61_000.0, 2e8], False),
+        ([1, 2], False),
+    ],
+)
+def test_times_are_seconds_if_all_are_between_1973_and_2096(times: list[float], converted: bool, read: Read) -> None:
+    (tables,) = read([source(n, midpointMjdTai=time) for n, time in enumerate(times)])
+    offsets = [{1e8: 12, 4e9 - 1: 37}.get(time, 0) for time in times if not math.isnan(time)]
+    known = [time for time in times if not math.isnan(time)]
+    wanted = [40_587 + (time + ahead) / 86_400 for time, ahead in zip(known, offsets, strict=True)]
+    assert column(tables.sources, "midpointMjdTai") == [
+        pytest.approx(each, rel=1e-14) for each in (wanted if converted else known)
+    ]
+    assert len(tables.notes) == converted
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_timestamps_become_mjd_in_tai(unit: str, zone: str | None) -> None:
+    moments = [
+        datetime(2016, 12, 31, 12, tzinfo=UTC), datetime(2017, 1, 1, tzinfo=UTC), datetime(1972, 1, 1, 6, tzinfo=UTC),
+    ]  # fmt: skip
+    given = pa.array([*(each.replace(tzinfo=None) for each in moments), None], pa.timestamp(unit)).cast(
+        pa.timestamp(unit, zone)
+    )
+    found = mjd_of_timestamps(pa.chunked_array([given])).to_pylist()
+    days = [(each - datetime(1858, 11, 17, tzinfo=UTC)) / timedelta(days=1) for each in moments]
+    wanted = [pytest.approx(day + s / 86_400, abs=1e-10) for day, s in zip(days, (36, 37, 10), strict=True)]
+    assert found == [*wanted, None]
+    if unit == "ns":
+        (found,) = mjd_of_timestamps(pa.chunked_array([pa.array([1_500], pa.timestamp("ns"))])).to_pylist()
+        assert found == pytest.approx(40_587 + 10 / 86_400, abs=1e-10)
+
+
+def test_the_start_of_validity_may_be_a_timestamp(read: Read) -> None:
+    start = {"validityStart": datetime(2026, 1, 1, tzinfo=UTC)}
+    mjd = pytest.approx(61_041 + 37 / 86_400, abs=1e-10)
+    (tables,) = read([{"diaSource": SOURCE, "diaObject": {**OBJECT, **start}}])
+    assert tables.objects.to_pylist() == [{**OBJECT, "validityStartMjdTai": mjd}]
+    (tables,) = read([{**start, **OBJECT}])
+    assert tables.objects.to_pylist() == [{**OBJECT, "validityStartMjdTai": mjd}]
+    assert tables.notes == []
+    # What is no timestamp is left as it is.
+    (tables,) = read([{"validityStart": 61_041.0, **OBJECT}])
+    assert tables.objects.to_pylist() == [{"validityStart": 61_041.0, **OBJECT}]
+
+
+# ---------------------------------------------------------------- flattened tables
+
+
+def test_flattened_tables_of_several_files_are_read_as_one(read: Read, tmp_path: Path) -> None:
+    (packets, tables) = read(
+        [source(1)], [FORCED, {**FORCED, "visit": 2}], [{"diaSource": SOURCE, "cutoutScience": b"an image"}], [OBJECT],
+        [source(2, flux=1.5)],
+    )  # fmt: skip
+    assert (packets.path, packets.no_column) == (tmp_path / "2.parquet", {"cutoutScience"})
+    assert tables.sources.to_pylist() == [source(1, flux=None), source(2, flux=1.5)]
+    assert tables.forced_sources.to_pylist() == [FORCED, {**FORCED, "visit": 2}]
+    assert tables.objects.to_pylist() == [OBJECT]
+    assert tables.notes == ["object validity starts at the time of the last imported source"]
+    assert (tables.path, tables.rounded, tables.dropped) == (None, None, {})
+
+
+@pytest.mark.parametrize(("attribute", "row"), [("objects", OBJECT), ("sources", SOURCE), ("forced_sources", FORCED)])
+@pytest.mark.parametrize("extra", [{}, {"band": "r"}])
+def test_a_flattened_table_is_told_by_its_columns(attribute: str, row: Row, extra: Row, read: Read) -> None:
+    (tables,) = read([{**row, **extra}])
+    found = {name: getattr(tables, name) for name in ("objects", "sources", "forced_sources")}
+    assert found.pop(attribute).to_pylist() == [{**row, **extra}]
+    assert set(found.values()) == {None}
+
+
+def test_rows_of_flattened_tables_that_lack_a_value_are_counted(read: Read) -> None:
+    (tables,) = read(
+        [source(1), source(2, ra=None), source(3, visit=None), source(None)],
+        [FORCED, {**FORCED, "dec": math.nan}, {**FORCED, "midpointMjdTai": None}, {**FORCED, "diaObjectId": None}],
+        [OBJECT, {**OBJECT, "ra": None}, {**OBJECT, "dec": None}, {**OBJECT, "dec": None}],
+    )
+    assert [column(tables.sources, "diaSourceId"), tables.forced_sources.num_rows, tables.objects.num_rows] == [
+        [1], 1, 1,
+    ]  # fmt: skip
+    assert tables.dropped == {
+        "sources without ra": 1, "sources without visit": 1, "sources without diaSourceId": 1,
+        "forced sources without dec": 1, "forced sources without midpointMjdTai": 1,
+        "forced sources without diaObjectId": 1, "objects without ra": 1, "objects without dec": 2,
+    }  # fmt: skip
+    # A table without a complete row is none.
+    (tables,) = read([{**FORCED, "ra": None}], [{**OBJECT, "ra": None}], [SOURCE])
+    assert (tables.forced_sources, tables.objects, tables.sources.num_rows) == (None, None, 1)
+    assert tables.notes == []
+
+
+def test_forced_sources_without_a_column_are_skipped(read: Read) -> None:
+    (tables,) = read([{"diaObjectId": 7, "visit": 1, "detector": 2, "midpointMjdTai": 61_000.0}], [SOURCE])
+    assert (tables.forced_sources, tables.sources.num_rows) == (None, 1)
+    assert tables.notes == ["forced sources skipped: missing columns ra, dec"]
+    (tables,) = read([{"diaSource": SOURCE, "diaObject": {"diaObjectId": 7, "ra": 150.0}}])
+    assert (tables.objects, tables.notes) == (None, ["diaObject skipped: missing column dec"])
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"a": 1, "ra": 2.0}, "no known alert format (packets, ZTF detections, or LSST objects, sources or forced "
+         "sources); its columns are a, ra"),
+        ({"candidate": 5, "objectId": NAME}, "column candidate has type int64, expected a record"),
+        ({"diaSource": "a"}, "column diaSource has type string, expected a record"),
+        ({"candidate": DETECTION}, "alerts rejected: missing column objectId"),
+        ({"candidate": {"candid": 1, "pid": 1, "jd": 1.0}, "objectId": NAME},
+         "detections rejected: missing columns dec, magpsf, ra"),
+        ({"candid": 1, "ra": 1.0, "dec": 1.0}, "detections rejected: missing columns jd, magpsf, objectId, pid"),
+        ({"diaSourceId": 1, "ra": 1.0}, "sources rejected: missing columns visit, detector, dec, midpointMjdTai"),
+        ({"diaSource": {"diaSourceId": 1, "ra": 1.0}},
+         "sources rejected: missing columns visit, detector, dec, midpointMjdTai"),
+    ],
+)  # fmt: skip
+def test_tables_that_are_no_alerts_are_refused_with_the_reason(
+    row: Row, words: str, read: Read, tmp_path: Path
+) -> None:
+    with pytest.raises(ct.InvalidInputError) as caught:
+        read([row])
+    assert str(caught.value) == f"{tmp_path / '0.parquet'}: {words}"
+    assert caught.value.kind == "invalid-rows"
+
+
+def test_packets_that_are_null_in_all_rows_lack_all_columns(read: Read) -> None:
+    with pytest.raises(ct.InvalidInputError, match=r"sources rejected: missing columns diaSourceId, visit,"):
+        read([{"diaSource": None, "diaSourceId": 1}])
+
+
+# ---------------------------------------------------------------- names of columns
+
+
+@pytest.mark.parametrize("between", [".", "_"])
+def test_flattened_parts_become_records(between: str, read: Read) -> None:
+    def flattened(part: str, row: Row) -> Row:
+        return {f"{part}{between}{name}": value for name, value in row.items()}
+
+    row = {**flattened("diaSource", SOURCE), **flattened("diaObject", OBJECT), "diaSourceId": 1, "diaSource": "a text"}
+    (tables,) = read([row])
+    assert tables.sources.to_pylist() == [SOURCE]
+    assert tables.objects.to_pylist() == [{**OBJECT, "validityStartMjdTai": 61_000.0}]
+    assert tables.no_column == set()
+    (tables,) = read([{**flattened("candidate", DETECTION), "objectId": NAME, "publisher": "a"}])
+    assert column(tables.sources, "diaSourceId") == [10]
+    assert tables.no_column == {"publisher"}
+
+
+def test_columns_with_a_prefix_of_their_family_lose_it_and_those_of_the_survey_come_first(read: Read) -> None:
+    own = {f"i:{name}": value for name, value in flat(nid=3).items()}
+    (plain,) = read([flat(nid=3, cdsxmatch="Star", other=4)])
+    for row in (
+        {**own, "d:cdsxmatch": "Star", "d:ra": 1.0, "ra": 2.0, "other": 4},
+        {"other": 4, "d:ra": 1.0, "ra": 2.0, **own, "d:cdsxmatch": "Star"},
+    ):
+        (tables,) = read([row])
+        (found,), (wanted,) = tables.sources.to_pylist(), plain.sources.to_pylist()
+        assert found == wanted
+    # Without an id of a survey, prefixes are parts of names.
+    (tables,) = read([{**SOURCE, "d:class": "a", "x": 1}])
+    assert tables.sources.to_pylist() == [{**SOURCE, "d:class": "a", "x": 1}]
+    (tables,) = read([{f"r:{name}": value for name, value in OBJECT.items()}])
+    assert tables.objects.to_pylist() == [OBJECT]
+
+
+# ---------------------------------------------------------------- radians
+
+
+def radians(row: Row) -> Row:
+    return {**row, **{name: math.radians(row[name]) for name in ("ra", "dec")}}
+
+
+CONVERTED = "forced-source positions were converted from radians to degrees"
+
+
+@pytest.mark.parametrize(
+    ("ra", "dec"), [(150.0, 2.0), (150.0, 0.0), (150.0, -30.0), (0.5, 0.05), (359.9995, 0.05), (359.9995, 89.9)]
+)
+@pytest.mark.parametrize("by", ["objects", "sources", "packets"])
+def test_forced_sources_in_radians_are_told_by_the_places_of_their_objects(
+    by: str, ra: float, dec: float, read: Read
+) -> None:
+    place = {"ra": ra, "dec": dec}
+    near = {"ra": (ra + 0.001) % 360, "dec": dec - 0.001}
+    for forced, notes in ((radians(FORCED | near), [CONVERTED]), (FORCED | near, [])):
+        match by:
+            case "objects":
+                (tables,) = read([forced], [{**OBJECT, **place, "validityStartMjdTai": 61_000.0}])
+            case "sources":
+                (tables,) = read([forced], [source(1, diaObjectId=3, ra=10.0), source(2, **place)])
+            case _:
+                (tables,) = read([{"diaSource": SOURCE, "diaObject": {**OBJECT, **place},
+                                   "prvDiaForcedSources": [forced]}])  # fmt: skip
+        (row,) = tables.forced_sources.to_pylist()
+        assert row == {**FORCED, "ra": pytest.approx(near["ra"], abs=1e-9), "dec": pytest.approx(near["dec"], abs=1e-9)}
+        assert tables.notes == notes
+        assert tables.forced_unit_known
+
+
+@pytest.mark.parametrize(
+    ("ra", "dec", "known"),
+    [
+        (2 * math.pi, math.pi / 2, False),
+        (0.0, -math.pi / 2, False),
+        (6.29, 1.0, True),
+        (1.0, 1.58, True),
+        (1.0, -1.58, True),
+    ],
+)
+@pytest.mark.parametrize("others", [[], [source(1, diaObjectId=3)], [source(1, diaObjectId=None)]], ids=len)
+def test_the_unit_of_forced_sources_is_unknown_if_their_objects_are_and_it_may_be_radians(
+    ra: float, dec: float, known: bool, others: list[Row], read: Read
+) -> None:
+    (tables,) = read(
+        [{**FORCED, "ra": 1.0, "dec": 0.5}, {**FORCED, "ra": ra, "dec": dec}], *([others] if others else ())
+    )
+    assert tables.forced_unit_known is known
+    assert (column(tables.forced_sources, "ra"), tables.notes) == ([1.0, ra], [])
+
+
+def test_forced_sources_are_converted_all_or_none(read: Read) -> None:
+    objects = [{**OBJECT, "validityStartMjdTai": 61_000.0}]
+    other = {"diaObjectId": 8, "ra": 200.0, "dec": -20.0}
+    # One object is enough.
+    (tables,) = read([radians(FORCED | other), radians(FORCED)], objects)
+    assert column(tables.forced_sources, "ra") == [pytest.approx(200.0), pytest.approx(150.0)]
+    assert (tables.notes, tables.forced_unit_known) == ([CONVERTED], True)
+    # Among radians, nothing is in degrees.
+    for rows in (
+        [FORCED | other, radians(FORCED)],
+        [radians(FORCED), radians(FORCED | {"ra": 150.2})],
+        [radians(FORCED), radians(FORCED | {"dec": 2.2})],
+    ):
+        (tables,) = read(rows, objects)
+        assert column(tables.forced_sources, "ra") == [row["ra"] for row in rows]
+        assert (tables.notes, tables.forced_unit_known) == ([], True)
+
+
+def test_sources_without_objects_tell_no_unit(read: Read) -> None:
+    without = {name: value for name, value in SOURCE.items() if name != "diaObjectId"}
+    (tables,) = read([without], [FORCED])
+    assert (tables.sources.to_pylist(), tables.forced_sources.to_pylist()) == ([without], [FORCED])
+    (tables,) = read([without], [radians(FORCED)])
+    assert not tables.forced_unit_known

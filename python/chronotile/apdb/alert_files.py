@@ -598,21 +598,18 @@ def _mend_radians(tables: Tables) -> None:
     the unit.
     """
     forced = tables.forced_sources
-    if forced is None or not {names.RA, names.DEC} <= set(forced.schema.names):
+    if forced is None:
         return
-    known = [
-        t.select([names.OBJECT_ID, names.RA, names.DEC]) for t in (tables.objects, tables.sources) if t is not None
-    ]
-    if known:
-        both = pa.concat_tables(known, promote_options="permissive").drop_null()
-        convert_radians(tables, both)
-    elif forced.num_rows:
-        tables.forced_unit_known = not _may_be_radians(forced)
+    tables.forced_unit_known = not _may_be_radians(forced)
+    columns = [names.OBJECT_ID, names.RA, names.DEC]
+    placed = [t for t in (tables.objects, tables.sources) if t is not None and names.OBJECT_ID in t.schema.names]
+    if known := [t.select(columns) for t in placed]:
+        convert_radians(tables, pa.concat_tables(known, promote_options="permissive").drop_null())
 
 
 def _may_be_radians(forced: Any) -> bool:
     limits = ((names.RA, 2 * np.pi), (names.DEC, np.pi / 2))
-    return all(np.abs(forced[name].to_numpy()).max(initial=0) <= limit for name, limit in limits)
+    return all(np.abs(forced[name].to_numpy()).max() <= limit for name, limit in limits)
 
 
 def convert_radians(tables: Tables, known: Any) -> None:
@@ -622,16 +619,30 @@ def convert_radians(tables: Tables, known: Any) -> None:
     forced = tables.forced_sources
     ids, first = np.unique(known[names.OBJECT_ID].to_numpy(), return_index=True)
     here = forced[names.OBJECT_ID].to_numpy()
-    place = np.minimum(np.searchsorted(ids, here), max(len(ids) - 1, 0))
-    matched = ids[place] == here if len(ids) else np.zeros(len(here), bool)
-    tables.forced_unit_known = tables.forced_unit_known or bool(matched.any())
-    dec = forced[names.DEC].to_numpy()
-    true_dec = known[names.DEC].to_numpy()[first][place] if len(ids) else dec
-    as_radians = np.abs(np.degrees(dec) - true_dec)[matched] < 0.1
-    as_degrees = np.abs(dec - true_dec)[matched] < 0.1
-    if matched.any() and _may_be_radians(forced) and as_radians.all() and not as_degrees.all():
-        for name in (names.RA, names.DEC):
+    matched = np.isin(here, ids)
+    if not matched.any():
+        return
+    tables.forced_unit_known = True
+    if not _may_be_radians(forced):
+        return
+    place = first[np.searchsorted(ids, here[matched])]
+    true_ra, true_dec = (known[name].to_numpy()[place] for name in (names.RA, names.DEC))
+    ra, dec = (forced[name].to_numpy() for name in (names.RA, names.DEC))
+    as_degrees = _distance_deg(ra[matched], dec[matched], true_ra, true_dec)
+    as_radians = _distance_deg(np.degrees(ra[matched]), np.degrees(dec[matched]), true_ra, true_dec)
+    if as_radians.max() < min(_NEAR_DEG, as_degrees.max()):
+        for name, angles in ((names.RA, ra), (names.DEC, dec)):
             index = forced.schema.get_field_index(name)
-            forced = forced.set_column(index, name, pa.array(np.degrees(forced[name].to_numpy())))
+            forced = forced.set_column(index, name, pa.array(np.degrees(angles)))
         tables.forced_sources = forced
         tables.notes.append("forced-source positions were converted from radians to degrees")
+
+
+_NEAR_DEG = 0.1
+"""Forced sources are measured nearer to their objects than this."""
+
+
+def _distance_deg(ra: Any, dec: Any, true_ra: Any, true_dec: Any) -> Any:
+    """Distance of positions, in degrees, as on a plane; the positions are near each other, or far apart in any case."""
+    across = (ra - true_ra + 180) % 360 - 180
+    return np.hypot(across * np.cos(np.radians(true_dec)), dec - true_dec)
