@@ -59,6 +59,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apdb.slice_notes": ("apdb/test_apdb_object_index.py",),
     "apdb.object_index": ("apdb/test_apdb_object_index.py",),
     "apdb.alerts": ("apdb/test_apdb_alert_rows.py",),
+    "apdb.alert_files": (
+        "apdb/test_apdb_alert_tables.py",
+        "apdb/test_apdb_alert_files.py",
+        "apdb/test_apdb_alert_rows.py",
+    ),
     "apdb.schema": ("apdb/test_apdb_schema.py",),
     "apdb.source_counts": ("apdb/test_apdb_counts.py",),
     "apdb.reads": ("apdb/test_apdb_reads.py",),

@@ -112,41 +112,6 @@ def test_samples_whose_times_are_seconds_are_imported_with_dates(
     assert f"note: {note}" in text
 
 
-def flat_sources(times: list[float | None]) -> pa.Table:
-    count = len(times)
-    rows = {name: list(range(count)) for name in ("diaSourceId", "diaObjectId", "visit", "detector")}
-    return pa.table(
-        {**rows, "ra": [150.0] * count, "dec": [2.0] * count, "midpointMjdTai": pa.array(times, pa.float64())}
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "converted"),
-    [
-        ([1e8, 1_480_360_995.25, 4e9 - 1], True),
-        ([1e8, None], True),
-        ([1e8 - 1, 2e8], False),
-        ([4e9, 2e8], False),
-        ([61_000.5, 2e8], False),
-        ([61_000.5], False),
-    ],
-)
-def test_times_of_flattened_tables_in_seconds_are_told_by_their_size(
-    given: list[float | None], converted: bool, tmp_path: Path
-) -> None:
-    flat = flat_sources(given)
-    pq.write_table(flat, tmp_path / "sources.parquet")
-    pq.write_table(flat.drop_columns(["diaSourceId"]), tmp_path / "forced.parquet")
-    (tables,) = alerts.read_alerts([tmp_path / "sources.parquet", tmp_path / "forced.parquet"])
-    known = [each for each in given if each is not None]
-    wanted = [as_mjd(datetime.fromtimestamp(each, UTC)) if converted else each for each in known]
-    assert tables.sources["midpointMjdTai"].to_pylist() == wanted
-    assert tables.forced_sources["midpointMjdTai"].to_pylist() == wanted
-    assert [note.split(" was ")[0] for note in tables.notes] == (
-        ["midpointMjdTai of sources", "midpointMjdTai of forced sources"] if converted else []
-    )
-
-
 @pytest.mark.parametrize("version", [*WITHOUT_START, *CURRENT])
 def test_every_value_that_the_schema_has_a_column_for_comes_back(
     version: str, relaxed: apdb.Schema, tmp_path: Path

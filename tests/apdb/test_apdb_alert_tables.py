@@ -390,23 +390,31 @@ def test_times_that_are_seconds_are_converted_with_one_note_for_each_table(read:
 @pytest.mark.parametrize(
     ("times", "converted"),
     [
-        ([1e8, 4e9 - 1], True),
+        ([1e8, 1_480_360_995.25, 4e9 - 1], True),
         ([1e8, math.nan], True),
+        ([1e8, None], True),
         ([1e8 - 1, 2e8], False),
         ([2e8, 4e9], False),
         ([61_000.0, 2e8], False),
+        ([61_000.0], False),
         ([1, 2], False),
     ],
 )
-def test_times_are_seconds_if_all_are_between_1973_and_2096(times: list[float], converted: bool, read: Read) -> None:
-    (tables,) = read([source(n, midpointMjdTai=time) for n, time in enumerate(times)])
-    offsets = [{1e8: 12, 4e9 - 1: 37}.get(time, 0) for time in times if not math.isnan(time)]
-    known = [time for time in times if not math.isnan(time)]
-    wanted = [40_587 + (time + ahead) / 86_400 for time, ahead in zip(known, offsets, strict=True)]
-    assert column(tables.sources, "midpointMjdTai") == [
-        pytest.approx(each, rel=1e-14) for each in (wanted if converted else known)
+def test_times_of_flattened_tables_are_seconds_if_all_are_between_1973_and_2096(
+    times: list[Any], converted: bool, read: Read
+) -> None:
+    # The column may be anywhere, also the first.
+    rows = [{"midpointMjdTai": time} | source(n, visit=n, midpointMjdTai=time) for n, time in enumerate(times)]
+    (tables,) = read(rows, [{name: value for name, value in row.items() if name != "diaSourceId"} for row in rows])
+    known = [time for time in times if time is not None and not math.isnan(time)]
+    ahead = {1e8: 12, 1_480_360_995.25: 36, 4e9 - 1: 37}
+    wanted = [40_587 + (time + ahead[time]) / 86_400 for time in known] if converted else known
+    for part in (tables.sources, tables.forced_sources):
+        assert column(part, "midpointMjdTai") == [pytest.approx(each, rel=1e-14) for each in wanted]
+    what = ("sources", "forced sources") if converted else ()
+    assert tables.notes == [
+        f"midpointMjdTai of {each} was converted from seconds since 1970 (UTC) to MJD (TAI)" for each in what
     ]
-    assert len(tables.notes) == converted
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
@@ -422,9 +430,14 @@ def test_timestamps_become_mjd_in_tai(unit: str, zone: str | None) -> None:
     days = [(each - datetime(1858, 11, 17, tzinfo=UTC)) / timedelta(days=1) for each in moments]
     wanted = [pytest.approx(day + s / 86_400, abs=1e-10) for day, s in zip(days, (36, 37, 10), strict=True)]
     assert found == [*wanted, None]
-    if unit == "ns":
-        (found,) = mjd_of_timestamps(pa.chunked_array([pa.array([1_500], pa.timestamp("ns"))])).to_pylist()
-        assert found == pytest.approx(40_587 + 10 / 86_400, abs=1e-10)
+
+
+def test_timestamps_keep_microseconds_and_lose_nanoseconds() -> None:
+    last = datetime(1858, 11, 27, 23, 59, 59, 999_999)
+    (found,) = mjd_of_timestamps(pa.chunked_array([pa.array([last], pa.timestamp("us"))])).to_pylist()
+    assert found == pytest.approx(11 + 10 / 86_400 - 1e-6 / 86_400, abs=1e-12)
+    (found,) = mjd_of_timestamps(pa.chunked_array([pa.array([1_500], pa.timestamp("ns"))])).to_pylist()
+    assert found == pytest.approx(40_587 + 10 / 86_400, abs=1e-10)
 
 
 def test_the_start_of_validity_may_be_a_timestamp(read: Read) -> None:
@@ -435,9 +448,10 @@ def test_the_start_of_validity_may_be_a_timestamp(read: Read) -> None:
     (tables,) = read([{**start, **OBJECT}])
     assert tables.objects.to_pylist() == [{**OBJECT, "validityStartMjdTai": mjd}]
     assert tables.notes == []
-    # What is no timestamp is left as it is.
-    (tables,) = read([{"validityStart": 61_041.0, **OBJECT}])
-    assert tables.objects.to_pylist() == [{"validityStart": 61_041.0, **OBJECT}]
+    # What is no timestamp is left as it is, and so are other timestamps.
+    for row in ({"validityStart": 61_041.0, **OBJECT}, {**OBJECT, "seen": start["validityStart"]}):
+        (tables,) = read([row])
+        assert tables.objects.to_pylist() == [row]
 
 
 # ---------------------------------------------------------------- flattened tables
@@ -489,6 +503,8 @@ def test_forced_sources_without_a_column_are_skipped(read: Read) -> None:
     (tables,) = read([{"diaObjectId": 7, "visit": 1, "detector": 2, "midpointMjdTai": 61_000.0}], [SOURCE])
     assert (tables.forced_sources, tables.sources.num_rows) == (None, 1)
     assert tables.notes == ["forced sources skipped: missing columns ra, dec"]
+    (tables,) = read([{"diaObjectId": 7, "visit": 1, "detector": 2}])
+    assert tables.notes == ["forced sources skipped: missing columns ra, dec, midpointMjdTai"]
     (tables,) = read([{"diaSource": SOURCE, "diaObject": {"diaObjectId": 7, "ra": 150.0}}])
     assert (tables.objects, tables.notes) == (None, ["diaObject skipped: missing column dec"])
 
@@ -629,6 +645,17 @@ def test_forced_sources_are_converted_all_or_none(read: Read) -> None:
         (tables,) = read(rows, objects)
         assert column(tables.forced_sources, "ra") == [row["ra"] for row in rows]
         assert (tables.notes, tables.forced_unit_known) == ([], True)
+
+
+def test_the_unit_is_told_beside_the_origin_of_coordinates(read: Read) -> None:
+    origin = {"diaObjectId": 8, "ra": 0.0, "dec": 0.0}
+    start = {"validityStartMjdTai": 61_000.0}
+    (tables,) = read([radians(FORCED), FORCED | origin], [OBJECT | start, origin | start])
+    assert column(tables.forced_sources, "ra") == [pytest.approx(150.0), 0.0]
+    assert tables.notes == [CONVERTED]
+    for place in ({"ra": 0.0, "dec": 0.0}, {"ra": 0.001, "dec": 0.0005}):
+        (tables,) = read([FORCED | place], [OBJECT | place | start])
+        assert (tables.forced_sources.to_pylist(), tables.notes) == ([FORCED | place], [])
 
 
 def test_sources_without_objects_tell_no_unit(read: Read) -> None:
