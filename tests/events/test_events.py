@@ -471,6 +471,10 @@ def test_fields_declared_later_are_null_in_older_documents(memory: ct.Archive) -
         ({"fields": {"a": "binary"}}, "unsupported type binary: use text, numbers"),
         ({"time_format": "local"}, "time format 'local'"),
         ({"fields": {"host": "int64"}, "stream_field": "host"}, "declare it as utf8"),
+        ({"window": "0h"}, "not a duration"),
+        ({"slice": "36m"}, "not a multiple of window"),
+        ({"text": ["nothing"]}, 'text column "nothing" is not in the schema'),
+        ({"buckets": 0}, "buckets"),
     ],
 )
 def test_what_cannot_be_created_is_refused_and_leaves_nothing(

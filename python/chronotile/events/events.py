@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from chronotile import arguments, cells, inputs, intervals, scanning, times
 from chronotile.archive import Archive
+from chronotile.archive import open as open_archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.counting import refuse_names
 from chronotile.dataset import Dataset
@@ -185,18 +186,22 @@ def create(
     found = [Field(column, settings.paths.get(column, column), schema.field(column).type) for column in declared]
     parsing.check(ReadOptions("ndjson", None, time_field, time_format, None, stream_field), found)
     existed = name in archive
+    documents: dict[str, Any] = {
+        "schema": schema, "cell": cells.hash("stream", buckets=buckets), "time": "time", "window": window,
+        "slice": slice, "retention": archive[name].retention if existed else retention.retention_of(settings),
+        "text": arguments.name_list(text, "text"),
+    }  # fmt: skip
     if not existed:
+        # A definition that is refused leaves nothing in the archive.
+        with open_archive("memory:") as scratch:
+            scratch.create(name, **documents)
         # Create the dataset of documents last: the archive of events exists once it does.
         SettingsStore.create(archive, f"{name}_settings").write(settings)
         archive.create(
-            f"{name}_dead", schema=_DEAD_COLUMNS, cell=cells.single(), time="time", window="1d", slice=slice,
+            f"{name}_dead", schema=_DEAD_COLUMNS, cell=cells.single(), time="time", window=window, slice=slice,
             exist_ok=True,
         )  # fmt: skip
-    archive.create(
-        name, schema=schema, cell=cells.hash("stream", buckets=buckets), time="time", window=window, slice=slice,
-        retention=archive[name].retention if existed else retention.retention_of(settings), text=text,
-        exist_ok=exist_ok,
-    )  # fmt: skip
+    archive.create(name, **documents, exist_ok=exist_ok)
     return open(archive, name)
 
 
@@ -494,6 +499,13 @@ class Events:
         if any(name in OWN_COLUMNS for name in fields) or any(name not in fields for name in paths or {}):
             raise InvalidInputError("a field uses a reserved column name, or paths names an undeclared field",
                                     kind="invalid-definition")  # fmt: skip
+        # Refuse before the settings are written: another path would move a declared field.
+        self._dataset.refresh()
+        declared = [name for name in fields if name in self.fields]
+        if declared:
+            raise InvalidInputError(
+                f"field {declared[0]!r} is already declared: give the field another name", kind="invalid-definition"
+            )
         known = self.settings
         schema = pa.schema(inputs.schema(dict(fields)))
         wanted = {**known.paths, **(paths or {})}
