@@ -86,6 +86,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "jobs.aggregates": ("jobs/test_jobs_aggregates.py",),
     "jobs.parsing": ("jobs/test_jobs_parsing.py",),
     "jobs.sources": ("jobs/test_jobs_sources.py",),
+    "jobs.syncing": ("jobs/test_jobs_sync_files.py",),
     "jobs.swf": ("jobs/test_jobs_swf.py",),
     "ops.rules": ("ops/test_ops_rules.py",),
     "ops.measures": ("ops/test_ops_rules.py",),
