@@ -87,6 +87,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "jobs.parsing": ("jobs/test_jobs_parsing.py",),
     "jobs.sources": ("jobs/test_jobs_sources.py",),
     "jobs.syncing": ("jobs/test_jobs_sync_files.py",),
+    "jobs.loading": ("jobs/test_jobs_loading.py",),
     "jobs.swf": ("jobs/test_jobs_swf.py",),
     "ops.rules": ("ops/test_ops_rules.py",),
     "ops.measures": ("ops/test_ops_rules.py",),

@@ -296,7 +296,7 @@ def _sound_beginning(file: File, names: list[str] | None, delimiter: str) -> byt
         for start, end in zip(starts[:left], ends[:left], strict=True):
             text = whole[start:end]
             if len(_fields(text, delimiter)) == wanted if quoted else _is_object(text):
-                sound.append(text if text.endswith(b"\n") else text + b"\n")
+                sound.append(text)
         left -= len(starts[:left])
     return b"".join(sound)
 
