@@ -138,6 +138,20 @@ def test_times_are_utc_unless_they_have_a_zone(zone: str, letter: str) -> None:
     assert (times(table), [reject.reason for reject in rejects]) == ([wanted], ["submitted is missing"])
 
 
+def test_a_dataset_needs_no_times_with_a_zone() -> None:
+    options = ReadOptions(pa.schema({"job_id": pa.int64(), "local": pa.timestamp("s")}), ("job_id", "local"))
+    table, [reject] = parse(block_of(b"1,2026-01-01 05:00:00\n2,x\n", "csv", header=b"job_id,local"), options)
+    assert table.to_pylist() == [{"job_id": 1, "local": datetime(2026, 1, 1, 5)}]
+    assert reject == Reject(2, "column 'local' cannot be read as timestamp[s]: invalid value 'x'", "2,x")
+
+
+@pytest.mark.parametrize(("record", "fields"), [("1,2026-01-01", 2), ("1", 1), ("1,2026-01-01,a,b", 4)])
+def test_a_record_with_too_few_or_too_many_fields_says_how_many(record: str, fields: int) -> None:
+    for text in (record, f"{record}\n2,2026-01-01,b\n"):
+        _, [reject] = csv(text)
+        assert reject == Reject(2, f"Expected 3 columns, got {fields}: {record}", record)
+
+
 def test_columns_with_zones_and_without_stand_side_by_side() -> None:
     header = "ended,job_id,local,submitted"
     table, rejects = csv("2026-01-01T02:00:00+01:00,1,2026-01-01 05:00:00,2026-01-01\n"
@@ -165,6 +179,12 @@ def test_columns_with_zones_and_without_stand_side_by_side() -> None:
 def test_columns_that_do_not_match_are_named(header: str, says: str) -> None:
     with pytest.raises(InvalidInputError, match=re.escape(says)):
         csv("1,2026-01-01,a,b\n", header)
+
+
+def test_the_nearest_of_two_near_names_is_told() -> None:
+    schema = pa.schema({name: pa.int64() for name in ("job_id", "cores", "cored", "user")})
+    with pytest.raises(InvalidInputError, match=r"'core', 'usr'; did you mean cores, user\? It has"):
+        parse(block_of(b"1,2,3\n", "csv", header=b"job_id,core,usr"), ReadOptions(schema, ("job_id",)))
 
 
 def test_the_nearest_names_are_told_of_twenty_unknown_columns_at_most() -> None:
@@ -204,6 +224,8 @@ def test_records_of_ndjson_have_the_columns_that_occur_in_the_order_of_the_datas
         ('{"job_id": 1, "submitted": 5}', "submitted"),
         ('{"job_id": 1, "submitted": "2026-01-01", "load": 1e39}', "'load' holds a number that is out of the range"),
         ('{"submitted": "2026-01-01"}', "job_id is missing"),
+        # It is nested too deeply to look for the field.
+        (f'{{"job_id": 1, "submitted": "2026-01-01", "usr": {"[" * 40}{"]" * 40}}}', "unexpected field"),
         ('{"job_id": 1', ""),
         ('{"job_id": 1, "submitted": "2026-01-01"} {"job_id": 2, "submitted": "2026-01-01"}', "it reads as 2 records"),
     ],

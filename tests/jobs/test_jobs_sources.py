@@ -75,6 +75,18 @@ def read(url: str, *arguments: Any, archive: Any = None, table: str = "jobs", **
         source.close()
 
 
+def test_texts_of_times_go_back_by_days_at_most_in_their_order(made: Make) -> None:
+    texts = ["2026-01-30 23:59:59.999999-12:00", "2026-01-30T00:00:00+14:00"]
+    url = made(TABLE, rows=[row(number, modified=text) for number, text in enumerate(texts)])
+    [table] = read(url, "modified", None, None, 9, ("modified",))
+    first, second = table["modified"].to_pylist()
+    source = sources.Source(url, "jobs", archive_of())
+    # These are the zones that are farthest apart.
+    assert first - second <= source.order_error("modified") < first - second + DAY
+    assert source.order_error("job_id") == timedelta(0)
+    source.close()
+
+
 # ---------------------------------------------------------------- databases and tables
 
 
