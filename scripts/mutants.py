@@ -81,6 +81,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "events.searching": ("events/test_events_searching.py",),
     "events.summaries": ("events/test_events_summaries.py",),
     "events.events": ("events/test_events_calls.py", "events/test_events_ingest.py", "events/test_events.py"),
+    "events.loading": ("events/test_events_loading.py", "events/test_events_pipes.py"),
     "jobs.jobs": ("jobs/test_jobs_questions.py",),
     "jobs.percentiles": ("jobs/test_jobs_questions.py",),
     "jobs.comparing": ("jobs/test_jobs_comparing.py",),

@@ -1,13 +1,10 @@
-"""Ingesting events: every line is stored once or told why not, wherever an ingest is cut off."""
+"""Ingests of lines: each line is stored once, or rejected with the reason."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import threading
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +18,7 @@ from support_events import FIRST, Artifacts, make
 
 import chronotile as ct
 from chronotile import events
-from chronotile.events import limits, loading, parsing
+from chronotile.events import limits, parsing
 
 GOOD = '{"time": "2026-01-01T00:00:00Z", "host": "h", "process": {"pid": 1}}'
 
@@ -267,105 +264,6 @@ def test_lines_under_a_name_are_stored_once_and_others_refused(memory: ct.Archiv
         log.ingest_lines(GOOD.replace("1}", "2}"), batch="request-1")
     assert log.remove_batch("request-1") == 1
     assert (log.count(), log.dead_letters().num_rows) == (0, 0)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of a file of some lines."""
-    monkeypatch.setattr(loading, "BATCH_BYTES", 2_000)
-
-
-def test_a_file_that_grows_and_is_rotated_is_stored_once(
-    tmp_path: Path, memory: ct.Archive, small_blocks: None
-) -> None:
-    log = make(memory)
-    lines = Artifacts(600).lines(40)
-    text, path = b"\n".join(lines), tmp_path / "app.log"
-    stored = 0
-    for size in (len(text) // 3, len(text) // 2, len(text) // 2 + 3, len(text)):
-        path.write_bytes(text[:size])
-        report = events.load(log, path)
-        whole = text[:size].count(b"\n") + (size == len(text))
-        assert report.documents + report.documents_before == whole == log.count()
-        assert report.documents == whole - stored
-        stored = whole
-    # Halves of lines were dead letters for as long as they were halves.
-    assert log.dead_letters().num_rows == 0
-    assert bodies(log) == [line.decode() for line in lines]
-    assert log.search(columns=["line"], newest_first=False, limit=None)["line"].to_pylist() == list(range(1, 41))
-    path.rename(tmp_path / "app.log.1")
-    (tmp_path / "app.log.2.gz").write_bytes(gzip.compress(text))
-    again = events.load(log, [tmp_path / "app.log.1", tmp_path / "app.log.2.gz"])
-    assert (again.documents, again.documents_before, log.count()) == (0, 80, 40)
-
-
-def test_files_that_begin_alike_are_told_apart(tmp_path: Path, memory: ct.Archive, small_blocks: None) -> None:
-    log = make(memory)
-    lines = Artifacts(600).lines(40)
-    (tmp_path / "a.log").write_bytes(b"\n".join(lines[:30]))
-    (tmp_path / "b.log").write_bytes(b"\n".join([*lines[:20], *lines[30:]]))
-    events.load(log, tmp_path / "a.log")
-    report = events.load(log, tmp_path / "b.log")
-    # What both begin with is stored once.
-    assert 0 < report.documents_before <= 20
-    assert set(bodies(log)) == {line.decode() for line in lines}
-
-
-def test_a_gap_in_what_is_stored_is_filled_and_nothing_behind_it_repeated(
-    tmp_path: Path, memory: ct.Archive, small_blocks: None
-) -> None:
-    log = make(memory)
-    lines = Artifacts(600).lines(40)
-    path = tmp_path / "app.log"
-    path.write_bytes(b"\n".join(lines[:30]) + b"\n")
-    events.load(log, path)
-    batches = sorted(batch.key or "" for batch in log.dataset.batches())
-    assert len(batches) > 5
-    for key in (batches[0], batches[3]):
-        log.remove_batch(key)
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    report = events.load(log, path, workers=1)
-    assert report.documents > 10
-    assert bodies(log) == [line.decode() for line in lines]
-
-
-def test_a_file_names_the_stream_of_documents_that_name_none(tmp_path: Path, memory: ct.Archive) -> None:
-    log = events.create(memory)
-    (tmp_path / "web.log").write_text('{"time": "2026-01-01"}')
-    (tmp_path / "web.log.1").write_text('{"time": "2026-01-02"}')
-    events.load(log, tmp_path)
-    assert log.streams()["stream"].to_pylist() == ["web"]
-    events.load(log, tmp_path, log.read_options(stream="other"))
-    assert log.streams()["stream"].to_pylist() == ["other", "web"]
-
-
-@pytest.mark.parametrize("missing", ["none.log", "empty"])
-def test_files_that_are_not_there_are_refused(tmp_path: Path, memory: ct.Archive, missing: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ct.DataFileError, match=missing):
-        events.load(make(memory), tmp_path / missing)
-
-
-def test_a_damaged_gzip_file_is_refused_and_what_came_before_stays(tmp_path: Path, memory: ct.Archive) -> None:
-    packed = gzip.compress(b"\n".join(Artifacts(600).lines(100)))
-    (tmp_path / "a.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(ct.DataFileError, match=r"cannot decompress .*a\.gz"):
-        events.load(make(memory), tmp_path / "a.gz")
-
-
-# ---------------------------------------------------------------- pipes
-
-
-def test_feed_reads_any_file_descriptor_and_numbers_lines_across_batches(memory: ct.Archive) -> None:
-    log = make(memory)
-    read, write = os.pipe()
-    writer = threading.Thread(target=lambda: (os.write(write, f"{GOOD}\nbad\n{GOOD}".encode()), os.close(write)))
-    writer.start()
-    report = events.feed(log, read, batch_bytes=30)
-    writer.join()
-    os.close(read)
-    assert (report.documents, report.rejected, report.reasons) == (2, 1, {"the line is not a JSON object": 1})
-    assert reasons(log) == {2: "the line is not a JSON object"}
 
 
 # ---------------------------------------------------------------- floods

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from chronotile import loading
-from chronotile.errors import ChronotileError, DataFileError
+from chronotile.errors import DataFileError
 from chronotile.events.events import Events, IngestReport
 from chronotile.events.guessing import Guess, guess
 from chronotile.events.parsing import ReadOptions
@@ -374,12 +374,7 @@ class _PipeBuffer:
     def _store_closed(self) -> None:
         if not self._closed:
             return
-        try:
-            outcome = self._ingest(self._closed, self._line)
-        except ChronotileError:
-            # Report a rejected batch to the caller; do not retry it on exit.
-            self._closed = b""
-            raise
+        outcome = self._ingest(self._closed, self._line)
         self._line += self._closed.count(b"\n")
         self.state.bytes_done += len(self._closed)
         self._closed = b""
