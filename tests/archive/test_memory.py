@@ -11,7 +11,7 @@ import pytest
 
 import chronotile as ct
 
-BATCHES, ROWS, COLUMNS = 48, 20_000, 64
+BATCHES, ROWS, COLUMNS = 72, 20_000, 64
 STORED_MIB = BATCHES * ROWS * COLUMNS * 8 / 2**20
 
 WATCH = """
@@ -75,11 +75,13 @@ def grown_mib(path: Path, work: str) -> float:
 
 
 def test_a_stream_larger_than_its_bound_is_written_and_read_within_it(path: Path) -> None:
-    assert STORED_MIB > 460
+    assert STORED_MIB > 700
     written = grown_mib(path, "write")
     read = grown_mib(path, "read")
     print(f"{STORED_MIB:.0f} MiB of values: writing took {written:.0f} MiB, reading {read:.0f} MiB")
-    assert written < 420
+    # Some 64 MiB of rows are held as given, sorted and encoded, beside as many of the file's pages. How many threads
+    # encode at once and what the allocator keeps is chance: it takes 390 to 430 MiB however long the stream is.
+    assert written < 500
     assert read < 250
 
 
