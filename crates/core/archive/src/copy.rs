@@ -30,7 +30,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::report::{CopyReport, DatasetCopyReport};
 use ledger::Ledger;
-use pass::Pass;
+use pass::{Pass, Passed};
 use tiles::Scope;
 use verify::Verification;
 
@@ -177,8 +177,7 @@ impl Copy {
             report.passes += 1;
             meter.pass = report.passes;
             let scope = found.scope();
-            let (quiet, prints) = self.pass(&found.again, &scope, &mut report, &mut meter).await?;
-            report.caught_up = quiet;
+            let prints = self.pass(&found.again, &scope, &mut report, &mut meter).await?;
             found = self.verify(&scope, &report.damaged_chunks(), &mut meter).await?;
             moved = prints;
         }
@@ -194,24 +193,30 @@ impl Copy {
             meter.pass = pass;
             report.passes = pass;
             let nothing = Scope::of(std::iter::empty());
-            if self.pass(&HashSet::new(), &nothing, report, meter).await?.0 {
-                report.caught_up = true;
-                return self.shared.claim.note_caught_up(&self.shared).await;
+            self.pass(&HashSet::new(), &nothing, report, meter).await?;
+            if report.caught_up {
+                break;
             }
         }
         Ok(())
     }
 
-    /// One pass; whether it found nothing new, and what the source had in the tiles watched.
+    /// One pass. Returns what the source had in the tiles watched.
     async fn pass(
         &self,
         again: &HashSet<ChunkKey>,
         watched: &Scope,
         report: &mut DatasetCopyReport,
         meter: &mut Meter<'_>,
-    ) -> Result<(bool, HashMap<(SliceId, Tile), u64>)> {
+    ) -> Result<HashMap<(SliceId, Tile), u64>> {
         meter.begin(self.tiles_of_source(&Scope::All).await?, false);
-        Pass::begin(&self.shared, again, watched, report, meter).await?.run().await
+        let pass = Pass::begin(&self.shared, again, watched, report, meter).await?;
+        let Passed { caught_up, settled, prints } = pass.run().await?;
+        report.caught_up = caught_up;
+        if caught_up {
+            self.shared.claim.note_caught_up(&self.shared, settled).await?;
+        }
+        Ok(prints)
     }
 
     async fn verify(

@@ -251,25 +251,31 @@ async fn check_same(shared: &Shared, source: &Archive, first: bool) -> Result<()
 impl Claim {
     /// Refuses to go on where another run has taken the copy over.
     pub(super) async fn check(&self, shared: &Shared) -> Result<()> {
+        self.stored(shared).await.map(drop)
+    }
+
+    /// The record on the target, which is still this run's.
+    async fn stored(&self, shared: &Shared) -> Result<(CopyRecord, Bytes)> {
         let key = catalog::copy_key(&shared.home);
         match catalog::get::<CopyRecord>(shared.target.as_ref(), &key).await? {
-            Some((found, _)) if found.attempt == self.record.attempt => Ok(()),
+            Some((found, bytes)) if found.attempt == self.record.attempt => Ok((found, bytes)),
             _ => Err(lost_race(shared)),
         }
     }
 
-    /// Notes that the target holds all that was finished on the source.
-    pub(super) async fn note_caught_up(&self, shared: &Shared) -> Result<()> {
+    /// Notes that the target holds all that was finished on the source. Where it is not `settled`, it has chunks of batches besides that
+    /// the source has begun to change: their records decide there, as they do before a copy has caught up.
+    pub(super) async fn note_caught_up(&self, shared: &Shared, settled: bool) -> Result<()> {
         // Consolidated chunks may hold rows that count no more on the source either.
         let superseded = shared.from.superseded_batches().await?;
         if !superseded.is_subset(shared.into.superseded_batches().await?.as_ref()) {
             shared.into.supersede_all(&superseded).await?;
         }
-        shared.into.set_unsettled(false).await?;
+        shared.into.set_unsettled(!settled).await?;
         let key = catalog::copy_key(&shared.home);
-        let old = catalog::to_json(&key, &self.record)?;
-        let record = CopyRecord { caught_up_us: Some(shared.into.clock().about_now_us()), ..self.record.clone() };
-        put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &record)?, Expect::Is(old))]).await
+        let (stored, bytes) = self.stored(shared).await?;
+        let record = CopyRecord { caught_up_us: Some(shared.into.clock().about_now_us()), ..stored };
+        put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &record)?, Expect::Is(bytes))]).await
     }
 
     /// Adds the columns on the target that were added on the source, and returns how many schema versions there are, by the number

@@ -58,23 +58,33 @@ async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun, 
     Ok((batch, Begun { intent, bytes: value }, hidden))
 }
 
-/// Makes these batches on the target what they are on the source; those that change there meanwhile are left for the next
-/// pass. Returns how many were finished and how many removed.
-pub(super) async fn mark(shared: &Shared, batches: Vec<BatchId>, there: &Ledger, now: &Ledger) -> Result<(u64, u64)> {
-    let marks: Vec<_> = batches.into_iter().map(|batch| mark_one(shared, batch, there, now)).collect();
-    let mut marks = futures::stream::iter(marks).buffer_unordered(MARK_AT_ONCE);
+/// Makes these batches on the target what they are on the source, there and in what is known of it; those that change on the source
+/// meanwhile are left for the next pass. Returns how many were finished and how many removed.
+pub(super) async fn mark(
+    shared: &Shared,
+    batches: Vec<BatchId>,
+    there: &mut Ledger,
+    now: &Ledger,
+) -> Result<(u64, u64)> {
+    let known_there = &*there;
+    let marks: Vec<_> = batches.into_iter().map(|batch| mark_one(shared, batch, known_there, now)).collect();
+    let marked: Vec<Option<(BatchId, BatchRecord)>> =
+        futures::stream::iter(marks).buffer_unordered(MARK_AT_ONCE).try_collect().await?;
     let (mut finished, mut removed) = (0, 0);
-    while let Some(record) = marks.try_next().await? {
-        match record {
-            Some(record) if record.removed => removed += 1,
-            Some(_) => finished += 1,
-            None => {}
-        }
+    for (batch, record) in marked.into_iter().flatten() {
+        *if record.removed { &mut removed } else { &mut finished } += 1;
+        there.begun.remove(&batch);
+        there.finished.insert(batch, known(record)?);
     }
     Ok((finished, removed))
 }
 
-async fn mark_one(shared: &Shared, batch: BatchId, there: &Ledger, now: &Ledger) -> Result<Option<BatchRecord>> {
+async fn mark_one(
+    shared: &Shared,
+    batch: BatchId,
+    there: &Ledger,
+    now: &Ledger,
+) -> Result<Option<(BatchId, BatchRecord)>> {
     let (home, source, target) = (&shared.home, shared.source.as_ref(), shared.target.as_ref());
     let parts = catalog::parts(source, home, batch).await?;
     // Read after the parts: where they are unchanged the parts are those of the record.
@@ -110,7 +120,7 @@ async fn mark_one(shared: &Shared, batch: BatchId, there: &Ledger, now: &Ledger)
         lists.append(&mut last);
     }
     put(shared, lists, last).await?;
-    Ok(Some(marked))
+    Ok(Some((batch, marked)))
 }
 
 /// Makes the records of retired slices the same as on the source.

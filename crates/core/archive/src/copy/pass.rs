@@ -73,6 +73,18 @@ pub(super) struct Pass<'a, 'm> {
     running: FuturesUnordered<BoxFuture<'static, Result<Moved>>>,
     held: HashSet<BatchId>,
     skipped: bool,
+    /// Batches of the chunks that the target has, or is sent.
+    sent: HashSet<BatchId>,
+}
+
+/// What a pass has come to.
+pub(super) struct Passed {
+    /// Whether it found nothing new.
+    pub caught_up: bool,
+    /// Whether every batch that the target has chunks of is there as it is on the source, by its record.
+    pub settled: bool,
+    /// What the source had in the tiles watched.
+    pub prints: HashMap<(SliceId, Tile), u64>,
 }
 
 impl<'a, 'm> Pass<'a, 'm> {
@@ -105,11 +117,11 @@ impl<'a, 'm> Pass<'a, 'm> {
             running: FuturesUnordered::new(),
             held: HashSet::new(),
             skipped: false,
+            sent: HashSet::new(),
         })
     }
 
-    /// Whether the pass found nothing new, and what the source had in the tiles watched.
-    pub(super) async fn run(mut self) -> Result<(bool, HashMap<(SliceId, Tile), u64>)> {
+    pub(super) async fn run(mut self) -> Result<Passed> {
         for slice in slices(self.shared, &Scope::All).await? {
             if !self.drop_retired(slice).await? {
                 self.slice(slice).await?;
@@ -123,10 +135,11 @@ impl<'a, 'm> Pass<'a, 'm> {
         let due = |id: &BatchId| now.is_as_in(*id, &self.plan) && !self.held.contains(id) && !there.is_as_in(*id, &now);
         let due: Vec<BatchId> = now.finished.keys().copied().filter(due).collect();
         let found_new = !due.is_empty() || !self.held.is_empty() || self.skipped;
-        let (finished, removed) = marks::mark(self.shared, due, &there, &now).await?;
+        let (finished, removed) = marks::mark(self.shared, due, &mut there, &now).await?;
         self.report.batches_copied += finished;
         self.report.batches_removed += removed;
-        Ok((!found_new, self.prints))
+        let settled = self.sent.iter().all(|batch| there.is_as_in(*batch, &now));
+        Ok(Passed { caught_up: !found_new, settled, prints: self.prints })
     }
 
     /// Whether the slice was retired on the source; it is then dropped on the target.
@@ -175,8 +188,9 @@ impl<'a, 'm> Pass<'a, 'm> {
         let lacks = |seen: &ObservedChunk| !theirs.contains(&seen.chunk.key) || self.again.contains(&seen.chunk.key);
         let missing: Vec<ObservedChunk> =
             pair.source.into_iter().filter(|seen| lacks(seen) && is_wanted(&self.plan, seen)).collect();
-        let superfluous: Vec<ObservedChunk> =
-            pair.target.into_iter().filter(|seen| !ours.contains(&seen.chunk.key)).collect();
+        let (common, superfluous): (Vec<ObservedChunk>, Vec<ObservedChunk>) =
+            pair.target.into_iter().partition(|seen| ours.contains(&seen.chunk.key));
+        self.sent.extend(batches(common.iter().chain(&missing)));
         self.check_sizes(&missing)?;
         let newest = missing.iter().filter_map(|seen| seen.head.as_ref().ok()).map(|head| head.schema_version).max();
         let frame = missing

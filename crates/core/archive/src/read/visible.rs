@@ -4,8 +4,8 @@
 //! attempt counts, unless it knows:
 //!
 //! - What a consolidation left has rows of such attempts alone, and what this process has seen to count goes on to count, as long as the
-//!   batch was never replaced or removed. Of a copy this is not so until it has caught up: chunks come before the records of their
-//!   batches.
+//!   batch was never replaced or removed. Of a copy this is not so until every batch that it has chunks of is there by its record:
+//!   chunks come before records.
 //! - Whoever replaces or removes a batch enters it in the list of *superseded* batches first ([`Dataset::supersede`]). It stays there
 //!   for good, so that a chunk which comes back from a node that missed its removal is told apart too. A read takes in what was
 //!   added to the list as it begins.

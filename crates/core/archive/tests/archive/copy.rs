@@ -1054,6 +1054,39 @@ async fn an_absent_record_may_be_expected_and_left_absent() {
     }
 }
 
+/// A consolidated chunk brings rows of batches that the source has begun to replace. The copy has no record of them, so readers of the
+/// copy must see none of their rows, nor may a consolidation there take them for what a write left.
+#[tokio::test]
+async fn a_consolidated_chunk_shows_nothing_of_a_batch_that_is_being_replaced() {
+    const DAY_US: i64 = 86_400_000_000;
+    let (source, target) = (memory(), memory());
+    let old = archive("test:", &source).with_machine_time(|| machine_us() - 3 * DAY_US);
+    let dataset = old.create(spec(), true).await.unwrap();
+    for note in ["a1", "b1"] {
+        write_edition(&dataset, note).await;
+    }
+    let early = ConsolidateOptions { before: Some(Instant::NativeTicks(3 * HOUR)), ..ConsolidateOptions::default() };
+    dataset.consolidate(early, None).await.unwrap();
+    let half = Archive::on("test:", dying_in_a_write(&source)).dataset("records").await.unwrap();
+    let large: Vec<RecordBatch> = (0..2).map(|n| spread_rows(n * 10, 10, 2, &"a2".repeat(80_000))).collect();
+    half.write(input(large), tight(replacing("a"))).await.unwrap_err();
+    for look in 0..2 {
+        let report = copy_one(&source, &target).await;
+        assert!(report.ok() && report.caught_up, "{report:?}");
+        assert_eq!(report.batches_unfinished, ["a"]);
+        let copied = open(&target, "records").await;
+        let notes: BTreeSet<String> = id_notes(&read_all(&copied).await).into_iter().map(|(_, note)| note).collect();
+        assert_eq!(notes, BTreeSet::from(["b1".to_owned()]), "look {look}");
+        consolidate(&copied).await;
+    }
+    dataset.remove_batch("a").await.unwrap();
+    write_edition(&dataset, "a1").await;
+    let report = copy_one(&source, &target).await;
+    assert!(report.ok() && report.caught_up, "{report:?}");
+    let copied = open(&target, "records").await;
+    assert_eq!(id_notes(&read_all(&copied).await), id_notes(&read_all(&dataset).await));
+}
+
 /// Chunks of a copy come before the records of their batches, and may be years old: a consolidation must not take them for what a
 /// write left that was cut off long ago.
 #[tokio::test(flavor = "multi_thread")]
