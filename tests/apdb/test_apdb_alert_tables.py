@@ -155,18 +155,17 @@ def test_the_offset_of_tai_is_that_of_the_day(read: Read) -> None:
     ]
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_previous_candidates_are_detections_of_the_object_or_upper_limits(large: bool, read: Read) -> None:
+@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list, lambda item: pa.list_(item, 2)])
+def test_previous_candidates_are_detections_of_the_object_or_upper_limits(list_of: Any, read: Read) -> None:
     limit = dict.fromkeys(DETECTION) | {"jd": 2_457_750.0, "pid": 1}
     packets = pa.Table.from_pylist([
         {**alert(detection(), detection(candid=8, jd=2_457_752.0), limit), "publisher": "a", "candid": 10},
         {**alert(detection(candid=11, ra=151.0), limit, {**limit, "candid": math.nan}, name="ZTF18aaaaaac"),
          "publisher": "a", "candid": 11},
     ])  # fmt: skip
-    if large:
-        place = packets.schema.get_field_index("prv_candidates")
-        kind = pa.large_list(packets.schema.field(place).type.value_type)
-        packets = packets.set_column(place, "prv_candidates", packets["prv_candidates"].cast(kind))
+    place = packets.schema.get_field_index("prv_candidates")
+    kind = list_of(packets.schema.field(place).type.value_type)
+    packets = packets.set_column(place, "prv_candidates", packets["prv_candidates"].cast(kind))
     (tables,) = read(packets)
     rows = zip(column(tables.sources, "diaSourceId"), column(tables.sources, "diaObjectId"), strict=True)
     assert list(rows) == [(10, NUMBER), (11, NUMBER + 1), (8, NUMBER)]
@@ -195,8 +194,13 @@ def test_previous_candidates_without_a_column_are_skipped_and_the_alert_is_kept(
     assert tables.dropped == {}
     (tables,) = read([alert(detection())])
     assert (column(tables.sources, "diaSourceId"), tables.dropped, tables.notes) == ([10], {}, ZTF_NOTES)
-    (tables,) = read([{**alert(detection()), "prv_candidates": ["a text"]}])
-    assert (column(tables.sources, "diaSourceId"), tables.notes) == ([10], ZTF_NOTES)
+    for before, kind in ((["a text"], "list<element: string>"), ("[{'jd': 1}]", "string")):
+        (tables,) = read([{**alert(detection()), "prv_candidates": before}])
+        assert column(tables.sources, "diaSourceId") == [10]
+        assert tables.notes == [*ZTF_NOTES, f"prv_candidates skipped: expected records, found {kind}"]
+    for nothing in (None, [], [None]):
+        (tables,) = read([{**alert(detection()), "prv_candidates": nothing}])
+        assert (column(tables.sources, "diaSourceId"), tables.notes) == ([10], ZTF_NOTES)
 
 
 # ---------------------------------------------------------------- ids that are floats
@@ -507,6 +511,8 @@ def test_forced_sources_without_a_column_are_skipped(read: Read) -> None:
     assert tables.notes == ["forced sources skipped: missing columns ra, dec, midpointMjdTai"]
     (tables,) = read([{"diaSource": SOURCE, "diaObject": {"diaObjectId": 7, "ra": 150.0}}])
     assert (tables.objects, tables.notes) == (None, ["diaObject skipped: missing column dec"])
+    (tables,) = read([{"diaSource": SOURCE, "diaObject": "7"}])
+    assert (tables.objects, tables.notes) == (None, ["diaObject skipped: expected records, found string"])
 
 
 @pytest.mark.parametrize(

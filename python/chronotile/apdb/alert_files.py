@@ -176,7 +176,7 @@ def _ztf_packets(rows: Any, path: Path) -> Tables:
     detections = _flattened(_record(rows, "candidate", path))
     _demand(detections, sorted(_ZTF_NEEDED - {"objectId"}), "detections", path)
     parts, limits = [detections.append_column("objectId", rows["objectId"])], 0
-    before = _exploded(rows, "prv_candidates")
+    before = _exploded(rows, "prv_candidates", notes)
     if before is not None and (lacking := _lacking(before[0], sorted(_ZTF_NEEDED - {"objectId"}))):
         notes.append(_not_imported("prv_candidates", lacking))
     elif before is not None:
@@ -320,14 +320,17 @@ def _lsst_packets(rows: Any, path: Path) -> Tables:
     if names.OBJECT_ID not in here.schema.names:
         here = here.append_column(names.OBJECT_ID, pa.nulls(here.num_rows, pa.int64()))
     parts = [here]
-    if (more := _exploded(rows, "prvDiaSources")) is not None:
+    if (more := _exploded(rows, "prvDiaSources", tables.notes)) is not None:
         if lacking := _lacking(more[0], _SOURCE_NEEDED):
             tables.notes.append(_not_imported("prvDiaSources", lacking))
         else:
             parts.append(_with_mjd(more[0], "sources", tables))
-    if "diaObject" in rows.schema.names and pa.types.is_struct(rows.schema.field("diaObject").type):
-        tables.objects = _lsst_objects(_flattened(rows["diaObject"]), here, tables)
-    if (more := _exploded(rows, "prvDiaForcedSources")) is not None:
+    if "diaObject" in rows.schema.names and rows["diaObject"].null_count < rows.num_rows:
+        if pa.types.is_struct(kind := rows.schema.field("diaObject").type):
+            tables.objects = _lsst_objects(_flattened(rows["diaObject"]), here, tables)
+        else:
+            tables.notes.append(_no_records("diaObject", kind))
+    if (more := _exploded(rows, "prvDiaForcedSources", tables.notes)) is not None:
         tables.forced_sources = more[0]
     tables.no_column.update({*rows.schema.names} - _LSST_PARTS)
     tables.forced_sources = _with_mjd(tables.forced_sources, "forced sources", tables)
@@ -463,18 +466,31 @@ def _flattened(column: Any) -> Any:
     return alert_containers.plain(pa.Table.from_arrays(array.flatten(), names=[each.name for each in array.type]))
 
 
-def _exploded(rows: Any, name: str) -> tuple[Any, Any] | None:
-    """Convert a column of struct lists to a table, with the row that each struct came from; None if there are none."""
-    if name not in rows.schema.names:
-        return None
-    kind = rows.schema.field(name).type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+def _exploded(rows: Any, name: str, notes: list[str]) -> tuple[Any, Any] | None:
+    """Convert a column of struct lists to a table, with the row that each struct came from; None if there are none.
+
+    A column of something else is skipped, with a note.
+    """
+    if name not in rows.schema.names or rows[name].null_count == rows.num_rows:
         return None
     column = rows[name].combine_chunks()
-    structs, places = pc.list_flatten(column), pc.list_parent_indices(column)
-    there = pc.is_valid(structs)
-    structs, places = structs.filter(there), places.filter(there)
-    return (_flattened(pa.chunked_array([structs])), places) if len(structs) else None
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        notes.append(_no_records(name, kind))
+        return None
+    items, places = pc.list_flatten(column), pc.list_parent_indices(column)
+    there = pc.is_valid(items)
+    items, places = items.filter(there), places.filter(there)
+    if not len(items):
+        return None
+    if not pa.types.is_struct(items.type):
+        notes.append(_no_records(name, kind))
+        return None
+    return _flattened(pa.chunked_array([items])), places
+
+
+def _no_records(part: str, kind: Any) -> str:
+    return f"{part} skipped: expected records, found {kind}"
 
 
 # ---------------------------------------------------------------- detections of the ZTF
