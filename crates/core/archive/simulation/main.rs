@@ -220,6 +220,8 @@ struct History {
     indexed: bool,
     /// What the archive is copied to, where it is.
     copy: Option<Arc<MemoryStore>>,
+    /// Whether somebody consolidates the copy, also while it is made.
+    copy_consolidated: bool,
     began: Instant,
     old: Old,
     /// Slices that end before are old.
@@ -492,7 +494,9 @@ impl History {
             let options = CopyOptions { passes_max: 1 + self.chance.below(3) as u32, ..CopyOptions::default() };
             let patience = self.patience(3, 600);
             self.world.note("c", || "copies".into());
-            match tokio::time::timeout(patience, source.copy_to(&target, options, None)).await {
+            let copying = tokio::time::timeout(patience, source.copy_to(&target, options, None));
+            let (copied, ()) = tokio::join!(copying, self.consolidate_copy(&target));
+            match copied {
                 Ok(Err(error)) => assert!(error.outcome() != Outcome::Refused, "c cannot copy: {error}"),
                 Ok(Ok(report)) => assert!(report.datasets.iter().all(|dataset| dataset.ok()), "{report:?}"),
                 Err(_) => assert!(patience < HANGS, "a copy never ends"),
@@ -501,6 +505,23 @@ impl History {
             if !target.dataset_names().await.unwrap().is_empty() {
                 self.look_at_copy(&target, self.began).await;
             }
+        }
+    }
+
+    /// Consolidates the copy at some moment, if it is there by then.
+    async fn consolidate_copy(&self, target: &Archive) {
+        if !self.copy_consolidated {
+            return;
+        }
+        self.idle(300).await;
+        if target.dataset_names().await.unwrap().len() < if self.grouped { PAIR.len() } else { 1 } {
+            return;
+        }
+        let handle = self.handle(target).await;
+        self.world.note("c", || "consolidates the copy".into());
+        match handle.consolidate(None).await {
+            Ok(failed) => assert_eq!(failed, vec![], "the copy cannot be consolidated"),
+            Err(error) => assert!(error.outcome() != Outcome::Refused, "the copy cannot be consolidated: {error}"),
         }
     }
 
@@ -792,6 +813,7 @@ fn history(seed: u64, note_calls: bool) -> Ran {
             let (grouped, versions, indexed) = (chance.below(2) == 0, chance.below(2) == 0, chance.below(2) == 0);
             let (reads, shared) = (Mutex::default(), seed % 4 >= 2);
             let copy = seed.is_multiple_of(3).then(Arc::default);
+            let copy_consolidated = seed % 12 == 3;
             let old = [Old::Stay, Old::Go, Old::Move, Old::Move][chance.below(4) as usize];
             let (hour, model) = (2 + 2 * chance.below(2) as i64, Model::new(Slices { shared: grouped && shared }));
             let history = Arc::new(History {
@@ -800,6 +822,7 @@ fn history(seed: u64, note_calls: bool) -> Ran {
                 versions,
                 indexed,
                 copy,
+                copy_consolidated,
                 began: Instant::now(),
                 old,
                 hour,
