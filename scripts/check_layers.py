@@ -77,9 +77,11 @@ MAY_NOT_USE: dict[str, re.Pattern[str]] = {
     "rows": _NO_INPUT_OUTPUT,
 }
 
-SPEAKING = frozenset({"load/job_archive/relational.py", "ops/procedures/statements.py"})
-"""Modules of the Python packages that may hold queries: to a database beside which Chronotile is measured, and on a
-cluster's own tables, which no archive knows.
+SPEAKING = frozenset(
+    {"load/experiments/archive_tables.py", "load/job_archive/relational.py", "ops/procedures/statements.py"}
+)
+"""Modules of the Python packages that may hold queries: options of tables that an experiment changes, to a database
+beside which Chronotile is measured, and on a cluster's own tables, which no archive knows.
 """
 
 # The rooms of each Python package (packages in it), with the rooms of the same package that each may use. What lies

@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "studies"
 
 MEASURED = (
     "alert-changes", "alert-database", "client-recovery", "historian-cluster", "job-archive", "log-store-versions",
+    "read-repair",
 )  # fmt: skip
 """Studies measured on nodes or beside a database: that takes up to three quarters of an hour, with other figures each
 time."""

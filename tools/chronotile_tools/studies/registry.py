@@ -13,6 +13,7 @@ from chronotile_tools.studies import (
     job_archive,
     log_store_versions,
     pixels,
+    read_repair,
     tails,
 )
 from chronotile_tools.studies.base import Study
@@ -23,6 +24,7 @@ STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         pixels.STUDY, capacity.STUDY, tails.STUDY, alert_database.STUDY, alert_changes.STUDY,
+        read_repair.STUDY,
         historian_cluster.STUDY, client_recovery.STUDY, log_store_versions.STUDY, job_archive.STUDY,
     )
 }  # fmt: skip

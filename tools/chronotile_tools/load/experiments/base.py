@@ -42,6 +42,7 @@ __all__ = [
     "hint_bytes",
     "load_survey",
     "node_bytes",
+    "prepare_slices",
     "timeouts",
 ]
 
@@ -422,7 +423,7 @@ def load_survey(
     wanted = Schema.read(schema)
     for name, url in urls.items():
         create(url, wanted, layouts[name]).close()
-        _prepare(url, survey)
+        prepare_slices(url, survey)
     universe = Universe(survey, wanted)
     drivers = {name: ChronotileDriver(url) for name, url in urls.items()}
     stored = {name: StoreCost() for name in urls}
@@ -469,7 +470,7 @@ def _try(call: Callable[[], Any], entry: StoreCost, tries: int) -> Any:
     return call()
 
 
-def _prepare(url: str, survey: Survey) -> None:
+def prepare_slices(url: str, survey: Survey) -> None:
     """Create the tables of all slices first, so that stores are measured without schema changes."""
     with ct.open(url) as archive:
         for name in (*map(names.dataset_name, names.MAIN_TABLES), names.VISITS):

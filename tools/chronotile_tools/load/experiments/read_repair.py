@@ -1,0 +1,495 @@
+"""Reads at QUORUM of three copies, from tables that are repaired by reads and from tables that are not: while others
+write, and after a node missed writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+from chronotile import apdb
+from chronotile.apdb import Layout, names
+from chronotile.apdb.schema import Schema
+from chronotile_tools import lab
+from chronotile_tools.load.experiments import archive_tables, growth
+from chronotile_tools.load.experiments.base import (
+    Harness,
+    archive_url,
+    cpu_s,
+    load_survey,
+    prepare_slices,
+)  # fmt: skip
+from chronotile_tools.survey.simulate.drivers import ChronotileDriver
+from chronotile_tools.survey.simulate.universe import DETECTOR_DEG, PADDING_DEG, PLACES, Survey, Universe
+
+__all__ = [
+    "ALONE",
+    "BEFORE",
+    "BLOCKING",
+    "COMPLETE",
+    "FRESH",
+    "MISSED",
+    "MODES",
+    "NONE",
+    "OLDER",
+    "REPAIRED",
+    "WRITTEN",
+    "Concurrent",
+    "Load",
+    "Missed",
+    "Repaired",
+    "Repairs",
+    "Turn",
+    "apart",
+    "read_beside_writers",
+    "read_repairs",
+    "read_what_was_missed",
+    "turn_name",
+]  # fmt: skip
+
+BLOCKING, NONE = "BLOCKING", "NONE"
+MODES = (BLOCKING, NONE)
+"""Values of the tables' option ``read_repair``: Cassandra's default, and no repair by reads."""
+
+ALONE, WRITTEN = "nobody writes", "others write"
+FRESH, OLDER = "being written", "older"
+COMPLETE, MISSED = "complete", "missed"
+BEFORE, REPAIRED = "before", "repaired"
+_METRICS = "org.apache.cassandra.metrics"
+_ORDER = (ALONE, WRITTEN, WRITTEN, ALONE)
+_BEANS = "*:type=*a*e*,name=Re*i*e*,*"
+"""Beans of read repair, with types ``ReadRepair`` and ``Table``, and few others: each query starts a JVM."""
+
+ReadSeconds = dict[str, dict[str, list[float]]]
+"""Seconds of reads, by kind of footprint and mode. Those at the same place in both modes were neighbours in time."""
+
+
+def turn_name(number: int) -> str:
+    """Name of a read after the node's return, from 1."""
+    return f"read {number}"
+
+
+@dataclass(frozen=True)
+class Load:
+    """A survey of which a database of each mode stores the same detector-visits.
+
+    Attributes
+    ----------
+    schema : str
+        Schema of the databases.
+    days : float
+        Days over which visits are spread.
+    transients : float
+        New sources of a visit in the field of view.
+    warm_up : int
+        Reads of another database before anything is measured, and after a node has started.
+    """
+
+    schema: str
+    days: float
+    transients: float
+    warm_up: int
+
+    def survey(self, visits: int, seed: int) -> Survey:
+        """A survey of one field by all detectors of the camera."""
+        return replace(growth.evenly(visits, self.days, len(PLACES), seed), transients=self.transients)
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """Counters of read repair, of all nodes: partition reads whose replicas returned different digests, and writes of
+    missing rows to replicas.
+    """
+
+    mismatches: int
+    writes: int
+
+    def since(self, earlier: Repairs) -> Repairs:
+        """What was counted since."""
+        return Repairs(self.mismatches - earlier.mismatches, self.writes - earlier.writes)
+
+    def plus(self, other: Repairs) -> Repairs:
+        """The sum of both."""
+        return Repairs(self.mismatches + other.mismatches, self.writes + other.writes)
+
+
+def read_repairs(text: str, keyspaces: Mapping[str, str]) -> dict[str, Repairs]:
+    """Counters of a node by mode, from the JSON of its beans; `keyspaces` has the keyspace of each mode.
+
+    Cassandra counts mismatches for the node, in one counter for tables that reads repair and another for the others.
+    """
+    beans = {bean["name"]: bean for bean in json.loads(text[text.index("{") :])["beans"]}
+    mismatches = {BLOCKING: "RepairedBlocking", NONE: "ReconcileRead"}
+    found = {}
+    for mode, keyspace in keyspaces.items():
+        own = f"{_METRICS}:type=Table,keyspace={keyspace},"
+        written = [name for name in beans if name.startswith(own) and name.endswith(",name=ReadRepairRequests")]
+        counter = beans[f"{_METRICS}:type=ReadRepair,name={mismatches[mode]}"]
+        found[mode] = Repairs(int(counter["Count"]), sum(int(beans[name]["Count"]) for name in written))
+    return found
+
+
+def apart(count: int) -> list[int]:
+    """Detectors of which no two share a pixel, from the middle of the camera outwards."""
+    chosen: list[int] = []
+    for detector, (x, y) in enumerate(PLACES):
+        if all(max(abs(x - PLACES[one][0]), abs(y - PLACES[one][1])) > 2 * DETECTOR_DEG for one in chosen):
+            chosen.append(detector)
+    if len(chosen) < count:
+        raise AssertionError(f"the camera has {len(chosen)} such detectors, not {count}")
+    return chosen[:count]
+
+
+# ---------------------------------------------------------------------- databases of both modes
+
+
+class _Twins:
+    """A database of each mode with the same detector-visits, on one cluster."""
+
+    def __init__(self, cluster: lab.Cluster, load: Load, survey: Survey) -> None:
+        self.cluster, self.survey = cluster, survey
+        self.keyspaces = {mode: f"read_repair_{mode.lower()}" for mode in MODES}
+        self.urls = {
+            mode: archive_url(cluster, keyspace, replication=3, consistency="QUORUM")
+            for mode, keyspace in self.keyspaces.items()
+        }
+        schema = Schema.read(load.schema)
+        for url in self.urls.values():
+            apdb.create(url, schema, Layout()).close()
+            prepare_slices(url, survey)
+        self._set_modes()
+        self.universe = Universe(survey, schema)
+        self.drivers = {mode: ChronotileDriver(url) for mode, url in self.urls.items()}
+        self.rows: dict[int, int] = {}
+        """Acknowledged sources and forced sources by detector."""
+
+    def close(self) -> None:
+        """Close the databases. All tables must still have their mode."""
+        for driver in self.drivers.values():
+            driver.close()
+        for mode, keyspace in self.keyspaces.items():
+            found = archive_tables.read_repairs(self.cluster, keyspace)
+            if set(found.values()) != {mode}:
+                raise AssertionError(f"tables of {keyspace} have other options than {mode}: {found}")
+
+    def _set_modes(self) -> None:
+        for mode, keyspace in self.keyspaces.items():
+            archive_tables.set_read_repair(self.cluster, keyspace, mode)
+
+    def store(self, visits: Sequence[int], detectors: Sequence[int]) -> None:
+        """Store visits of these detectors in both databases."""
+        for visit, detector in itertools.product(visits, detectors):
+            e = self.survey.exposure(visit, detector)
+            order = MODES if visit % 2 == 0 else MODES[::-1]
+            found = self.universe.observe(e, self.drivers[order[0]].read(e.footprint(PADDING_DEG), e.mjd).known)
+            for mode in order:
+                self.drivers[mode].store(e, self.drivers[mode].rows(found))
+            self.rows[detector] = self.rows.get(detector, 0) + measured(found.rows)
+        # A first store creates tables of its own.
+        self._set_modes()
+
+    def read(self, mode: str, detector: int) -> tuple[int, float, float]:
+        """Read a footprint: sources and forced sources, seconds, and processor time of the nodes meanwhile."""
+        at = self.survey.time(self.survey.visits - 1) + 1 / 24
+        region = self.survey.footprint(0, detector, PADDING_DEG)
+        spent, began = cpu_s(self.cluster.nodes), time.perf_counter()
+        counts = self.drivers[mode].read(region, at).counts
+        took = time.perf_counter() - began
+        return measured(counts), took, cpu_s(self.cluster.nodes) - spent
+
+    def repairs(self) -> dict[str, Repairs]:
+        """Counters of all nodes by mode."""
+        nodes = self.cluster.nodes
+
+        def one(node: lab.Node) -> dict[str, Repairs]:
+            return read_repairs(node.nodetool("sjk", "mxdump", "-q", _BEANS), self.keyspaces)
+
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            found = list(pool.map(one, nodes))
+        return {mode: functools.reduce(Repairs.plus, (each[mode] for each in found)) for mode in MODES}
+
+
+def measured(counts: Mapping[str, int]) -> int:
+    """Sources and forced sources. The rows of both are only ever added to."""
+    return counts[names.SOURCE] + counts[names.FORCED]
+
+
+def since(later: Mapping[str, Repairs], earlier: Mapping[str, Repairs]) -> dict[str, Repairs]:
+    """What was counted meanwhile, by mode."""
+    return {mode: later[mode].since(earlier[mode]) for mode in later}
+
+
+@contextmanager
+def _twins(cluster: lab.Cluster, load: Load, survey: Survey) -> Iterator[tuple[_Twins, Callable[[], None]]]:
+    """Both databases, and a function that warms up nodes by reads of another one."""
+    url = archive_url(cluster, "warm_up", replication=3, consistency="QUORUM")
+    few = growth.evenly(5, load.days, 1, survey.seed)
+    load_survey({growth.WHOLE: url}, few, {growth.WHOLE: Layout()}, cluster.nodes, load.schema, read_all=True)
+    with ExitStack() as stack:
+        other = ChronotileDriver(url)
+        stack.callback(other.close)
+        twins = _Twins(cluster, load, survey)
+
+        def warm_up() -> None:
+            for _ in range(load.warm_up):
+                other.read(few.footprint(0, 0, PADDING_DEG), few.time(few.visits - 1))
+
+        warm_up()
+        yield twins, warm_up
+        twins.close()
+
+
+# ---------------------------------------------------------------------- others write
+
+
+@dataclass
+class Concurrent:
+    """Reads while others write and while nobody does; by :data:`ALONE` and :data:`WRITTEN`.
+
+    Attributes
+    ----------
+    read_s : dict of str to ReadSeconds
+        Reads of the footprint that is written (:data:`FRESH`) and of another one (:data:`OLDER`).
+    cpu_s : dict
+        Processor time of the nodes during all reads, by mode. That of other clients' work is part of it.
+    repairs : dict
+        Counters by mode.
+    store_s : dict of str to list of float
+        Seconds of the others' stores, by mode.
+    """
+
+    read_s: dict[str, ReadSeconds] = field(default_factory=dict)
+    cpu_s: dict[str, dict[str, float]] = field(default_factory=dict)
+    repairs: dict[str, dict[str, Repairs]] = field(default_factory=dict)
+    store_s: dict[str, list[float]] = field(default_factory=dict)
+
+
+def read_beside_writers(
+    harness: Harness, load: Load, visits: int, rounds: int, stores: int, every_s: float
+) -> Concurrent:
+    """Reads of both databases in turns, after `visits` visits: alternately while nobody writes, and while another
+    client of each database stores a detector-visit every `every_s` seconds, `stores` of them.
+
+    Raises
+    ------
+    AssertionError
+        A read lacked acknowledged rows, or returned rows that nobody had stored.
+    """
+    blocks = _ORDER * rounds
+    survey = load.survey(visits + stores * blocks.count(WRITTEN), harness.settings.seed)
+    found = Concurrent()
+    with harness.cluster(3) as cluster, _twins(cluster, load, survey) as (twins, _):
+        harness.echo(f"storing {visits} visits of two detectors in both databases")
+        places = dict(zip((FRESH, OLDER), apart(2), strict=True))
+        twins.store(range(visits), list(places.values()))
+        writers = _Writers(twins, places[FRESH], visits)
+        for phase, group in itertools.groupby(blocks):
+            earlier = twins.repairs()
+            for _ in group:
+                period = writers.storing(stores, every_s) if phase == WRITTEN else _pause(stores * every_s)
+                with period as lasts:
+                    _read_pairs(twins, places, writers, found, phase, lasts)
+            counted, known = since(twins.repairs(), earlier), found.repairs.get(phase)
+            found.repairs[phase] = counted if known is None else {m: known[m].plus(counted[m]) for m in MODES}
+            harness.echo(f"{phase}: {counted}")
+        found.store_s = writers.store_s
+        writers.close()
+    return found
+
+
+@contextmanager
+def _pause(seconds: float) -> Iterator[Callable[[], bool]]:
+    """Do nothing for some time; yields whether it lasts."""
+    ends = time.monotonic() + seconds
+    yield lambda: time.monotonic() < ends
+
+
+class _Writers:
+    """A client of each database that stores the visits of one detector, from `first` on."""
+
+    def __init__(self, twins: _Twins, detector: int, first: int) -> None:
+        survey = twins.survey
+        known = twins.drivers[BLOCKING].read(survey.footprint(0, detector, PADDING_DEG), survey.time(first)).known
+        self._stored = [twins.universe.observe(survey.exposure(visit, detector), known)
+                        for visit in range(first, survey.visits)]  # fmt: skip
+        self._exposures = [survey.exposure(visit, detector) for visit in range(first, survey.visits)]
+        self._drivers = {mode: ChronotileDriver(url) for mode, url in twins.urls.items()}
+        rows = [measured(each.rows) for each in self._stored]
+        self._rows = list(itertools.accumulate(rows, initial=twins.rows[detector]))
+        self.store_s: dict[str, list[float]] = {mode: [] for mode in MODES}
+        self._begun = dict.fromkeys(MODES, 0)
+        self._ended = dict.fromkeys(MODES, 0)
+
+    def close(self) -> None:
+        """Close their databases."""
+        for driver in self._drivers.values():
+            driver.close()
+
+    def acknowledged(self, mode: str) -> int:
+        """Rows of the footprint that are certainly stored."""
+        return self._rows[self._ended[mode]]
+
+    def begun(self, mode: str) -> int:
+        """Rows of the footprint whose store has at least begun."""
+        return self._rows[self._begun[mode]]
+
+    @contextmanager
+    def storing(self, count: int, every_s: float) -> Iterator[Callable[[], bool]]:
+        """Store `count` further visits in each database meanwhile; yields whether that lasts."""
+        stop = threading.Event()
+
+        def work(mode: str) -> None:
+            start = time.monotonic()
+            for number in range(count):
+                if stop.wait(max(start + number * every_s - time.monotonic(), 0)):
+                    return
+                visit, driver = self._begun[mode], self._drivers[mode]
+                rows = driver.rows(self._stored[visit])
+                self._begun[mode] += 1
+                began = time.perf_counter()
+                driver.store(self._exposures[visit], rows)
+                self.store_s[mode].append(time.perf_counter() - began)
+                self._ended[mode] += 1
+
+        with ThreadPoolExecutor(len(MODES)) as pool:
+            working = [pool.submit(work, mode) for mode in MODES]
+            try:
+                yield lambda: not all(each.done() for each in working)
+            finally:
+                stop.set()
+            for each in working:
+                each.result()
+
+
+def _read_pairs(
+    twins: _Twins, places: Mapping[str, int], writers: _Writers, found: Concurrent, phase: str,
+    lasts: Callable[[], bool],
+) -> None:  # fmt: skip
+    """Read each footprint from both databases, in turns, as long as the period lasts."""
+    took = found.read_s.setdefault(phase, {kind: {mode: [] for mode in MODES} for kind in places})
+    spent = found.cpu_s.setdefault(phase, dict.fromkeys(MODES, 0.0))
+    for turn in itertools.count():
+        if not lasts():
+            return
+        for kind, detector in places.items():
+            for mode in MODES if turn % 2 == 0 else MODES[::-1]:
+                fewest = writers.acknowledged(mode) if kind == FRESH else twins.rows[detector]
+                rows, seconds, cpu = twins.read(mode, detector)
+                most = writers.begun(mode) if kind == FRESH else twins.rows[detector]
+                if not fewest <= rows <= most:
+                    raise AssertionError(f"{mode}, {phase}, {kind}: {rows} rows instead of {fewest} to {most}")
+                took[kind][mode].append(seconds)
+                spent[mode] += cpu
+
+
+# ---------------------------------------------------------------------- a node missed writes
+
+
+@dataclass
+class Turn:
+    """One read of every footprint from each database.
+
+    Attributes
+    ----------
+    name : str
+        :data:`BEFORE` the outage, :func:`turn_name`, or :data:`REPAIRED`.
+    read_s : ReadSeconds
+        Footprints of which the node missed visits (:data:`MISSED`), and others (:data:`COMPLETE`).
+    cpu_s : dict of str to dict of str to float
+        Processor time of the nodes during these reads.
+    repairs : dict of str to Repairs
+        Counters by mode.
+    """
+
+    name: str
+    read_s: ReadSeconds
+    cpu_s: dict[str, dict[str, float]] = field(default_factory=dict)
+    repairs: dict[str, Repairs] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """Repair of a database: seconds, and processor time of the nodes."""
+
+    seconds: float
+    cpu_s: float
+
+
+@dataclass
+class Missed:
+    """Reads after a node missed writes: every turn, and the repair of each database before the last turn."""
+
+    turns: list[Turn] = field(default_factory=list)
+    repaired: dict[str, Repaired] = field(default_factory=dict)
+
+
+def read_what_was_missed(harness: Harness, load: Load, footprints: int, visits: int, missed: int, turns: int) -> Missed:
+    """Store `visits` visits of twice as many footprints as `footprints` in both databases, the last `missed` of half of
+    them while a node is down and nobody keeps hints for it. When it is back, read all `turns` times, repair, and read
+    again.
+
+    Raises
+    ------
+    AssertionError
+        A read did not return exactly the acknowledged rows.
+    """
+    survey = load.survey(visits, harness.settings.seed)
+    found = Missed()
+    detectors = apart(2 * footprints)
+    places = {COMPLETE: detectors[::2], MISSED: detectors[1::2]}
+    with (
+        harness.cluster(3, settings={"hinted_handoff_enabled": False}) as cluster,
+        _twins(cluster, load, survey) as (twins, warm_up),
+    ):
+        last = cluster.nodes[-1]
+        harness.echo(f"storing {visits} visits of {2 * footprints} detectors in both databases")
+        twins.store(range(visits), places[COMPLETE])
+        twins.store(range(visits - missed), places[MISSED])
+        _turns(twins, places, [BEFORE], found, harness.echo)
+        last.stop()
+        twins.store(range(visits - missed, visits), places[MISSED])
+        last.start()
+        warm_up()
+        _turns(twins, places, list(map(turn_name, range(1, turns + 1))), found, harness.echo)
+        for mode in MODES:
+            found.repaired[mode] = _repair(cluster, twins.keyspaces[mode])
+            harness.echo(f"{mode}: {found.repaired[mode]}")
+        _turns(twins, places, [REPAIRED], found, harness.echo)
+    return found
+
+
+def _turns(
+    twins: _Twins, places: Mapping[str, Sequence[int]], turns: Sequence[str], found: Missed,
+    echo: Callable[[str], object],
+) -> None:  # fmt: skip
+    """In each turn, read each footprint from both databases, a complete one and one of the others in turns."""
+    earlier = twins.repairs()
+    for name in turns:
+        turn = Turn(name, {kind: {mode: [] for mode in MODES} for kind in places})
+        turn.cpu_s = {kind: dict.fromkeys(MODES, 0.0) for kind in places}
+        for number, pair in enumerate(zip(*places.values(), strict=True)):
+            order = MODES if number % 2 == len(found.turns) % 2 else MODES[::-1]
+            for (kind, detector), mode in itertools.product(zip(places, pair, strict=True), order):
+                rows, seconds, cpu = twins.read(mode, detector)
+                if rows != twins.rows[detector]:
+                    raise AssertionError(f"{mode}, {name}: {rows} rows instead of {twins.rows[detector]}")
+                turn.read_s[kind][mode].append(seconds)
+                turn.cpu_s[kind][mode] += cpu
+        later = twins.repairs()
+        turn.repairs, earlier = since(later, earlier), later
+        found.turns.append(turn)
+        echo(f"{name}: {turn.repairs}")
+
+
+def _repair(cluster: lab.Cluster, keyspace: str) -> Repaired:
+    """Repair a keyspace."""
+    spent, began = cpu_s(cluster.nodes), time.perf_counter()
+    cluster.nodes[0].nodetool("repair", "-full", keyspace)
+    return Repaired(time.perf_counter() - began, cpu_s(cluster.nodes) - spent)

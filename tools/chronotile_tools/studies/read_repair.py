@@ -1,0 +1,252 @@
+"""What read repair costs reads at QUORUM: while others write, and after a node missed writes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from chronotile_tools import published
+from chronotile_tools.load.experiments import read_repair as experiment
+from chronotile_tools.load.statistics import compare_values
+from chronotile_tools.studies import charts, markdown
+from chronotile_tools.studies.base import Page, Part, Study
+from chronotile_tools.studies.measured import Echo, harness, ratio_words
+from chronotile_tools.studies.record import Record, Values
+
+__all__ = ["STUDY"]
+
+_MS = 1e3
+_BLOCKING, _NONE = experiment.MODES
+_PERCENTILES = (50, 95, 99)
+
+
+def _parts(parameters: Values) -> Iterator[Part]:
+    yield Part("concurrent", partial(_concurrent, parameters), reports=True)
+    yield Part("missed", partial(_missed, parameters), reports=True)
+
+
+def _load(parameters: Values) -> experiment.Load:
+    return experiment.Load(
+        parameters["schema"], parameters["days"], parameters["transients"], parameters["warm_up"]
+    )  # fmt: skip
+
+
+def _concurrent(parameters: Values, echo: Echo) -> Values:
+    given = parameters["concurrent"]
+    with harness(parameters, echo) as ready:
+        found = experiment.read_beside_writers(
+            ready, _load(parameters), given["visits"], given["rounds"], given["stores"], given["every_s"]
+        )
+    return {
+        "read_ms": {phase: _milliseconds(each) for phase, each in found.read_s.items()},
+        "cpu_ms": {
+            phase: {mode: _each(spent, [kind[mode] for kind in found.read_s[phase].values()])
+                    for mode, spent in by_mode.items()}
+            for phase, by_mode in found.cpu_s.items()
+        },
+        "repairs": {phase: _counters(each) for phase, each in found.repairs.items()},
+        "store_ms": _milliseconds({"": found.store_s})[""],
+    }  # fmt: skip
+
+
+def _missed(parameters: Values, echo: Echo) -> Values:
+    given = parameters["missed"]
+    with harness(parameters, echo) as ready:
+        found = experiment.read_what_was_missed(
+            ready, _load(parameters), given["footprints"], given["visits"], given["missed"], given["turns"]
+        )
+    return {
+        "turns": [
+            {
+                "name": turn.name,
+                "read_ms": _milliseconds(turn.read_s),
+                "cpu_ms": {kind: {mode: _each(spent, [turn.read_s[kind][mode]]) for mode, spent in by_mode.items()}
+                           for kind, by_mode in turn.cpu_s.items()},
+                "repairs": _counters(turn.repairs),
+            }
+            for turn in found.turns
+        ],
+        "repaired": {mode: {"seconds": round(each.seconds, 2), "cpu_s": round(each.cpu_s, 2)}
+                     for mode, each in found.repaired.items()},
+    }  # fmt: skip
+
+
+def _milliseconds(read_s: experiment.ReadSeconds) -> Values:
+    return {
+        kind: {mode: [round(each * _MS, 2) for each in took] for mode, took in by_mode.items()}
+        for kind, by_mode in read_s.items()
+    }
+
+
+def _each(spent_s: float, reads: Sequence[Sequence[float]]) -> float:
+    """Milliseconds of processor of each read."""
+    return round(spent_s / sum(map(len, reads)) * _MS, 1)
+
+
+def _counters(repairs: Mapping[str, experiment.Repairs]) -> Values:
+    return {mode: {"mismatches": each.mismatches, "writes": each.writes} for mode, each in repairs.items()}
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def _none_over_blocking(read_ms: Values) -> str:
+    return ratio_words(compare_values(read_ms[_BLOCKING], read_ms[_NONE]))
+
+
+def _concurrent_table(part: Values) -> str:
+    rows = []
+    for phase, kinds in part["read_ms"].items():
+        for kind, read_ms in kinds.items():
+            for mode, took in read_ms.items():
+                over = "1" if mode == _BLOCKING else _none_over_blocking(read_ms)
+                times = (f"{value:,.1f}" for value in np.percentile(took, _PERCENTILES))
+                rows.append([f"{phase}, {kind}: `{mode}`", f"{len(took):,}", *times, over])
+    return markdown.table(["", "reads", "p50, ms", "p95", "p99", "over `BLOCKING`"], rows)
+
+
+def _concurrent_counters(part: Values) -> str:
+    rows = []
+    for phase, repairs in part["repairs"].items():
+        for mode, counted in repairs.items():
+            reads = sum(len(read_ms[mode]) for read_ms in part["read_ms"][phase].values())
+            rows.append([f"{phase}: `{mode}`", *_per_read(counted, reads), f"{part['cpu_ms'][phase][mode]:,.1f}"])
+    header = ["", "mismatches in 100 reads", "repairing writes in 100 reads", "nodes' processor, ms a read"]
+    return markdown.table(header, rows)
+
+
+def _per_read(counted: Values, reads: int) -> list[str]:
+    return [f"{100 * counted[what] / reads:,.1f}" for what in ("mismatches", "writes")]
+
+
+def _missed_table(part: Values) -> str:
+    rows = []
+    after = [turn for turn in part["turns"] if turn["name"] != experiment.BEFORE]
+    until_repair = _together([turn for turn in after if turn["name"] != experiment.REPAIRED])
+    for name, read_ms in [*((turn["name"], turn["read_ms"]) for turn in after), ("all before repair", until_repair)]:
+        complete, missed = (read_ms[kind] for kind in (experiment.COMPLETE, experiment.MISSED))
+        for mode in experiment.MODES:
+            over = ratio_words(compare_values(complete[mode], missed[mode]))
+            rows.append(
+                [f"{name}: `{mode}`", f"{len(missed[mode])}", f"{statistics.median(missed[mode]):,.1f}",
+                 f"{statistics.median(complete[mode]):,.1f}", over,
+                 "1" if mode == _BLOCKING else _none_over_blocking(missed)]
+            )  # fmt: skip
+    header = ["", "reads", "missed, ms", "complete, ms", "missed over complete", "missed, over `BLOCKING`"]
+    return markdown.table(header, rows)
+
+
+def _together(turns: Sequence[Values]) -> Values:
+    """The reads of all turns."""
+    return {
+        kind: {mode: [each for turn in turns for each in turn["read_ms"][kind][mode]] for mode in experiment.MODES}
+        for kind in (experiment.COMPLETE, experiment.MISSED)
+    }
+
+
+def _missed_counters(part: Values) -> str:
+    rows = []
+    for turn in part["turns"]:
+        for mode, counted in turn["repairs"].items():
+            reads = sum(len(read_ms[mode]) for read_ms in turn["read_ms"].values())
+            spent = (f"{turn['cpu_ms'][kind][mode]:,.1f}" for kind in (experiment.MISSED, experiment.COMPLETE))
+            rows.append([f"{turn['name']}: `{mode}`", *_per_read(counted, reads), *spent])
+    header = [
+        "",
+        "mismatches in 100 reads",
+        "repairing writes in 100 reads",
+        "nodes' processor, ms: missed",
+        "complete",
+    ]
+    return markdown.table(header, rows)
+
+
+def _figure(record: Record) -> str:
+    turns = [turn for turn in record.parts["missed"]["turns"] if turn["name"] != experiment.BEFORE]
+    places = [float(place) for place in range(len(turns))]
+    series = {
+        f"read_repair {mode}": (
+            places,
+            [compare_values(turn["read_ms"][experiment.COMPLETE][mode], turn["read_ms"][experiment.MISSED][mode]).ratio
+             for turn in turns],
+        )
+        for mode in experiment.MODES
+    }  # fmt: skip
+    ticks = [(place, turn["name"]) for place, turn in zip(places, turns, strict=True)]
+    title = "Reads of footprints of which a node missed writes, over those of complete footprints"
+    return charts.lines(title, "", "ratio", series, x_ticks=ticks, y_log=False)
+
+
+def _page(record: Record) -> Page:
+    given, concurrent, missed = record.parameters, record.parts["concurrent"], record.parts["missed"]
+    stored = concurrent["store_ms"]
+    text = markdown.page(
+        record,
+        STUDY.title,
+        "What does read repair cost reads at QUORUM, while others write and after a node has missed writes? The first "
+        f"published study of an alert database leaves this open ({published.ALERTS_2020}). A read at QUORUM compares "
+        "digests of two copies. Where they differ, Cassandra reads both copies in full. By default (`read_repair = "
+        "'BLOCKING'`) it then writes what a copy lacks and waits for that before it answers; with `'NONE'` it only "
+        "merges the copies for this answer.",
+        "Three laboratory nodes with three copies, all requests at QUORUM; schema "
+        f"`{given['schema']}`, default layout. Two databases on them hold the same detector-visits. All tables of one "
+        "have `BLOCKING`, as Chronotile makes them, those of the other `NONE`. Each footprint is read from both, one "
+        "after the other in alternating order, and these pairs are compared. **All nodes and clients share one "
+        "machine, and the client is a development build.** Compare ratios. Intervals are of 95 %.",
+        "Every read returned exactly the acknowledged rows; beside writers, all of them and no rows that nobody was "
+        "storing.",
+        "## While others write",
+        f"Another client of each database stores a detector-visit every {given['concurrent']['every_s']:g} s "
+        f"({len(stored[_BLOCKING])} in each), alternating with times when nobody writes. Footprints: the one that is "
+        "written, with what was just stored, and another one.",
+        _concurrent_table(concurrent),
+        "Mismatches are partitions whose copies differed; a footprint lies in several. The processor time includes "
+        "what the nodes did for others meanwhile.",
+        _concurrent_counters(concurrent),
+        "Where nobody writes and nothing was missed, both databases do the same: digests agree, and the option is not "
+        "even looked at.",
+        "## After a node missed writes",
+        f"{given['missed']['footprints']} footprints with {given['missed']['visits']} visits, of which a node was down "
+        f"for the last {given['missed']['missed']}, and as many footprints that it has completely. Hints are disabled. "
+        f"After its return, the node is warmed up by {given['warm_up']} reads of another database, and each footprint "
+        "is read several times from both; then both keyspaces are repaired. Complete footprints are read in turns "
+        "with the others and show what else changed.",
+        _missed_table(missed),
+        markdown.figure(record, "missed", "Times of reads after a node missed writes, over those of complete "
+                        "footprints, with and without read repair"),
+        _missed_counters(missed),
+        f"`nodetool repair -full` took {missed['repaired'][_BLOCKING]['seconds']:.1f} s for the database with "
+        f"`BLOCKING` ({missed['repaired'][_BLOCKING]['cpu_s']:.1f} s of processor), which reads had repaired in part, "
+        f"and {missed['repaired'][_NONE]['seconds']:.1f} s for the other ({missed['repaired'][_NONE]['cpu_s']:.1f} s).",
+        "## What follows",
+        _CONCLUSIONS,
+        markdown.made_by(record),
+    )  # fmt: skip
+    return Page(text, {"missed": _figure(record)})
+
+
+_CONCLUSIONS = """TODO"""
+
+
+STUDY = Study(
+    name="read-repair",
+    title="What read repair costs",
+    repeats="what was left open in 2020: read repair with concurrent reads and writes",
+    scales={
+        "full": {
+            "schema": "lsst", "days": 240, "transients": 1_000, "warm_up": 150, "heap": "500m", "seed": 1,
+            "concurrent": {"visits": 20, "rounds": 2, "stores": 50, "every_s": 0.2},
+            "missed": {"footprints": 22, "visits": 6, "missed": 3, "turns": 4},
+        },
+        "quick": {
+            "schema": "small", "days": 60, "transients": 1_000, "warm_up": 20, "heap": "300m", "seed": 1,
+            "concurrent": {"visits": 4, "rounds": 1, "stores": 15, "every_s": 0.25},
+            "missed": {"footprints": 4, "visits": 4, "missed": 2, "turns": 2},
+        },
+    },
+    parts=_parts,
+    page=_page,
+)  # fmt: skip
