@@ -237,9 +237,9 @@ STUDY = Study(
     repeats="what was left open in 2020: read repair with concurrent reads and writes",
     scales={
         "full": {
-            "schema": "lsst", "days": 240, "transients": 1_000, "warm_up": 150, "heap": "500m", "seed": 1,
-            "concurrent": {"visits": 20, "rounds": 2, "stores": 50, "every_s": 0.2},
-            "missed": {"footprints": 22, "visits": 6, "missed": 3, "turns": 4},
+            "schema": "lsst", "days": 180, "transients": 1_000, "warm_up": 100, "heap": "500m", "seed": 1,
+            "concurrent": {"visits": 20, "rounds": 2, "stores": 40, "every_s": 0.2},
+            "missed": {"footprints": 22, "visits": 6, "missed": 3, "turns": 3},
         },
         "quick": {
             "schema": "small", "days": 60, "transients": 1_000, "warm_up": 20, "heap": "300m", "seed": 1,

@@ -473,5 +473,5 @@ def _try(call: Callable[[], Any], entry: StoreCost, tries: int) -> Any:
 def prepare_slices(url: str, survey: Survey) -> None:
     """Create the tables of all slices first, so that stores are measured without schema changes."""
     with ct.open(url) as archive:
-        for name in (*map(names.dataset_name, names.MAIN_TABLES), names.VISITS):
+        for name in (*map(names.dataset_name, names.MAIN_TABLES), names.VISITS, names.OBJECT_INDEX):
             archive[name].prepare(survey.time(0), survey.time(survey.visits - 1) + 1)
