@@ -227,4 +227,5 @@ def test_an_interrupted_study_keeps_its_first_part_and_the_page_says_what_repair
     assert every.startswith("| all before repair: `NONE` | 40 | 30.3 | 20.2 | 1.50 (1.50 to 1.50) |")
     assert "| read 1: `BLOCKING` | 75.0 | 75.0 | 40.0 | 40.0 |" in lines
     assert any("took 4.0 s for the database with `BLOCKING`" in line for line in lines)
+    assert any("40 partitions differed in 80 reads" in line and "writes of repair: 4." in line for line in lines)
     assert (tmp_path / "images" / "read-repair-missed.svg").exists()

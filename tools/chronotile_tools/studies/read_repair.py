@@ -164,6 +164,43 @@ def _missed_counters(part: Values) -> str:
     return markdown.table(header, rows)
 
 
+def _conclusions(concurrent: Values, missed: Values) -> Iterator[str]:
+    written = concurrent["read_ms"][experiment.WRITTEN][experiment.FRESH]
+    counted = concurrent["repairs"][experiment.WRITTEN]
+    mismatches = sum(each["mismatches"] for each in counted.values())
+    yield (
+        "**Concurrent reads and writes**, the question that was left open: "
+        f"{mismatches} partitions differed in {2 * sum(map(len, written.values()))} reads, because a write had reached "
+        f"one copy and not yet the other; writes of repair: {counted[_BLOCKING]['writes']}. Reads of the "
+        f"footprint that is written, `NONE` over `BLOCKING`: {_none_over_blocking(written)}."
+    )
+    reads = _together(
+        [turn for turn in missed["turns"] if turn["name"] not in (experiment.BEFORE, experiment.REPAIRED)]
+    )
+    over = {
+        mode: ratio_words(
+            compare_values(reads[experiment.COMPLETE][mode], reads[experiment.MISSED][mode])
+        )
+        for mode in experiment.MODES
+    }  # fmt: skip
+    yield (
+        "**After missed writes**, a read costs more because both copies are read in full, with either option: over "
+        f"complete footprints, {over[_BLOCKING]} with `BLOCKING` and {over[_NONE]} with `NONE`."
+    )
+    yield (
+        "**Reads do not end this; repair does.** With `BLOCKING`, digests may go on differing after the missing rows "
+        "were written: Cassandra repairs the columns that a read selects, and digests cover the write times of all "
+        "columns of these rows. Chronotile's reads of chunks select all but `byte_count`. Run "
+        "`chronotile ops repair` after an outage that outlasted the hints."
+    )
+    yield (
+        "**Leave the option as it is.** Reads at QUORUM are right with either. `NONE` spares the writes of repair and "
+        "nothing else. The table `catalog` needs `BLOCKING`: records of batches are read by a majority and not by "
+        "serial reads, so without read repair a record whose write was interrupted may be seen by one read and not "
+        "by the next."
+    )
+
+
 def _figure(record: Record) -> str:
     turns = [turn for turn in record.parts["missed"]["turns"] if turn["name"] != experiment.BEFORE]
     places = [float(place) for place in range(len(turns))]
@@ -203,11 +240,10 @@ def _page(record: Record) -> Page:
         f"({len(stored[_BLOCKING])} in each), alternating with times when nobody writes. Footprints: the one that is "
         "written, with what was just stored, and another one.",
         _concurrent_table(concurrent),
-        "Mismatches are partitions whose copies differed; a footprint lies in several. The processor time includes "
-        "what the nodes did for others meanwhile.",
+        "The 99th percentile of so few reads is close to the longest. Mismatches are partitions whose copies differed; "
+        "a footprint lies in several. The processor time includes what the nodes did for others meanwhile.",
         _concurrent_counters(concurrent),
-        "Where nobody writes and nothing was missed, both databases do the same: digests agree, and the option is not "
-        "even looked at.",
+        "Where nobody writes and nothing was missed, digests agree, and the option has no effect.",
         "## After a node missed writes",
         f"{given['missed']['footprints']} footprints with {given['missed']['visits']} visits, of which a node was down "
         f"for the last {given['missed']['missed']}, and as many footprints that it has completely. Hints are disabled. "
@@ -222,13 +258,10 @@ def _page(record: Record) -> Page:
         f"`BLOCKING` ({missed['repaired'][_BLOCKING]['cpu_s']:.1f} s of processor), which reads had repaired in part, "
         f"and {missed['repaired'][_NONE]['seconds']:.1f} s for the other ({missed['repaired'][_NONE]['cpu_s']:.1f} s).",
         "## What follows",
-        _CONCLUSIONS,
+        *_conclusions(concurrent, missed),
         markdown.made_by(record),
     )  # fmt: skip
     return Page(text, {"missed": _figure(record)})
-
-
-_CONCLUSIONS = """TODO"""
 
 
 STUDY = Study(
