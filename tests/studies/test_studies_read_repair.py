@@ -122,6 +122,24 @@ def test_a_node_is_down_while_half_of_the_footprints_are_written_and_both_databa
     assert set(found.repaired) == set(MODES)
 
 
+def test_rows_that_a_node_missed_are_read_through_it_by_one_column_and_by_all(
+    monkeypatch: pytest.MonkeyPatch, in_files: Any, said: list[str]
+) -> None:
+    read: list[tuple[int, str]] = []
+
+    def read_pair(node: FakeNode, id: int, columns: str) -> int:
+        read.append((id, columns))
+        return 1
+
+    monkeypatch.setattr(archive_tables, "create_pairs", lambda node: "pairs")
+    monkeypatch.setattr(archive_tables, "write_pair", lambda node, number: node.nodetool("write", str(number)))
+    monkeypatch.setattr(archive_tables, "read_pair", read_pair)
+    found = experiment.read_columns(in_files, rows=2, turns=2)
+    assert said == ["stop", "write 0", "write 1", "write 2", "write 3", "start"]
+    assert read == 2 * [(0, "first"), (1, "first")] + 2 * [(2, "first, second"), (3, "first, second")]
+    assert {name: len(turns) for name, turns in found.items()} == {"one of two columns": 2, "both columns": 2}
+
+
 EXPERIMENTS: dict[str, Callable[[Any], Any]] = {
     "concurrent": lambda harness: experiment.read_beside_writers(harness, LOAD, 1, 1, 1, 0.05),
     "missed": lambda harness: experiment.read_what_was_missed(harness, LOAD, 1, 2, 1, 1),
@@ -210,6 +228,8 @@ def test_an_interrupted_study_keeps_its_first_part_and_the_page_says_what_repair
     monkeypatch.setattr(read_repair, "harness", no_nodes)
     monkeypatch.setattr(experiment, "read_beside_writers", concurrent)
     monkeypatch.setattr(experiment, "read_what_was_missed", missed)
+    turns = {"one of two columns": [Repairs(20, 20), Repairs(20, 0)], "both columns": [Repairs(20, 20), Repairs(0, 0)]}
+    monkeypatch.setattr(experiment, "read_columns", lambda *given: turns)
     study = studies.find("read-repair")
     with pytest.raises(KeyboardInterrupt):
         studies.run(study, tmp_path, "quick", str)
@@ -227,5 +247,7 @@ def test_an_interrupted_study_keeps_its_first_part_and_the_page_says_what_repair
     assert every.startswith("| all before repair: `NONE` | 40 | 30.3 | 20.2 | 1.50 (1.50 to 1.50) |")
     assert "| read 1: `BLOCKING` | 75.0 | 75.0 | 40.0 | 40.0 |" in lines
     assert any("took 4.0 s for the database with `BLOCKING`" in line for line in lines)
+    assert "| one of two columns, read 2 | 20 | 20 | 0 |" in lines
+    assert "| both columns, read 2 | 20 | 0 | 0 |" in lines
     assert any("40 partitions differed in 80 reads" in line and "writes of repair: 4." in line for line in lines)
     assert (tmp_path / "images" / "read-repair-missed.svg").exists()

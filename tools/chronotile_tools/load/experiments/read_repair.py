@@ -19,6 +19,7 @@ from chronotile.apdb import Layout, names
 from chronotile.apdb.schema import Schema
 from chronotile_tools import lab
 from chronotile_tools.load.experiments import archive_tables, growth
+from chronotile_tools.load.experiments.archive_tables import COLUMNS
 from chronotile_tools.load.experiments.base import (
     Harness,
     archive_url,
@@ -49,6 +50,7 @@ __all__ = [
     "Turn",
     "apart",
     "read_beside_writers",
+    "read_columns",
     "read_repairs",
     "read_what_was_missed",
     "turn_name",
@@ -206,14 +208,16 @@ class _Twins:
 
     def repairs(self) -> dict[str, Repairs]:
         """Counters of all nodes by mode."""
-        nodes = self.cluster.nodes
+        return _counted(self.cluster.nodes, self.keyspaces)
 
-        def one(node: lab.Node) -> dict[str, Repairs]:
-            return read_repairs(node.nodetool("sjk", "mxdump", "-q", _BEANS), self.keyspaces)
 
-        with ThreadPoolExecutor(len(nodes)) as pool:
-            found = list(pool.map(one, nodes))
-        return {mode: functools.reduce(Repairs.plus, (each[mode] for each in found)) for mode in MODES}
+def _counted(nodes: Sequence[lab.Node], keyspaces: Mapping[str, str]) -> dict[str, Repairs]:
+    def one(node: lab.Node) -> dict[str, Repairs]:
+        return read_repairs(node.nodetool("sjk", "mxdump", "-q", _BEANS), keyspaces)
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        found = list(pool.map(one, nodes))
+    return {mode: functools.reduce(Repairs.plus, (each[mode] for each in found)) for mode in keyspaces}
 
 
 def measured(counts: Mapping[str, int]) -> int:
@@ -493,3 +497,36 @@ def _repair(cluster: lab.Cluster, keyspace: str) -> Repaired:
     spent, began = cpu_s(cluster.nodes), time.perf_counter()
     cluster.nodes[0].nodetool("repair", "-full", keyspace)
     return Repaired(time.perf_counter() - began, cpu_s(cluster.nodes) - spent)
+
+
+# ---------------------------------------------------------------------- which columns are repaired
+
+
+def read_columns(harness: Harness, rows: int, turns: int) -> dict[str, list[Repairs]]:
+    """Write rows of two columns while a node is down and nobody keeps hints for it. When it is back, it reads `rows` of
+    them `turns` times for each of :data:`COLUMNS`.
+
+    Returns
+    -------
+    dict of str to list of Repairs
+        Counters of each turn.
+    """
+    found: dict[str, list[Repairs]] = {name: [] for name in COLUMNS}
+    with harness.cluster(3, settings={"hinted_handoff_enabled": False}) as cluster:
+        first, *_, last = cluster.nodes
+        keyspaces = {BLOCKING: archive_tables.create_pairs(first)}
+        last.stop()
+        for id in range(rows * len(COLUMNS)):
+            archive_tables.write_pair(first, id)
+        last.start()
+        earlier = _counted(cluster.nodes, keyspaces)
+        for place, (name, columns) in enumerate(COLUMNS.items()):
+            for _ in range(turns):
+                for id in range(place * rows, (place + 1) * rows):
+                    if archive_tables.read_pair(last, id, columns) != 1:
+                        raise AssertionError(f"row {id} was not read")
+                later = _counted(cluster.nodes, keyspaces)
+                found[name].append(since(later, earlier)[BLOCKING])
+                earlier = later
+            harness.echo(f"{name}: {found[name]}")
+    return found
