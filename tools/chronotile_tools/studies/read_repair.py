@@ -250,8 +250,8 @@ def _page(record: Record) -> Page:
         "have `BLOCKING`, as Chronotile makes them, those of the other `NONE`. Each footprint is read from both, one "
         "after the other in alternating order, and these pairs are compared. **All nodes and clients share one "
         "machine, and the client is a development build.** Compare ratios. Intervals are of 95 %.",
-        "Every read returned exactly the acknowledged rows; beside writers, all of them and no rows that nobody was "
-        "storing.",
+        "Every read returned exactly the acknowledged sources and forced sources; beside writers, all of them and none "
+        "that nobody was storing.",
         "## While others write",
         f"Another client of each database stores a detector-visit every {given['concurrent']['every_s']:g} s "
         f"({len(stored[_BLOCKING])} in each), alternating with times when nobody writes. Footprints: the one that is "
