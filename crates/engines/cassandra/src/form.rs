@@ -126,11 +126,7 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn names(&self) -> &'static Names {
-        match self.form {
-            Form::Chunks { cells: 1 } => &CHUNK_NAMES,
-            Form::Chunks { .. } => &GROUP_NAMES,
-            Form::Rows(_) => &ROW_NAMES,
-        }
+        self.form.names()
     }
 
     /// The partition that a cell lies in.
@@ -188,6 +184,14 @@ impl Form {
             Placement::Rows(native) => Self::Rows(rows.form(&dataset.label, native)?),
             Placement::Chunks { partition_cells } => Self::Chunks { cells: (*partition_cells).max(1).into() },
         })
+    }
+
+    pub(crate) fn names(&self) -> &'static Names {
+        match self {
+            Self::Chunks { cells: 1 } => &CHUNK_NAMES,
+            Self::Chunks { .. } => &GROUP_NAMES,
+            Self::Rows(_) => &ROW_NAMES,
+        }
     }
 
     /// Cells in a partition.

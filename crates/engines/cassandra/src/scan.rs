@@ -288,6 +288,17 @@ impl Reader {
     }
 }
 
+/// The columns of a [`HeadRow`].
+fn heads_of(Names { cell, window, id, epoch, rows, head, .. }: &Names) -> String {
+    format!("{epoch}, {cell}, {window}, {id}, {rows}, {head}")
+}
+
+/// The columns of a [`ChunkRow`]: all that a chunk has, also the one that nobody needs. Nodes repair what is selected, but compare replicas
+/// by the write times of all columns: with one left out they would go on comparing a chunk that a replica lacked.
+fn chunks_of(names: &Names) -> String {
+    format!("{}, body, {}", heads_of(names), names.bytes)
+}
+
 /// What to select of a slice's table, and what gathers it. With `refresh` the table's columns are looked up again.
 async fn begin(
     home: &Home,
@@ -296,7 +307,6 @@ async fn begin(
     bodies: bool,
     refresh: bool,
 ) -> Result<(String, Held), CqlError> {
-    let Names { cell: cell_name, window, id, epoch, rows, head, .. } = home.names();
     let mut held = Held { slice, cell, epoch: None, chunks: Vec::new(), bytes: 0, records: None, doubtful: Vec::new() };
     let columns = match (&home.form, bodies) {
         (Form::Rows(form), true) => {
@@ -306,8 +316,8 @@ async fn begin(
             held.records = Some((form.clone(), Gatherer::new(codec, columns, slice, cell)));
             names
         }
-        (_, false) => format!("{epoch}, {cell_name}, {window}, {id}, {rows}, {head}"),
-        (Form::Chunks { .. }, true) => format!("{epoch}, {cell_name}, {window}, {id}, {rows}, {head}, body"),
+        (_, false) => heads_of(home.names()),
+        (Form::Chunks { .. }, true) => chunks_of(home.names()),
     };
     Ok((columns, held))
 }
@@ -364,8 +374,10 @@ struct Held {
     doubtful: Vec<ChunkKey>,
 }
 
-/// Epoch, cell, window, id, rows, head, body.
-type ChunkRow = (Option<i64>, Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>, Option<Bytes>);
+/// Epoch, cell, window, id, rows, head, body, bytes.
+type ChunkRow =
+    (Option<i64>, Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>, Option<Bytes>, Option<i32>);
+/// The same without body and bytes.
 type HeadRow = (Option<i64>, Option<i64>, Option<i32>, Option<Bytes>, Option<i32>, Option<Bytes>);
 
 impl Held {
@@ -388,14 +400,14 @@ impl Held {
         let before = self.chunks.len();
         if bodies {
             for row in answer.rows::<ChunkRow>().map_err(malformed)? {
-                if !self.add(row.map_err(malformed)?)? {
+                let (epoch, cell, window, id, rows, head, body, _) = row.map_err(malformed)?;
+                if !self.add((epoch, cell, window, id, rows, head), body)? {
                     return Ok(false);
                 }
             }
         } else {
             for row in answer.rows::<HeadRow>().map_err(malformed)? {
-                let (epoch, cell, window, id, rows, head) = row.map_err(malformed)?;
-                if !self.add((epoch, cell, window, id, rows, head, None))? {
+                if !self.add(row.map_err(malformed)?, None)? {
                     return Ok(false);
                 }
             }
@@ -433,7 +445,7 @@ impl Held {
         open.or_else(|| self.chunks.last().map(|chunk| chunk.key.tile))
     }
 
-    fn add(&mut self, (epoch, cell, window, id, rows, head, body): ChunkRow) -> Result<bool, CqlError> {
+    fn add(&mut self, (epoch, cell, window, id, rows, head): HeadRow, body: Option<Bytes>) -> Result<bool, CqlError> {
         if *self.epoch.get_or_insert(epoch) != epoch {
             return Ok(false);
         }
@@ -641,6 +653,7 @@ fn ring_parts(from: i64) -> impl Iterator<Item = (i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::chunk_columns;
 
     #[test]
     fn a_place_is_read_on_in_the_middle_of_its_first_cell_and_from_the_start_of_the_others() {
@@ -656,6 +669,20 @@ mod tests {
         assert_eq!(left.split(Window(-3)), (place(&[5], 8), Some(place(&[7], -3))));
         let last = whole.at(Tile { cell: Cell(7), window: Window(8) });
         assert_eq!(last.split(Window(-3)), (place(&[7], 8), None));
+    }
+
+    #[test]
+    fn a_read_of_chunks_selects_all_that_nodes_compare() {
+        for cells in [1, 4] {
+            let form = Form::Chunks { cells };
+            let selected = chunks_of(form.names());
+            let selected: HashSet<&str> = selected.split(", ").collect();
+            let (columns, _) = chunk_columns(cells).split_once(", PRIMARY KEY").unwrap();
+            let columns = columns.split(", ").filter_map(|column| column.split_whitespace().next());
+            let lacking: Vec<&str> = columns.filter(|column| !selected.contains(column)).collect();
+            // The cells of a partition tell which one it is.
+            assert_eq!(lacking, if cells == 1 { vec![] } else { vec!["part"] });
+        }
     }
 
     #[test]

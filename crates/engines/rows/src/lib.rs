@@ -33,9 +33,11 @@ const WRITTEN: &str =
     "ct_cell, ct_window, ct_chunk, ct_row, ct_rows, ct_bytes, ct_head, ct_batch, ct_written, ct_ordinal";
 const WRITTEN_COUNT: usize = 10;
 
-/// The columns of ours that are read, in the order [`Gatherer`] wants them.
-const READ: &str = "ct_epoch, ct_window, ct_chunk, ct_row, ct_head, ct_batch, ct_written, ct_ordinal";
-const READ_COUNT: usize = 8;
+/// The columns of ours that are read, in the order [`Gatherer`] wants them. It needs no counts; but nodes repair what is selected, and
+/// compare replicas by the write times of all columns, so of a row that one of them lacked everything is to be read.
+const READ: &str =
+    "ct_epoch, ct_window, ct_chunk, ct_row, ct_head, ct_batch, ct_written, ct_ordinal, ct_rows, ct_bytes";
+const READ_COUNT: usize = 10;
 
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 
 use crate::gather::{Gatherer, Pushed};
 use crate::types::{cql_type, mapping};
-use crate::{Codec, READ_COUNT, RowsError, WRITTEN_COUNT};
+use crate::{Codec, OWN_COLUMNS, READ_COUNT, RowsError, WRITTEN_COUNT};
 
 const TILE: Tile = Tile { cell: Cell(-5), window: Window(-7) };
 
@@ -83,12 +83,13 @@ fn answer(codec: &Codec, lines: &[&Bytes], columns: usize, epoch: Option<i64>) -
     for line in lines {
         let cells = cells(line);
         put(epoch.as_ref().map(|bytes| bytes.as_slice()));
-        // Window, chunk, row, head, batch, written, ordinal of WRITTEN.
-        [1, 2, 3, 6, 7, 8, 9].into_iter().for_each(|place| put(cells[place]));
+        // Window, chunk, row, head, batch, written, ordinal, rows, bytes of WRITTEN.
+        [1, 2, 3, 6, 7, 8, 9, 4, 5].into_iter().for_each(|place| put(cells[place]));
         (0..columns).for_each(|place| put(cells.get(WRITTEN_COUNT + place).copied().flatten()));
     }
     use NativeType as N;
-    let own = [N::BigInt, N::Int, N::Blob, N::Int, N::Blob, N::Blob, N::BigInt, N::BigInt].map(ColumnType::Native);
+    let own = [N::BigInt, N::Int, N::Blob, N::Int, N::Blob, N::Blob, N::BigInt, N::BigInt, N::Int, N::Int]
+        .map(ColumnType::Native);
     assert_eq!(own.len(), READ_COUNT);
     let fields = &codec.native().schema.fields()[..columns];
     let types = own.into_iter().chain(fields.iter().map(|field| cql_type(field.data_type()).unwrap()));
@@ -202,6 +203,15 @@ proptest! {
         prop_assert_eq!(got.doubtful, vec![]);
         prop_assert_eq!(got.chunks, chunks);
     }
+}
+
+#[test]
+fn a_read_selects_all_that_nodes_compare() {
+    let selected = codec_of(&batch(&[None])).select(0);
+    let selected: Vec<&str> = selected.split(", ").collect();
+    let columns = OWN_COLUMNS.split(", ").filter_map(|column| column.split_whitespace().next());
+    let lacking: Vec<&str> = columns.filter(|column| !selected.contains(column)).collect();
+    assert_eq!(lacking, ["ct_cell"], "the partition's key is known");
 }
 
 #[test]
