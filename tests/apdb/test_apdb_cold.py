@@ -6,7 +6,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -249,10 +250,12 @@ def test_a_file_is_durable_before_anything_is_dropped(
     opened = len(list(Path("/proc/self/fd").iterdir()))
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(ct.Group, "retire", dropped)
-    survey.archive_before(ENDS, tmp_path)
-    assert done == ["rows.new", "slice=170", "rows.new", "slice=170", "dropped"]
+    survey.archive_before(ENDS, tmp_path / "new")
+    written = ["rows.new", "slice=170"]
+    made = [tmp_path.name, "dia_source", "new"], ["dia_forced_source", "new"]
+    assert done == [*made[0], *written, *made[1], *written, "dropped"], "folders that are made, too"
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
-    assert sorted(path.name for path in file_of(tmp_path).parent.iterdir()) == ["rows.parquet"]
+    assert sorted(path.name for path in file_of(tmp_path / "new").parent.iterdir()) == ["rows.parquet"]
 
 
 def test_a_file_that_lacks_rows_is_refused_and_nothing_is_dropped(
@@ -271,6 +274,57 @@ def test_a_file_that_lacks_rows_is_refused_and_nothing_is_dropped(
     assert error.value.kind == "damaged-file"
     assert len(sources(survey)) == 6
     assert not file_of(tmp_path).exists()
+
+
+def reads_of(survey: apdb.Apdb, cold: Path) -> list[Callable[[], object]]:
+    """All that reads files."""
+    return [
+        lambda: survey.sources(archived=cold).to_arrow().to_pylist(),
+        lambda: survey.archived(cold),
+        lambda: survey.remove_visit(99, 1, archived=cold),
+        lambda: survey.delete("DiaSource", [5], archived=cold),
+        lambda: survey.archive_before(ENDS, cold),
+        lambda: survey.restore(cold),
+    ]
+
+
+def test_each_changed_byte_of_a_file_is_an_error_or_changes_no_row(survey: apdb.Apdb, tmp_path: Path) -> None:
+    survey.archive_before(ENDS, tmp_path)
+    wanted, file = reads_of(survey, tmp_path)[0](), file_of(tmp_path)
+    good, errors = file.read_bytes(), []
+    places = range(len(good) % 61, len(good), 61)
+    for place in places:
+        file.write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
+        try:
+            assert reads_of(survey, tmp_path)[0]() == wanted
+        except ct.DamagedError as error:
+            errors.append(error)
+    assert len(errors) > 0.9 * len(places)
+    assert {error.kind for error in errors} == {"damaged-file"}
+    assert all(str(file) in str(error) for error in errors)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_file_that_is_cut_off_is_named_and_changes_nothing(survey: apdb.Apdb, tmp_path: Path, number: int) -> None:
+    survey.archive_before(ENDS, tmp_path)
+    survey.store(**visit_of(31, [3]))
+    have, file = sources(survey), file_of(tmp_path)
+    good = file.read_bytes()
+    for cut in (0, 5, len(good) // 2, len(good) - 1):
+        file.write_bytes(good[:cut])
+        with pytest.raises(ct.DamagedError, match=str(file)):
+            reads_of(survey, tmp_path)[number]()
+        assert file.read_bytes() == good[:cut]
+    assert sources(survey) == have
+
+
+def test_other_readers_and_files_of_earlier_releases(survey: apdb.Apdb, tmp_path: Path) -> None:
+    survey.archive_before(ENDS, tmp_path)
+    file = file_of(tmp_path)
+    rows = pl.read_parquet(file)
+    assert rows.equals(pl.from_arrow(pq.read_table(file)))
+    pq.write_table(rows.to_arrow().cast(pq.read_schema(file)), file)
+    assert len(sources(survey, archived=tmp_path)) == 6
 
 
 def test_files_have_row_groups_of_bounded_size(

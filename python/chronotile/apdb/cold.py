@@ -21,12 +21,12 @@ from typing import IO, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from chronotile import arguments
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import newest
+from chronotile.apdb.slice_files import SliceFile, seal
 from chronotile.apdb.slice_notes import SliceKey
 from chronotile.apdb.tables import SurveyTables
 from chronotile.dataset import Dataset
@@ -155,7 +155,7 @@ class ColdStorage:
                     if place not in earlier:
                         # Start each attempt from the original file: rows written by a failed attempt may have been
                         # removed since.
-                        earlier[place] = opened.enter_context(pq.ParquetFile(path)) if path.exists() else None
+                        earlier[place] = opened.enter_context(SliceFile(path)) if path.exists() else None
                     # Of tables that share a slice, one may have no row in it.
                     if part.rows or earlier[place] is not None or place in written:
                         wanted[place] = part
@@ -189,10 +189,10 @@ class ColdStorage:
                 yield from _groups(stream.batches())
                 return
             hidden, key = names.version_column(table), list(dataset.id)
-            known = earlier.read(columns=[*key, hidden])
+            known = earlier.read([*key, hidden])
             for group in _groups(stream.batches()):
                 yield group.filter(pa.array(~_outdated(group, known, key, hidden, equal=False)))
-            for group in _groups(earlier.iter_batches()):
+            for group in _groups(earlier.batches()):
                 yield self._only_cold(dataset, table, self._fitted(table, group, schema))
 
         return ColdSlice(table, part.slice, path, *_replace(path, schema, parts))
@@ -203,7 +203,8 @@ class ColdStorage:
         for table in _TABLES:
             for path in sorted((Path(folder) / names.dataset_name(table)).glob("slice=*/rows.parquet")):
                 number = int(path.parent.name.partition("=")[2])
-                found.append(ColdSlice(table, number, path, pq.read_metadata(path).num_rows, path.stat().st_size))
+                with SliceFile(path) as file:
+                    found.append(ColdSlice(table, number, path, file.rows, path.stat().st_size))
         return sorted(found, key=lambda each: (each.table, each.slice))
 
     def _held(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
@@ -219,8 +220,7 @@ class ColdStorage:
         back = []
         with locked(folder) as root:
             for part in self.archived(root):
-                times = pq.read_table(part.path, columns=[names.TIME])[names.TIME]
-                limits = pc.min_max(times).as_py()
+                limits = _limits(part)
                 if part.rows and limits["max"] >= first and limits["min"] < last:
                     back.append(part)
             # An earlier release may have archived them.
@@ -231,11 +231,12 @@ class ColdStorage:
 
     def _restore(self, part: ColdSlice) -> None:
         dataset = names.dataset_name(part.table)
-        places = pq.read_table(part.path, columns=[names.OBJECT_ID, names.RA, names.DEC, names.TIME])
-        self._tables.write(
-            {dataset: pq.ParquetFile(part.path).iter_batches()}, restored_batch(part.table, part.slice), replace=True,
-            indexed={dataset: places},
-        )  # fmt: skip
+        with SliceFile(part.path) as file:
+            places = file.read([names.OBJECT_ID, names.RA, names.DEC, names.TIME])
+            self._tables.write(
+                {dataset: file.batches()}, restored_batch(part.table, part.slice), replace=True,
+                indexed={dataset: places},
+            )  # fmt: skip
 
     def drop(
         self, table: str, folder: str | os.PathLike[str], first: float, last: float, gone: Callable[[Any], Any]
@@ -247,20 +248,19 @@ class ColdStorage:
         for part in self._held(folder):
             if part.table != table or not part.rows:
                 continue
-            limits = pc.min_max(pq.read_table(part.path, columns=[names.TIME])[names.TIME]).as_py()
+            limits = _limits(part)
             if limits["max"] < first or limits["min"] > last:
                 continue
-            file = pq.ParquetFile(part.path)
-            schema = file.schema_arrow
+            with SliceFile(part.path) as file:
 
-            def parts(file: Any = file) -> Iterator[Any]:
-                for group in _groups(file.iter_batches()):
-                    yield group.filter(pc.invert(gone(group)))
+                def parts(file: SliceFile = file) -> Iterator[Any]:
+                    for group in _groups(file.batches()):
+                        yield group.filter(pc.invert(gone(group)))
 
-            found = sum(pc.sum(gone(group)).as_py() or 0 for group in _groups(file.iter_batches()))
-            if found:
-                _replace(part.path, schema, parts)
-                dropped += found
+                found = sum(pc.sum(gone(group)).as_py() or 0 for group in _groups(file.batches()))
+                if found:
+                    _replace(part.path, file.schema, parts)
+                    dropped += found
         return dropped
 
     def detector_visits(self, folder: str | os.PathLike[str], where: Any) -> Any:
@@ -268,8 +268,8 @@ class ColdStorage:
         kinds = pa.schema([(names.VISIT, pa.int64()), (names.DETECTOR, pa.int32()), (names.TIME, pa.float64())])
         parts = [kinds.empty_table()]
         for part in self._held(folder):
-            file = pads.dataset(part.path, format="parquet")
-            parts.append(file.to_table(columns=kinds.names, filter=where).cast(kinds))
+            with SliceFile(part.path) as file:
+                parts.append(file.select(where, kinds.names).cast(kinds))
         by_detector = pa.concat_tables(parts).group_by([names.VISIT, names.DETECTOR])
         found = by_detector.aggregate([(names.TIME, "min"), (names.TIME, "max")])
         return found.rename_columns(["visit", "detector", "time_first", "time_last"])
@@ -284,7 +284,7 @@ class ColdStorage:
         `object_ids` is None or an array of int64.
         """
         schema = self._tables.datasets[table].schema
-        files = [str(part.path) for part in self._held(folder) if part.table == table]
+        files = [part.path for part in self._held(folder) if part.table == table]
         if not files:
             return schema.empty_table()
         condition = pc.scalar(True)
@@ -294,8 +294,11 @@ class ColdStorage:
             condition &= pc.field(names.TIME) < end
         if object_ids is not None:
             condition &= pc.field(names.OBJECT_ID).isin(pa.array(object_ids))
-        parts = [pads.dataset(file, format="parquet").to_table(filter=condition) for file in files]
-        rows = pa.concat_tables([self._fitted(table, part, schema) for part in parts])
+        parts = []
+        for path in files:
+            with SliceFile(path) as file:
+                parts.append(self._fitted(table, file.select(condition), schema))
+        rows = pa.concat_tables(parts)
         if region is not None and rows.num_rows:
             inside = pa.array(region.contains(rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()))
             rows = rows.filter(inside)
@@ -358,7 +361,7 @@ def _lock(root: Path) -> Iterator[None]:
     database. Without the lock, the later of two concurrent calls would lose rows that the earlier one archived and
     dropped.
     """
-    root.mkdir(parents=True, exist_ok=True)
+    _make_folder(root)
     deadline = time.monotonic() + _LOCK_WAIT_S
     with (root / ".lock").open("a") as lock:
         while not _locked_now(lock):
@@ -393,6 +396,12 @@ def _path(root: Path, table: str, number: int) -> Path:
 def _span(start: Moment, end: Moment) -> tuple[float, float]:
     first = float("-inf") if start is None else values.mjd_tai(start, "start")
     return first, float("inf") if end is None else values.mjd_tai(end, "end")
+
+
+def _limits(part: ColdSlice) -> dict[str, float]:
+    """The first and last time of the rows of a file."""
+    with SliceFile(part.path) as file:
+        return dict(pc.min_max(file.read([names.TIME])[names.TIME]).as_py())
 
 
 def _groups(batches: Iterator[Any]) -> Iterator[Any]:
@@ -442,27 +451,41 @@ def merged(live: Any, cold: Any, key: list[str], order: str) -> Any:
 
 def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tuple[int, int]:
     """Replace a file atomically once the new one is complete and durable; return its rows and bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     fresh = path.with_suffix(".new")
     rows = 0
-    with fresh.open("wb") as file:
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with fresh.open("w+b") as file:
+        with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
             for part in parts():
                 if part.num_rows:
                     writer.write_table(part, row_group_size=_ROW_GROUP_ROWS)
                     rows += part.num_rows
+        seal(file)
         file.flush()
         os.fsync(file.fileno())
-    found = pq.read_metadata(fresh).num_rows
+    with SliceFile(fresh) as written:
+        found = written.rows
     if found != rows:
         raise DamagedError(
             f"{fresh} holds {found} rows but {rows} were written; nothing was dropped", kind="damaged-file"
         )
     fresh.replace(path)
     # The rename must be durable before anything is dropped.
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync(path.parent)
     return rows, path.stat().st_size
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder durable, with those it lies in."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        _sync(each.parent)
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
