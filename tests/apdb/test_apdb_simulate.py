@@ -265,6 +265,17 @@ def test_the_report_finds_the_line_the_scatter_and_the_plateau(tmp_path: Path) -
     assert logs.nodes == 3
 
 
+@pytest.mark.parametrize("name", ["run.json", "worker-0.jsonl", "reader-0.jsonl"])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "1", '{"survey": 1, "op": "read"}'])
+def test_damaged_logs_are_named(tmp_path: Path, name: str, content: str) -> None:
+    folder = fake_logs(tmp_path / "run", 2, 2)
+    with (folder / name).open("w" if name == "run.json" else "a") as file:
+        file.write(f"\n{content}")
+    with pytest.raises(ct.DataFileError, match=f"a log in {folder}") as error:
+        report.read_logs(folder)
+    assert error.value.kind == "file-content"
+
+
 def test_a_report_says_nothing_of_later_visits_from_a_few_and_draws_no_line_past_the_plateau(tmp_path: Path) -> None:
     few = report.read_logs(fake_logs(tmp_path / "few", 8, 8))
     assert few.fit("read") is not None

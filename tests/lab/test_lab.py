@@ -302,6 +302,19 @@ def test_half_made_cluster_shows_in_the_list_and_goes_with_down(chronotile: Run,
     assert not (lab_home / "half").exists()
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "nodes": [1]}', "[" * 100_000])
+def test_a_cluster_whose_file_is_damaged_is_named_and_goes_with_down(
+    chronotile: Run, lab_home: Path, content: str
+) -> None:
+    (lab_home / "hurt").mkdir(parents=True)
+    (lab_home / "hurt" / places.STATE_FILE).write_text(content)
+    with pytest.raises(lab.LabError, match="hurt") as error:
+        state.load("hurt")
+    assert error.value.kind == "lab-state"
+    assert chronotile("lab", "down", "hurt").returncode == 0
+    assert not (lab_home / "hurt").exists()
+
+
 def test_every_verb_has_help_with_an_example(chronotile: Run) -> None:
     top = chronotile("lab", "--help").stdout
     verbs = (

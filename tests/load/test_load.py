@@ -526,9 +526,10 @@ def test_measures_come_from_the_results_of_an_experiment(tmp_path: Path) -> None
     path.write_text(json.dumps({"measured": dataclasses.asdict(full())}))
     assert load.Measured.from_results(path) == full()
     assert load.Measured.from_results(path, {"bytes_per_row": 50.0}) == full(bytes_per_row=50.0)
-    path.write_text("{}")
-    with pytest.raises(DataFileError, match="scaling"):
-        load.Measured.from_results(path)
+    for content in ("{}", "[]", '{"measured": 1}', '{"measured": {}}', '{"measured": {"unknown": 1}}'):
+        path.write_text(content)
+        with pytest.raises(DataFileError, match="scaling"):
+            load.Measured.from_results(path)
 
 
 def test_the_command_plans_from_results_and_ends_with_1_when_the_cluster_would_not_do(

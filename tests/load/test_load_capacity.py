@@ -86,7 +86,8 @@ def test_every_cost_names_its_source_and_pages_it_names_exist() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("not toml", "is not TOML"),
+        ("not toml", "is not TOML"), ("a = " + "[" * 10_000, "is not TOML"),
+        (f'[peer.read]\nvalue = 1{"0" * 400}\nunit = "s"\nsource = "s"', "peer.read lacks"),
         ("value = 1", "value is not a table"),
         ("[peer.read]\nvalue = 1", "peer.read lacks a number `value`, a `unit` or a `source`"),
         ('[peer]\nread = 1', "peer.read lacks"),

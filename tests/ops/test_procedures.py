@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -76,6 +77,34 @@ def test_a_journal_is_held_by_one_process_and_a_damaged_line_is_named(tmp_path: 
     with pytest.raises(ct.DamagedError, match="line 2 of the journal"):
         Journal(kept.path)
     assert journal.unfinished(tmp_path) == kept.path
+
+
+@pytest.mark.parametrize("line", ["5", "[]", "{}", '{"event": null}', "[" * 100_000])
+def test_a_line_of_a_journal_that_is_no_entry_is_named(tmp_path: Path, line: str) -> None:
+    with Journal.begin(tmp_path, "one", {"procedure": "test"}) as kept:
+        kept.write("done", step="first")
+    header, rest = kept.path.read_text().split("\n", 1)
+    for number, content in ((1, [line, rest]), (2, [header, line, rest])):
+        kept.path.write_text("\n".join(content))
+        with pytest.raises(ct.DamagedError, match=f"line {number} of the journal"):
+            Journal(kept.path)
+
+
+def test_an_entry_for_which_there_is_no_room_leaves_the_journal_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal.begin(tmp_path, "one", {"procedure": "test"}) as kept:
+        with monkeypatch.context() as full:
+            write = os.write
+            full.setattr(os, "write", lambda file, line: write(file, line[:9]))
+            with pytest.raises(ct.DataFileError, match="full disk"):
+                kept.write("done", step="lost")
+            full.setattr(os, "write", lambda file, _: os.pwrite(file, b"", -1))
+            with pytest.raises(ct.DataFileError, match="cannot write journal"):
+                kept.write("done", step="lost")
+        kept.write("done", step="after")
+    with Journal(kept.path) as found:
+        assert [entry.get("step") for entry in found.entries] == [None, "after"]
 
 
 # ---------------------------------------------------------------- the engine

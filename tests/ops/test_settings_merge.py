@@ -88,9 +88,10 @@ def test_files_are_read_and_written_and_what_is_none_is_named(tmp_path: Path) ->
     assert merged.settings == settings.merge(OLD, OURS, NEW).settings
     with pytest.raises(ct.DataFileError, match=r"ours.yaml already exists"):
         settings.write(paths[1], merged)
-    (tmp_path / "bad.yaml").write_text("a: [1\nb: {")
-    with pytest.raises(ct.DataFileError, match="invalid YAML"):
-        settings.read(tmp_path / "bad.yaml")
+    for bad in ("a: [1\nb: {", "day: 2026-13-45", "[" * 1_000):
+        (tmp_path / "bad.yaml").write_text(bad)
+        with pytest.raises(ct.DataFileError, match="invalid YAML"):
+            settings.read(tmp_path / "bad.yaml")
     (tmp_path / "list.yaml").write_text("- 1\n")
     with pytest.raises(ct.InvalidInputError, match="not a map of settings"):
         settings.read(tmp_path / "list.yaml")

@@ -109,16 +109,21 @@ def load(name: str) -> ClusterState:
     path = folder(places.checked_name(name)) / places.STATE_FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         raise LabNotFoundError(
             f"no cluster {name!r} in {places.home()}: list clusters with chronotile lab list"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LabError(f"{path} cannot be read: {error}", kind="lab-state") from error
     if content.get("format") != FORMAT:
         raise LabError(f"{path} was written by another release: take the cluster down", kind="lab-state")
-    nodes = [NodeState(**{**node, "process": _process(node["process"])}) for node in content.pop("nodes")]
-    return ClusterState(**{**content, "nodes": nodes, "owner": _process(content["owner"])})
+    try:
+        nodes = [NodeState(**{**node, "process": _process(node["process"])}) for node in content.pop("nodes")]
+        return ClusterState(**{**content, "nodes": nodes, "owner": _process(content["owner"])})
+    except (KeyError, TypeError) as error:
+        raise LabError(f"{path} is damaged: {error}; take the cluster down", kind="lab-state") from error
 
 
 def save(state: ClusterState) -> None:

@@ -68,7 +68,7 @@ def _entries(path: Path) -> Iterator[tuple[str, Cost]]:
         groups = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataFileError(f"no such file: {path}", kind="file-not-found") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataFileError(f"{path} is not TOML: {error}", kind="file-content") from error
     for group, entries in groups.items():
         if not isinstance(entries, dict):
@@ -80,7 +80,7 @@ def _entries(path: Path) -> Iterator[tuple[str, Cost]]:
 def _cost(where: str, given: Any) -> Cost:
     try:
         cost = Cost(float(given["value"]), str(given["unit"]), str(given["source"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise DataFileError(f"{where} lacks a number `value`, a `unit` or a `source`", kind="file-content") from None
     if not (math.isfinite(cost.value) and cost.value > 0):
         raise DataFileError(f"{where}: value {cost.value:g} is not above 0", kind="file-content")

@@ -115,14 +115,16 @@ class Measured:
         """
         try:
             given = json.loads(path.read_text(encoding="utf-8"))["measured"]
+            return cls(**{**given, **(overrides or {})})
         except FileNotFoundError:
             raise DataFileError(f"no such file: {path}", kind="file-not-found") from None
-        except (KeyError, TypeError, ValueError) as error:
+        except InvalidInputError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise DataFileError(
                 f"{path} contains no measures of a read: use results.json of `chronotile bench cluster scaling`",
                 kind="file-content",
             ) from error
-        return cls(**{**given, **(overrides or {})})
 
 
 @dataclass(frozen=True)

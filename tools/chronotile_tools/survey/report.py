@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from chronotile.apdb import names
-from chronotile.errors import DataFileError
+from chronotile.errors import ChronotileError, DataFileError
 from chronotile.pages import plot
 from chronotile.pages.markup import GAP, document, section, table
 from chronotile_tools import published
@@ -141,19 +141,27 @@ def read_logs(folder: Path) -> Logs:
     DataFileError
         The folder holds none, or lines that are no log.
     """
+    try:
+        return _logs_in(folder)
+    except ChronotileError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DataFileError(
+            f"a log in {folder} is damaged or not that of a simulation: {error}", kind="file-content"
+        ) from error
+
+
+def _logs_in(folder: Path) -> Logs:
     files = sorted(folder.glob("worker-*.jsonl"))
     if not files or not (folder / "run.json").exists():
         raise DataFileError(f"{folder} contains no simulation logs (run.json, worker-0.jsonl)", kind="file-not-found")
-    try:
-        run = json.loads((folder / "run.json").read_text())
-        entries = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-        cones = [
-            json.loads(line)["seconds"]
-            for file in sorted(folder.glob("reader-*.jsonl"))
-            for line in file.read_text().splitlines()
-        ]
-    except ValueError as error:
-        raise DataFileError(f"a log in {folder} contains invalid JSON: {error}", kind="file-content") from error
+    run = json.loads((folder / "run.json").read_text())
+    entries = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    cones = [
+        json.loads(line)["seconds"]
+        for file in sorted(folder.glob("reader-*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
     area = FIELD_AREA_DEG2
     if radius := run["survey"]["radius"]:
         area = max(area, 2 * np.pi * (1 - np.cos(np.radians(radius))) * np.degrees(1) ** 2)

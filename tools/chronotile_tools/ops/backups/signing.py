@@ -75,7 +75,9 @@ class Key:
 
     def is_of(self, signature: object, text: bytes) -> bool:
         """Whether a signature of a text was made with this key."""
-        return isinstance(signature, str) and hmac.compare_digest(self.sign(text).encode(), signature.encode())
+        return isinstance(signature, str) and hmac.compare_digest(
+            self.sign(text).encode(), signature.encode(errors="replace")
+        )
 
 
 def make_key(path: Path) -> None:

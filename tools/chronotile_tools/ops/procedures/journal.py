@@ -33,14 +33,18 @@ class Journal(Closing):
             raise DataFileError(f"cannot open journal {path}: {error.strerror}", kind="file-access") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.entries = self._read()
+            if self.header.get("format") != FORMAT:
+                raise DamagedError(f"journal {path} was written by another release", kind="damaged-journal")
         except BlockingIOError:
-            os.close(self._file)
+            self.close()
             raise BusyError(
                 f"another process is running the procedure of {path}: wait until it has finished", kind="busy"
             ) from None
-        self.entries = self._read()
-        if self.header.get("format") != FORMAT:
-            raise DamagedError(f"journal {path} was written by another release", kind="damaged-journal")
+        except BaseException:
+            # Closing unlocks the journal.
+            self.close()
+            raise
 
     @classmethod
     def begin(cls, folder: Path, identity: str, header: dict[str, Any]) -> Self:
@@ -99,9 +103,17 @@ class Journal(Closing):
         """Append an entry; it is durable when this returns."""
         entry = {"event": event, "at": _now(), **fields}
         line = (json.dumps(entry) + "\n").encode()
-        if os.write(self._file, line) != len(line):
+        whole = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            if written == len(line):
+                os.fsync(self._file)
+        except OSError as error:
+            raise DataFileError(f"cannot write journal {self.path}: {error.strerror}", kind="file-io") from error
+        if written != len(line):
+            # A later entry must not continue this line.
+            os.ftruncate(self._file, whole)
             raise DataFileError(f"cannot write all of journal {self.path}: check for a full disk", kind="file-io")
-        os.fsync(self._file)
         self.entries.append(entry)
 
     def _read(self) -> list[dict[str, Any]]:
@@ -113,12 +125,13 @@ class Journal(Closing):
         entries = []
         for number, line in enumerate(content[:whole].splitlines(), 1):
             try:
-                entries.append(json.loads(line))
-            except ValueError as error:
-                raise DamagedError(
-                    f"line {number} of the journal {self.path} is damaged", kind="damaged-journal"
-                ) from error
-        if not entries or entries[0].get("event") != "header":
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
+                entry = None
+            if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
+                raise DamagedError(f"line {number} of the journal {self.path} is damaged", kind="damaged-journal")
+            entries.append(entry)
+        if not entries or entries[0]["event"] != "header":
             raise DamagedError(f"{self.path} is not a journal of a procedure", kind="damaged-journal")
         return entries
 

@@ -117,7 +117,7 @@ def read(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DataFileError(f"{path}: {error.strerror}", kind="file-not-found") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataFileError(f"{path}: invalid YAML: {' '.join(str(error).split())}", kind="file-format") from None
     if not isinstance(content, dict):
         raise InvalidInputError(f"{path}: not a map of settings", kind="invalid-setting")
