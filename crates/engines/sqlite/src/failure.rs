@@ -23,7 +23,10 @@ pub(crate) fn store_error(path: &Path, phase: Phase, waited_s: u64, error: rusql
     let place = path.display().to_string();
     let reason = reason(&error);
     let Some(failure) = error.sqlite_error() else {
-        return StoreError::Refused { engine: ENGINE, reason };
+        return match is_corrupt(&error) {
+            true => StoreError::Corrupt { place, reason },
+            false => StoreError::Refused { engine: ENGINE, reason },
+        };
     };
     match failure.code {
         ErrorCode::DiskFull => StoreError::Full { place },
@@ -54,9 +57,11 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Whether SQLite found its own file damaged.
+/// Whether SQLite found its own file damaged, or a value is none that was ever stored in its column.
 pub(crate) fn is_corrupt(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt)
+    use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error};
+    matches!(error, FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..) | Utf8Error(..))
+        || error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt)
 }
 
 #[cfg(test)]
@@ -93,5 +98,17 @@ mod tests {
         is(ffi::SQLITE_CANTOPEN, |error| matches!(error, StoreError::ReadOnly { .. }));
         is(ffi::SQLITE_CORRUPT, |error| matches!(error, StoreError::Corrupt { .. }));
         is(ffi::SQLITE_NOTADB, |error| matches!(error, StoreError::Corrupt { .. }));
+    }
+
+    #[test]
+    fn values_that_were_never_stored_are_damage() {
+        let conn = rusqlite::Connection::open_in_memory().unwrap();
+        let read = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, u32>(0)).unwrap_err();
+        let text = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, String>(0)).unwrap_err();
+        for error in [read("SELECT 'a'"), read("SELECT NULL"), read("SELECT -1"), text("SELECT CAST(x'ff' AS TEXT)")] {
+            assert!(is_corrupt(&error), "{error}");
+            let reported = store_error(Path::new("/data/survey.db"), Phase::Before, 7, error);
+            assert!(matches!(reported, StoreError::Corrupt { .. }), "{reported}");
+        }
     }
 }
