@@ -520,6 +520,26 @@ def test_certificates_are_read_again_at_sighup(tmp_path: Path) -> None:
         assert served() == certificate.read_text() != first
 
 
+def test_others_are_served_while_tokens_are_read_again_from_a_file_that_does_not_answer(tmp_path: Path) -> None:
+    tokens = _tokens(tmp_path / "tokens", "ann read - read-0123456789abcdef")
+    with Service(tmp_path / "plant.db", tmp_path / "log", "--tokens", str(tokens)) as service:
+
+        def status(token: str) -> int:
+            return service.ask("GET", "/v1/tags", headers={"Authorization": f"Bearer {token}"}).status
+
+        tokens.unlink()
+        os.mkfifo(tokens, 0o600)
+        service.process.send_signal(signal.SIGHUP)
+        # The pipe can be opened for writing once the service reads from it.
+        with tokens.open("w") as pipe:
+            for _ in range(3):
+                assert status("read-0123456789abcdef") == 200
+            pipe.write("bob read - next-0123456789abcdef\n")
+        wait_until(lambda: status("next-0123456789abcdef") == 200, "the new token")
+        assert status("read-0123456789abcdef") == 401
+        assert service.stop() == 0
+
+
 def test_unknown_tags_are_defined_with_the_role_for_it(tmp_path: Path) -> None:
     tokens = _tokens(
         tmp_path / "tokens",

@@ -65,17 +65,23 @@ pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
 /// is unpacked where it is, to 1 MiB.
 const GZIP_WORK: usize = 32;
 
+/// How the sender packed the body, in small letters: case says nothing here.
+fn encoding(headers: &HeaderMap) -> Option<String> {
+    let given = headers.get(header::CONTENT_ENCODING)?;
+    Some(given.to_str().unwrap_or("?").to_ascii_lowercase())
+}
+
 /// As how many bytes a body counts as work: a packed one as more than it has.
 pub(crate) fn work_bytes(headers: &HeaderMap, body: &Bytes) -> usize {
-    let packed = headers.get(header::CONTENT_ENCODING).is_some_and(|value| value != "identity");
+    let packed = encoding(headers).is_some_and(|encoding| encoding != "identity");
     if packed { body.len() * GZIP_WORK } else { body.len() }
 }
 
 /// The body as its sender had it, unpacked where it is packed.
 pub(crate) async fn unpacked(app: &App, headers: &HeaderMap, body: Bytes) -> Result<Bytes> {
-    match headers.get(header::CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?")) {
+    match encoding(headers).as_deref() {
         None | Some("identity" | "snappy") => Ok(body),
-        Some("gzip") => {
+        Some("gzip" | "x-gzip") => {
             let (memory, bytes_max) = (app.memory.clone(), app.settings.limits.body_bytes);
             work::apart(work_bytes(headers, &body), move || gunzipped(&body, bytes_max, &memory)).await?
         }
@@ -111,6 +117,18 @@ mod tests {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         packed.write_all(bytes).unwrap();
         packed.finish().unwrap()
+    }
+
+    #[test]
+    fn names_of_encodings_have_no_case() {
+        let body = Bytes::from_static(b"0123456789");
+        let counted = |name: &str| {
+            let headers = HeaderMap::from_iter([(header::CONTENT_ENCODING, name.parse().unwrap())]);
+            (encoding(&headers).unwrap(), work_bytes(&headers, &body))
+        };
+        assert_eq!(counted("GZip"), ("gzip".to_owned(), 10 * GZIP_WORK));
+        assert_eq!(counted("Identity"), ("identity".to_owned(), 10));
+        assert_eq!(work_bytes(&HeaderMap::new(), &body), 10);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
@@ -62,15 +62,16 @@ pub async fn serve(
         return Err(ServiceError::Exposed { listen: settings.listen });
     }
     check_open_files(settings.limits.connections)?;
-    let tls = settings.tls.as_ref().map(Tls::open).transpose()?;
+    let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
     let failed = |error: io::Error| ServiceError::Listen { listen: settings.listen, reason: error.to_string() };
     let listener = TcpListener::bind(settings.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    let mut signals = Signals::start(settings.limits.stop_time).map_err(failed)?;
+    let Signals { stop: mut stop_signal, hang_up } = Signals::start(settings.limits.stop_time).map_err(failed)?;
     let options = HistorianOptions { create: true, future_max_ns: settings.limits.future_max_ns };
     let historian = Historian::open(archive, options).await?;
     let app = App::new(historian, settings, access, front_ends);
-    let mut maintenance = vec![tokio::spawn(refresh(app.clone()))];
+    let mut maintenance =
+        vec![tokio::spawn(refresh(app.clone())), tokio::spawn(reload_on_hang_up(app.clone(), tls.clone(), hang_up))];
     if let Some(every) = app.settings.diagnostics {
         maintenance.push(tokio::spawn(diagnostics::run(app.clone(), address, every)));
     }
@@ -81,7 +82,7 @@ pub async fn serve(
     let (stop, stopping) = watch::channel(false);
     let (held, mut all_ended) = mpsc::channel(1);
     let open = Open { stopping, _held: held };
-    accept(&app, listener, tls.as_ref(), &open, &mut signals).await;
+    accept(&app, listener, tls.as_deref(), &open, &mut stop_signal).await;
     app.stopping.store(true, Ordering::Relaxed);
     tracing::info!("stopping: requests that are under way end first");
     stop.send_replace(true);
@@ -136,18 +137,20 @@ async fn refresh(app: Arc<App>) {
 }
 
 /// Takes connections until the service is told to stop.
-async fn accept(app: &Arc<App>, listener: TcpListener, tls: Option<&Tls>, open: &Open, signals: &mut Signals) {
+async fn accept(
+    app: &Arc<App>,
+    listener: TcpListener,
+    tls: Option<&Tls>,
+    open: &Open,
+    stop: &mut oneshot::Receiver<()>,
+) {
     let routes = router(app);
     let connections = Connections::new(app.settings.limits.connections);
     let mut unheard = Unheard::default();
     loop {
         let taken = tokio::select! {
             taken = listener.accept() => taken,
-            _ = &mut signals.stop => return,
-            Some(()) = signals.hang_up.recv() => {
-                reload(app, tls);
-                continue;
-            }
+            _ = &mut *stop => return,
         };
         let (stream, address) = match taken {
             Ok(taken) => taken,
@@ -198,6 +201,15 @@ impl Unheard {
             tracing::error!("{} connections could not be accepted: {error}", self.count);
             *self = Self { count: 0, reported: Some(Instant::now()) };
         }
+    }
+}
+
+/// Reads files again after each SIGHUP, on a thread that may wait: a file may be a pipe, or on a disk that does not answer.
+async fn reload_on_hang_up(app: Arc<App>, tls: Option<Arc<Tls>>, mut hang_up: mpsc::Receiver<()>) {
+    while hang_up.recv().await.is_some() {
+        let (app, tls) = (app.clone(), tls.clone());
+        // One that failed has logged why.
+        let _ = tokio::task::spawn_blocking(move || reload(&app, tls.as_deref())).await;
     }
 }
 
