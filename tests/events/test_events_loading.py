@@ -423,6 +423,10 @@ def test_files_that_are_not_there_are_refused(tmp_path: Path, memory: ct.Archive
 
 def test_a_damaged_gzip_file_is_refused_and_what_came_before_stays(tmp_path: Path, memory: ct.Archive) -> None:
     packed = gzip.compress(b"\n".join(Artifacts(600).lines(100)))
-    (tmp_path / "a.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(ct.DataFileError, match=r"cannot decompress .*a\.gz"):
-        events.load(make(memory), tmp_path / "a.gz")
+    half = len(packed) // 2
+    archive = make(memory)
+    # Cut off; then with bytes that no compressed text has.
+    for damaged in (packed[:half], packed[:half] + b"\xff" * 200 + packed[half:]):
+        (tmp_path / "a.gz").write_bytes(damaged)
+        with pytest.raises(ct.DataFileError, match=r"cannot decompress .*a\.gz"):
+            events.load(archive, tmp_path / "a.gz")

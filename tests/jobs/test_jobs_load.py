@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import subprocess
@@ -187,6 +188,28 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path, done: jobs.Jobs) -> No
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"job_id,submitted\n1,2026-01-01\n")[:-10])
     with pytest.raises(ct.DataFileError, match="cannot decompress"):
         jobs.load(done, tmp_path / "cut.csv.gz")
+
+
+@pytest.mark.parametrize("name", ["jobs.csv.gz", "jobs.parquet"])
+def test_files_with_changed_bytes_are_loaded_or_named(tmp_path: Path, done: jobs.Jobs, name: str) -> None:
+    path, table = tmp_path / name, generated(300).select(["job_id", "submitted", "user"])
+    if name.endswith(".gz"):
+        text = io.BytesIO()
+        pyarrow.csv.write_csv(table, text)
+        path.write_bytes(gzip.compress(text.getvalue()))
+    else:
+        pq.write_table(table, path)
+    good, refused = path.read_bytes(), 0
+    for place in range(0, len(good), max(1, len(good) // 40)):
+        path.write_bytes(good[:place] + b"\xff" * 30 + good[place + 30 :])
+        try:
+            jobs.load(done, path)
+        except ct.DataFileError as error:
+            refused += path.name in str(error)
+        except ct.InvalidInputError:
+            # The name of a column changed.
+            pass
+    assert refused > 20
 
 
 def test_unknown_columns_are_named_with_the_nearest_and_all_there_are(tmp_path: Path, done: jobs.Jobs) -> None:

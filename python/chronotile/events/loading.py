@@ -9,6 +9,7 @@ import os
 import select
 import time
 import uuid
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -193,7 +194,7 @@ class _Source:
         while len(self._held) < size:
             try:
                 more = self._text.read(size - len(self._held))
-            except (EOFError, gzip.BadGzipFile, OSError) as error:
+            except (EOFError, OSError, zlib.error) as error:
                 raise DataFileError(f"cannot decompress {self.path}: {error}", kind="file-damaged") from error
             if not more:
                 break

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from chronotile import _native
-from chronotile.errors import DataFileError, InvalidInputError
+from chronotile.errors import ChronotileError, DataFileError, InvalidInputError
 from chronotile.loading import listed
 
 BLOCK_BYTES = 32 << 20
@@ -103,7 +106,7 @@ def blocks(file: File, *, header: bool) -> Iterator[Block]:
         text: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
         try:
             yield from _text_blocks(file, text, raw, header=header)
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
+        except (EOFError, OSError, zlib.error) as error:
             raise DataFileError(f"cannot decompress {file.path}: {error}", kind="file-damaged") from error
 
 
@@ -178,8 +181,21 @@ def records(text: bytes, first_line: int, *, quoted: bool) -> tuple[Any, Any, An
     return starts[kept], ends[kept], lines[kept]
 
 
+@contextmanager
+def parquet_file(path: str) -> Iterator[Any]:
+    """Open a Parquet file of pyarrow; damage that is found while it is open is an error that names it."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield file
+    except ChronotileError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise DataFileError(f"cannot read {path}: {str(error).strip()}", kind="file-damaged") from error
+
+
 def _parquet_blocks(file: File) -> Iterator[Block]:
-    rows = pq.ParquetFile(file.path).metadata.num_rows
+    with parquet_file(file.path) as opened:
+        rows = opened.metadata.num_rows
     for start in range(0, rows, BLOCK_ROWS):
         count = min(BLOCK_ROWS, rows - start)
         yield Block(file, start, file.bytes * (start + count) // rows, None, start + 1, rows=count)

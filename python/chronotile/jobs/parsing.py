@@ -13,13 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
-import pyarrow.parquet as pq
 
 from chronotile import _native, casts, scanning
 from chronotile.errors import DataFileError, InvalidInputError
 from chronotile.hints import name_hint, name_list
 from chronotile.jobs import swf
-from chronotile.jobs.blocks import Block, records
+from chronotile.jobs.blocks import Block, parquet_file, records
 
 _ZONE = r"(Z|[+-][0-9][0-9]:?[0-9][0-9]|[0-9][0-9]:[0-9][0-9].*[+-][0-9][0-9])$"
 """End of a time with a zone. For Arrow, whose regular expressions take time in proportion to the text."""
@@ -306,8 +305,22 @@ def _swf_parser(block: Block, options: ReadOptions) -> Callable[[bytes], pa.Tabl
 
 
 def _parquet(block: Block, options: ReadOptions) -> pa.Table:
-    file = pq.ParquetFile(block.file.path)
-    names = [name for name in file.schema_arrow.names if name in options.schema.names]
+    with parquet_file(block.file.path) as file:
+        names = [name for name in file.schema_arrow.names if name in options.schema.names]
+        table = _rows_of(file, block, names, options)
+    columns = []
+    for name in names:
+        try:
+            columns.append(casts.fitting(table[name], options.schema.field(name).type))
+        except pa.ArrowException as error:
+            raise DataFileError(
+                f"{block.file.path}: column {name!r} does not fit the dataset: {error}", kind="file-content"
+            ) from error
+    return pa.table(columns, names=names)
+
+
+def _rows_of(file: Any, block: Block, names: list[str], options: ReadOptions) -> pa.Table:
+    """The rows of a block of an open Parquet file."""
     _check_columns(file.schema_arrow.names, options, block.file.path)
     first = block.start
     parts: list[pa.Table] = []
@@ -318,16 +331,7 @@ def _parquet(block: Block, options: ReadOptions) -> pa.Table:
         if low < high:
             parts.append(file.read_row_group(group, columns=names, use_threads=False).slice(low - begin, high - low))
         begin += rows
-    table = pa.concat_tables(parts)
-    columns = []
-    for name in names:
-        try:
-            columns.append(casts.fitting(table[name], options.schema.field(name).type))
-        except pa.ArrowException as error:
-            raise DataFileError(
-                f"{block.file.path}: column {name!r} does not fit the dataset: {error}", kind="file-content"
-            ) from error
-    return pa.table(columns, names=names)
+    return pa.concat_tables(parts)
 
 
 def _check_columns(names: list[str], options: ReadOptions, path: str) -> None:
