@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,8 +58,14 @@ def _arrow_object(data: Any, types: Types) -> Any:
         return data._native
     if _is_from(data, "pandas") and hasattr(data, "columns"):
         return _pandas(data, types)
-    if _is_from(data, "polars") and hasattr(data, "collect") and not hasattr(data, "__arrow_c_stream__"):
-        return data.collect()
+    if _is_from(data, "polars"):
+        data = data.collect() if hasattr(data, "collect") and not hasattr(data, "__arrow_c_stream__") else data
+        if hasattr(data, "columns") and any(kind == "Null" for kind in map(str, data.dtypes)):
+            # Columns of nulls alone, which Arrow's Rust library cannot import.
+            return _arrow_object(
+                {name: [None] * len(data) if str(data[name].dtype) == "Null" else data[name] for name in data.columns},
+                types,
+            )
     if isinstance(data, Mapping):
         return _native.Table.of_columns(
             [(str(name), column(values, types.get(name), name)) for name, values in data.items()]
@@ -101,7 +108,16 @@ def _is_from(data: object, package: str) -> bool:
 
 def _pandas(frame: Any, types: Types) -> Any:
     """Convert a DataFrame: named index levels become columns; an unnamed index is dropped."""
-    if any(name is not None for name in frame.index.names):
+    levels = [name for name in frame.index.names if name is not None]
+    names = [str(name) for name in [*levels, *frame.columns]]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInputError(
+            f"the frame has two columns named {twice!r}, or a column and an index level: rename one of them, or leave "
+            "it out",
+            kind="invalid-rows",
+        )
+    if levels:
         frame = frame.reset_index()
     frame = _plain_frame(frame)
     try:
@@ -246,17 +262,19 @@ def _numpy(values: Any, wanted: str | None, name: str) -> _native.Array:
     kind = values.dtype.kind
     if kind in "mM":
         return _numpy_times(values, nulls, name)
-    plain = values.astype(values.dtype.newbyteorder("="), copy=False)
-    dtype = str(plain.dtype)
-    if dtype in _NUMPY_NUMBERS:
-        return _native.column_of_buffer(plain.view("uint8") if dtype == "bool" else plain, dtype, None, nulls)
-    if kind in "USO":
-        items = values.tolist()
+    if kind in "biuf":
+        plain = values.astype(values.dtype.newbyteorder("="), copy=False)
+        dtype = str(plain.dtype)
+        if dtype in _NUMPY_NUMBERS:
+            return _native.column_of_buffer(plain.view("uint8") if dtype == "bool" else plain, dtype, None, nulls)
+    if kind in "USOT":
+        missing = getattr(values.dtype, "na_object", None)
+        items = [None if item is missing else item for item in values.tolist()]
         if nulls is not None:
             items = [None if null else item for item, null in zip(items, nulls, strict=True)]
         return values_column(items, wanted, f"column {name!r}")
     raise InvalidInputError(
-        f"column {name!r} has unsupported array type {dtype}: convert it first", kind="invalid-rows"
+        f"column {name!r} has unsupported array type {values.dtype}: convert it first", kind="invalid-rows"
     )
 
 
@@ -265,32 +283,50 @@ def _numpy_times(values: Any, nulls: Any, name: str) -> _native.Array:
 
     unit, count = numpy.datetime_data(values.dtype)
     moments = values.dtype.kind == "M"
-    if count != 1 or unit not in (*_TICKS_PER_SECOND, "D") or (unit == "D" and not moments):
-        # Convert coarser units to seconds, which every Arrow time type supports.
-        unit = "D" if moments and unit in ("Y", "M", "W") else "s"
-        values = values.astype(f"{values.dtype.kind}8[{unit}]")
     missing = numpy.isnat(values).astype("uint8")
     if nulls is not None:
         missing |= nulls
+    if count != 1 or unit not in (*_TICKS_PER_SECOND, "D") or (unit == "D" and not moments):
+        # Convert coarser units to seconds, which every Arrow time type supports, and finer ones to nanoseconds.
+        given = values
+        unit = "ns" if unit in ("ps", "fs", "as") else "D" if moments and unit in ("Y", "M", "W") else "s"
+        values = given.astype(f"{given.dtype.kind}8[{unit}]")
+        _require_same(values.astype(given.dtype) == given, missing, given, name)
     if unit == "D":
         days = numpy.where(missing, 0, values.view("int64")).astype("int32")
+        _require_same(days == values.view("int64"), missing, values, name)
         return _native.column_of_buffer(days, "int32", "date32", missing)
     kind = "timestamp" if moments else "duration"
     ticks = numpy.ascontiguousarray(values).view("int64")
     return _native.column_of_buffer(ticks, "int64", f"{kind}[{unit}]", missing)
 
 
+def _require_same(same: Any, missing: Any, values: Any, name: str) -> None:
+    """Refuse the first time that the unit of an Arrow type cannot count exactly."""
+    wrong = (~same & (missing == 0)).nonzero()[0]
+    if len(wrong):
+        raise InvalidInputError(
+            f"column {name!r}: value {wrong[0]}, {values[wrong[0]]} ({values.dtype}), is finer than nanoseconds or too "
+            "far from 1970: correct it, or leave the record out",
+            kind="invalid-rows",
+        )
+
+
 def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _native.Array:
     """Convert Python values: None, bool, numbers, text, bytes, dates, times, timedeltas. Other values need pyarrow."""
     plain = [_plain(value) for value in values]
     first = next((value for value in plain if value is not None), None)
+    kind = wanted
+    if wanted and first is not None and not takes(wanted, first):
+        # The archive reports both types, as it does for arrays.
+        wanted = None
     if isinstance(first, datetime | date | time | timedelta | _Nanoseconds):
-        wanted = wanted if wanted and wanted.split("[")[0] in _TIME_TYPES else _natural_time(first)
+        wanted = wanted or _natural_time(first)
         ticks = [None if value is None else _ticks(value, wanted, what) for value in plain]
         return _column_of_list(ticks, wanted, what)
     if first is None or isinstance(first, bool | int | float | str | bytes):
         if isinstance(first, str) and wanted and wanted.startswith(("timestamp", "date")):
-            parsed = [None if value is None else _parsed(value, wanted, what) for value in plain]
+            parsed = [_parsed(value, wanted, what) if isinstance(value, str) else value for value in plain]
             return _column_of_list([None if p is None else _ticks(p, wanted, what) for p in parsed], wanted, what)
         if any(
             isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64 for value in plain
@@ -303,11 +339,14 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
         ):
             # The archive reports the unit of the column.
             wanted = None
-        return _column_of_list(plain, wanted, what)
+        if wanted in _FLOAT_BITS:
+            _require_floats(plain, wanted, what)
+        return _column_of_list(plain, wanted, what, kind)
     return _through_pyarrow(values, what)
 
 
-def _column_of_list(values: list[Any], wanted: str | None, what: str) -> _native.Array:
+def _column_of_list(values: list[Any], wanted: str | None, what: str, stated: str | None = None) -> _native.Array:
+    """Convert plain values to `wanted`; messages call it `stated`, the type of the column that they are for."""
     try:
         return _native.column_of_list(values, wanted)
     except InvalidInputError as error:
@@ -315,7 +354,8 @@ def _column_of_list(values: list[Any], wanted: str | None, what: str) -> _native
         text = str(error)
         if text.startswith("the list "):
             text = f"{what} {text.removeprefix('the list ')}"
-        kind = f" of type {wanted}" if wanted and text.startswith("value ") else ""
+        stated = stated or wanted
+        kind = f" of type {stated}" if stated and text.startswith("value ") else ""
         text = text if what in text else f"{what}{kind}: {text}"
         raise InvalidInputError(text, kind=error.kind, **error.details) from None
 
@@ -339,7 +379,44 @@ def _plain(value: Any) -> Any:
     return plain
 
 
-_TIME_TYPES = frozenset(["timestamp", "date32", "date64", "time32", "time64", "duration"])
+_MOMENTS = frozenset(["timestamp", "date32", "date64"])
+_TIMES_OF_DAY = frozenset(["time32", "time64"])
+_FLOAT_BITS = {"float16": 11, "float32": 24, "float64": 53}
+"""Bits of the whole numbers that every number of a float type keeps."""
+
+
+def takes(wanted: str, value: Any) -> bool:
+    """Whether a column of type `wanted` may hold a value of the kind of `value`: no number is a text, and no length of
+    time a moment.
+    """
+    name = wanted.split("[")[0]
+    if isinstance(value, date) or (isinstance(value, _Nanoseconds) and value.moment):
+        return name in _MOMENTS
+    if isinstance(value, time):
+        return name in _TIMES_OF_DAY
+    if isinstance(value, timedelta | _Nanoseconds):
+        return name == "duration"
+    if isinstance(value, bool):
+        return wanted.startswith(("bool", "int", "uint", "float", "decimal"))
+    if isinstance(value, int | float):
+        return wanted.startswith(("bool", "int", "uint", "float", "decimal", "time", "date", "duration"))
+    return True
+
+
+def _require_floats(values: list[Any], wanted: str, what: str) -> None:
+    """Refuse whole numbers that floats would round, and digits that they would make infinite."""
+    for row, value in enumerate(values):
+        if isinstance(value, int) and value:
+            fits = (value // (value & -value)).bit_length() <= _FLOAT_BITS[wanted]
+        elif isinstance(value, str):
+            fits = math.isfinite(float(value))
+        else:
+            continue
+        if not fits:
+            raise InvalidInputError(
+                f"{what}: value {row}, {value!r}, does not fit {wanted}: correct it, or leave the record out",
+                kind="invalid-rows",
+            )
 
 
 def _natural_time(value: object) -> str:
@@ -362,6 +439,12 @@ def _parsed(text: str, wanted: str, what: str) -> _Nanoseconds:
 def _ticks(value: Any, wanted: str, what: str) -> int:
     """Convert `value` to a whole number in the unit of the time type `wanted`."""
     name, _, rest = wanted.partition("[")
+    if isinstance(value, bool | int | float | bytes) or not takes(wanted, value):
+        raise InvalidInputError(
+            f"{what} has type {wanted}, and one of its values is {value!r}, of type {type(value).__name__}: give "
+            "values of one type",
+            kind="invalid-rows",
+        )
     if isinstance(value, _Nanoseconds):
         nanoseconds = value.count
     elif isinstance(value, timedelta):

@@ -12,7 +12,7 @@ from chronotile import _native, arguments, conditions, scanning, times
 from chronotile.conditions import Condition
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_hint
-from chronotile.inputs import Types, values_column
+from chronotile.inputs import Types, takes, values_column
 from chronotile.inputs import column as column_of
 
 __all__ = ["Condition", "Where", "equalities", "listed"]
@@ -120,6 +120,8 @@ def _constants(values: list[Any], kind: str, what: str) -> _native.Array:
             return _native.column_of_list([_length_ns(value, kind, what) for value in values], "duration[ns]")
         text = _moment_text if kind.startswith(("timestamp", "date")) else _time_text
         return _native.column_of_list([text(value, kind, what) for value in values], "utf8")
+    if values and not takes(kind, values[0]):
+        raise _refused(f"{what}: compare a column of type {kind} with values of that type, not {values!r}")
     try:
         return values_column(values, kind, what)
     except InvalidInputError as error:

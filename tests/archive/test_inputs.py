@@ -218,6 +218,14 @@ def test_integers_for_a_text_column_are_refused_with_both_types(
         dataset.write(form(ARROW.set_column(3, "s", ARROW["k"])))
 
 
+def test_a_polars_column_of_nulls_alone_is_stored_as_nulls(memory: ct.Archive) -> None:
+    dataset = memory.create("d", schema=ARROW.schema, cell=ct.key("k"), time="t", id="k")
+    frame = pl.from_arrow(ARROW).with_columns(s=pl.lit(None), x=pl.lit(None))
+    dataset.write(iter([frame, frame.with_columns(k=pl.col("k") + 10).lazy()]))
+    stored = dataset.read().to_arrow()
+    assert (stored["s"].null_count, stored["x"].null_count, len(stored)) == (6, 6, 6)
+
+
 def test_nan_is_a_value_and_null_is_not(memory: ct.Archive) -> None:
     dataset = memory.create("d", schema={"t": "timestamp[s]", "x": "float64"}, cell=ct.single(), time="t")
     dataset.write({"t": [1, 2], "x": np.array([np.nan, 1.0])})

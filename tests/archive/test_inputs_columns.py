@@ -86,6 +86,12 @@ class Numbers(list[int]):
         (np.array([1, "NaT"], "timedelta64[D]"), pa.duration("s"), [dt.timedelta(days=1), None]),
         (np.array([1], "timedelta64[W]"), pa.duration("s"), [dt.timedelta(days=7)]),
         (np.array([5], "timedelta64[us]"), pa.duration("us"), [dt.timedelta(microseconds=5)]),
+        (np.array([5_000, "NaT"], "timedelta64[ps]").astype("timedelta64[fs]"), pa.duration("ns"),
+         [pd.Timedelta(5, "ns"), None]),
+        (np.array([2_000_000], "datetime64[ps]"), pa.timestamp("ns"), [pd.Timestamp(2_000)]),
+        (np.array(["a", "\u00e9"], np.dtypes.StringDType()), pa.utf8(), ["a", "\u00e9"]),
+        (np.array(["a", None], np.dtypes.StringDType(na_object=None)), pa.utf8(), ["a", None]),
+        (np.array(["a", np.nan], np.dtypes.StringDType(na_object=np.nan)), pa.utf8(), ["a", None]),
         ([None, None], pa.null(), [None, None]),
         ([Decimal("1.5"), None], pa.decimal128(2, 1), [Decimal("1.5"), None]),
     ],
@@ -120,6 +126,18 @@ def test_what_makes_no_column_is_named() -> None:
     refused([object()], match="cannot convert .* to an Arrow array")
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([1], "datetime64[ps]"), np.array([2**62], "datetime64[h]"), np.array([2**62], "timedelta64[W]"),
+        np.array([30_000_000], "datetime64[Y]"), np.array([0, 1_500], "timedelta64[as]"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_times_that_no_unit_of_arrow_counts_are_refused_with_their_place(array: Any) -> None:
+    refused(array, match=rf"^column 'c': value {len(array) - 1}, .* is finer than nanoseconds or too far from 1970")
+
+
 def test_what_is_wrong_with_a_list_is_said_of_its_column() -> None:
     others = "of type str, but the others are int: give values of one type"
     refused([1, "x"], match=f"^column 'c': value 1 is 'x', {others}")
@@ -139,6 +157,54 @@ def test_text_that_is_no_number_stays_text_in_a_column_of_floats() -> None:
 
 
 # ---------------------------------------------------------------- Python values
+
+
+@pytest.mark.parametrize("kind", ["utf8", "binary", "bool", "date32", "time64[us]", "timestamp[us]", "duration[s]"])
+@pytest.mark.parametrize(
+    "value", [True, 1.5, float("nan"), NOON, NOON.date(), NOON.time(), dt.timedelta(days=1)], ids=repr
+)
+def test_a_value_of_another_kind_does_not_turn_into_one_of_the_column(value: Any, kind: str) -> None:
+    """A list has its own type then, which a dataset refuses as it refuses arrays of it, or it is refused at once."""
+    keeps = {bool: ["bool"], dt.time: ["time64[us]"], dt.timedelta: ["duration[s]"], float: []}
+    keeps |= {dt.datetime: ["timestamp[us]"], dt.date: ["date32", "timestamp[us]"]}
+    if kind in keeps[type(value)]:
+        return
+    try:
+        found = column([value], kind)
+    except ct.InvalidInputError:
+        return
+    assert found.type == column([value]).type
+    dataset = ct.open("memory:").create("d", schema={"t": "timestamp[us]", "c": kind}, cell=ct.single(), time="t")
+    with pytest.raises(ct.InvalidInputError, match="cast it first"):
+        dataset.write({"t": [0], "c": [value]})
+
+
+def test_whole_numbers_and_bytes_do_not_turn_into_each_other() -> None:
+    for kind in ("utf8", "binary"):
+        assert column([65], kind).type == pa.int64()
+
+
+def test_kinds_of_time_are_not_mixed() -> None:
+    stated = r"^column 'c' has type timestamp\[us\], and one of its values is .*: give values of one type"
+    for others in ([5], [NOON.time()], [dt.timedelta(days=1)], [True], [np.timedelta64(5, "ns")]):
+        refused([NOON, None, *others], match=stated, wanted="timestamp[us]")
+        refused(["2026-01-31", *others], match=stated, wanted="timestamp[us]")
+    for mixed in ([NOON, "2026-01-31T12:00:00"], ["2026-01-31T12:00:00", NOON]):
+        assert column(mixed, "timestamp[us]").to_pylist() == [NOON, NOON]
+
+
+@pytest.mark.parametrize(
+    ("kind", "exact", "wrong"),
+    [
+        ("float64", [2**53, -(2**63), "1e308", 0], [2**53 + 1, -(2**63) + 1, "1e400"]),
+        ("float32", [2**24, 2**40, -(2**24)], [2**24 + 1]),
+    ],
+)
+def test_numbers_that_floats_would_change_are_refused(kind: str, exact: list[Any], wrong: list[Any]) -> None:
+    for value in exact:
+        assert column([value], kind).to_pylist() == [float(value)]
+    for value in wrong:
+        refused([None, value], match=f"^column 'c': value 1, .* does not fit {kind}", wanted=kind)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +398,13 @@ def test_levels_of_an_index_are_columns_if_one_has_a_name() -> None:
         table = written(frame.rename_axis(names))
         assert table.column_names == [*wanted, "n"]
         assert [table[name].to_pylist() for name in wanted] == index
+
+
+def test_a_name_that_a_frame_has_twice_is_refused() -> None:
+    frame = pd.DataFrame({"n": [1], "x": [2]})
+    for wrong in (pd.concat([frame, frame[["x"]]], axis=1), frame.rename_axis("x")):
+        with pytest.raises(InvalidInputError, match="the frame has two columns named 'x'"):
+            written(wrong)
 
 
 def test_only_slices_of_structs_in_structs_are_copied() -> None:
