@@ -48,6 +48,23 @@ def values(documents: Documents, *columns: str) -> list[tuple[Any, ...]]:
 # ---------------------------------------------------------------- lines
 
 
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        (GOOD, {}),
+        ("2026-01-01T00:00:00Z h app: m", {"format": "syslog"}),
+        ("2026-01-01 m", {"format": "lines", "pattern": r"^(?P<time>\S+)"}),
+    ],
+    ids=["ndjson", "syslog", "lines"],
+)
+def test_a_byte_order_mark_before_the_first_line_is_no_part_of_it(line: str, options: dict[str, str]) -> None:
+    found = parse(f"\ufeff{line}\n{line}", **options)
+    assert values(found, "line", "body", "time") == [(number, line, FIRST) for number in (1, 2)]
+    # In a later line it is text, as it is in a later part of a file.
+    assert parse(f"{line}\n\ufeff{line}", **options).table.num_rows == 1
+    assert parse(f"\ufeff{line}", first=2, **options).table.num_rows == 0
+
+
 def test_a_line_is_a_document_with_its_number_and_size_blank_or_rejected() -> None:
     lines = [GOOD, "", "bad", " \t\r\x00", '{"time": "2026-01-02", "x": "é"}\r', ""]
     found = parse("\n".join(lines), first=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import io
 import json
@@ -153,13 +154,15 @@ def parse(
     Parameters
     ----------
     text : bytes
-        Lines; the last newline is optional.
+        Lines; the last newline is optional. A byte order mark before the first line is left out.
     first_line : int
         Number of the first.
     line_bytes_max : int
         Longer lines are rejected; 16 MiB by default.
     """
     line_bytes_max = LINE_BYTES_MAX if line_bytes_max is None else line_bytes_max
+    if first_line == 1:
+        text = text.removeprefix(codecs.BOM_UTF8)
     rejects, blank, line = Rejects(), 0, first_line
     tables: list[pa.Table] = []
     for block in _blocks(text):
