@@ -606,6 +606,23 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(stored: Path, chronoti
     assert done.stdout.splitlines() == ["candid,jd,ra,dec,mag,band", "0"]
 
 
+@pytest.mark.parametrize("closed", [">&-", ">/dev/full"])
+@pytest.mark.parametrize("command", ["count", "info"])
+def test_figures_that_cannot_be_printed_are_an_error(command: str, closed: str, stored: Path) -> None:
+    line = f"exec {sys.executable} -m chronotile {command} {stored} detections {closed}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("chronotile: writing standard output failed: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_closed_streams_do_not_end_a_command(stored: Path, tmp_path: Path) -> None:
+    found = tmp_path / "found.csv"
+    line = f"exec {sys.executable} -m chronotile read {stored} detections --out {found} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", line], timeout=60, check=False).returncode == 0
+    assert len(found.read_text().splitlines()) == 501
+
+
 # ---------------------------------------------------------------- keeping in order
 
 

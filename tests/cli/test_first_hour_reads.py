@@ -19,9 +19,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from click.testing import CliRunner
 from support_shell import Shell
 
 import chronotile as ct
+from chronotile.cli.main import cli
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -577,3 +579,20 @@ def test_names_replace_the_header_and_a_file_without_one_says_so(shell: Shell) -
     shell("ingest", "b.db", "d", "d.csv", *options, "--no-header")
     assert shell("count", "b.db", "d") == "2\n"
     assert "with --no-header, the first line is a record" in " ".join(shell("ingest", "--help").split())
+
+
+def test_a_refused_row_is_told_with_its_file_and_its_place_there(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell("create", "s.db", "d", "--schema", "jd:float64,ra:float64,dec:float64", "--sky", "ra,dec", "--time", "jd")
+    shell.write("day1.csv", "jd,ra,dec\n2461041.5,1,2\n")
+    shell.write("day 2.csv", "jd,ra,dec\n" + "2461041.5,1,2\n" * 3 + "2461041.5,1,90.0001\n")
+    shell("ingest", "s.db", "d", "day1.csv", "day 2.csv", code=2)
+    assert shell.errors.startswith('chronotile: day 2.csv: row 3 does not fit dataset d: column "dec" is 90.0001')
+    # Rows of a large file are stored in blocks, and counted from its beginning.
+    monkeypatch.setattr("chronotile.cli.ingest.BLOCK_ROWS", 2)
+    done = CliRunner().invoke(cli, ["ingest", str(shell.folder / "s.db"), "d", str(shell.folder / "day 2.csv")])
+    assert isinstance(done.exception, ct.InvalidInputError)
+    assert "day 2.csv: row 3 does not fit" in str(done.exception)
+    assert done.exception.details["row"] == 3
+    # A temporary copy of standard input has a name that nobody knows.
+    shell("ingest", "s.db", "d", "-", "--format", "csv", stdin="jd,ra,dec\n2461041.5,1,x\n", code=2)
+    assert shell.errors.startswith('chronotile: standard input, line 2, column "dec": "x" is not float64')

@@ -25,7 +25,7 @@ from chronotile.cli.common import Size, Target, json_option, target, timeout_opt
 from chronotile.cli.define import Definition, definition_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
-from chronotile.errors import DataFileError, DatasetNotFoundError, StorageFullError
+from chronotile.errors import DataFileError, DatasetNotFoundError, InvalidInputError, StorageFullError
 from chronotile.terminal import ProgressLine, bar, bytes_text, count_text
 from chronotile.times import TimeAxis
 
@@ -80,24 +80,29 @@ class ReadOptions:
         constants = (
             [] if tag is None else [(tag[0], inputs.values_column([_as(tag[1], tag_type)], tag_type, "--tag-column"))]
         )
-        if self.format == "lines":
-            return _native.RecordFile.open_lines(
-                source.path, time_format=self.line_time, year=self.line_year, skip_rows=skip_rows, constants=constants
+        with source.named():
+            if self.format == "lines":
+                return _native.RecordFile.open_lines(
+                    source.path,
+                    time_format=self.line_time,
+                    year=self.line_year,
+                    skip_rows=skip_rows,
+                    constants=constants,
+                )
+            return _native.RecordFile.open(
+                source.path,
+                format=self.format,
+                types=list({**types, **self.types}.items()),
+                hints=list((hints or {}).items()),
+                columns=self.columns,
+                delimiter=self.delimiter,
+                header=self.header,
+                column_names=self.column_names,
+                nulls=self.nulls,
+                comment=self.comment,
+                skip_rows=skip_rows,
+                constants=constants,
             )
-        return _native.RecordFile.open(
-            source.path,
-            format=self.format,
-            types=list({**types, **self.types}.items()),
-            hints=list((hints or {}).items()),
-            columns=self.columns,
-            delimiter=self.delimiter,
-            header=self.header,
-            column_names=self.column_names,
-            nulls=self.nulls,
-            comment=self.comment,
-            skip_rows=skip_rows,
-            constants=constants,
-        )
 
 
 @dataclass
@@ -106,6 +111,16 @@ class Source:
 
     path: str
     name: str
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Errors of a temporary copy name what it is a copy of."""
+        try:
+            yield
+        except DataFileError as error:
+            if self.path == self.name or self.path not in str(error):
+                raise
+            raise DataFileError(str(error).replace(self.path, self.name), kind=error.kind, **error.details) from error
 
     @property
     def stem(self) -> str:
@@ -244,17 +259,31 @@ def ingest_file(dataset: Dataset, source: Source, options: ReadOptions, state: S
             start += BLOCK_ROWS
     file = _open_as_stored(dataset, source, options, skip_rows=start)
     state.file = file
-    while file.has_rows():
-        report = dataset.write(file.block(BLOCK_ROWS), batch_key(content, tag, start), replace=replace)
-        outcome.duplicates += report.duplicates
-        if report.stored:
-            outcome.rows_stored += report.rows
-        else:
-            outcome.rows_before += report.rows
-        start += BLOCK_ROWS
+    with source.named():
+        while file.has_rows():
+            try:
+                report = dataset.write(file.block(BLOCK_ROWS), batch_key(content, tag, start), replace=replace)
+            except InvalidInputError as error:
+                raise _in_file(error, source, start) from error
+            outcome.duplicates += report.duplicates
+            if report.stored:
+                outcome.rows_stored += report.rows
+            else:
+                outcome.rows_before += report.rows
+            start += BLOCK_ROWS
     state.rows += file.rows_read
     state.file = None
     return outcome
+
+
+def _in_file(error: InvalidInputError, source: Source, start: int) -> InvalidInputError:
+    """Name the file of refused rows, and count its rows rather than those of the block that begins with row `start`."""
+    text, details = str(error), dict(error.details)
+    row = details.get("row")
+    if row is not None:
+        details["row"] = start + row
+        text = text.replace(f"row {row} ", f"row {start + row} ", 1)
+    return InvalidInputError(f"{source.name}: {text}", kind=error.kind, **details)
 
 
 def _open_as_stored(dataset: Dataset, source: Source, options: ReadOptions, *, skip_rows: int) -> _native.RecordFile:

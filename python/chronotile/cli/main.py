@@ -168,6 +168,7 @@ def exit_code(error: ChronotileError) -> int:
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
+    _replace_closed_streams()
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
@@ -207,6 +208,13 @@ def main() -> NoReturn:
             code, advice = _OF_FILES[error.errno]
             click.echo(f"chronotile: {os.fsdecode(error.filename)}: {error.strerror}: {advice}", err=True)
             _end(code)
+        if isinstance(error, OSError) and error.filename is None and error.errno in _OF_OUTPUT:
+            click.echo(
+                f"chronotile: writing standard output failed: {error.strerror}; free some space or write elsewhere",
+                err=True,
+            )
+            _discard_output()
+            _end(FAILED)
         text = str(error) or type(error).__name__
         click.echo(f"chronotile: {type(error).__name__}: {text} (--debug shows where)", err=True)
         _end(FAILED)
@@ -225,6 +233,8 @@ _OF_FILES = {
     errno.ENAMETOOLONG: (USAGE, "choose a shorter name"),
 }
 """Exit code and advice for errors of the operating system that name a file."""
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
+"""Errors of writing that name no file: those of standard output."""
 
 
 def _end(code: int) -> NoReturn:
@@ -239,6 +249,23 @@ def _end(code: int) -> NoReturn:
 
 def _quiet() -> NoReturn:
     """Exit silently if the reader of our output is gone, as with `| head`."""
+    _discard_output()
+    sys.exit(0)
+
+
+def _discard_output() -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
-    sys.exit(0)
+
+
+def _replace_closed_streams() -> None:
+    """Open something in place of closed standard streams: the next files, such as an archive, would take their numbers.
+    Writing to a closed standard output fails; messages are lost.
+    """
+    for name, flags, mode in (
+        ("stdin", os.O_RDONLY, "r"),
+        ("stdout", os.O_RDONLY, "w"),
+        ("stderr", os.O_WRONLY, "w"),
+    ):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, flags), mode))  # noqa: SIM115
