@@ -180,7 +180,7 @@ def with_units(data: Any, table: Table) -> Any:
     for name, values in data.items():
         if hasattr(values, "to_value") and name in table:
             unit = table[name].unit
-            if hasattr(values, "tai"):
+            if hasattr(values, "tai") and unit in (None, "d"):
                 values = values.tai.mjd
             elif unit is None:
                 raise InvalidInputError(
@@ -189,7 +189,16 @@ def with_units(data: Any, table: Table) -> Any:
                     kind="invalid-rows",
                 )
             else:
-                values = values.to_value(unit)
+                try:
+                    values = values.to_value(unit)
+                except (TypeError, ValueError) as error:
+                    # Times, and units that cannot be converted.
+                    raise InvalidInputError(
+                        f"column {name} of {table.name} is in {unit}: give numbers in it, or quantities that can be "
+                        f"converted to it, not {getattr(values, 'unit', 'times')}",
+                        kind="invalid-rows",
+                        column=name,
+                    ) from error
         out[name] = values
     return out
 
