@@ -188,9 +188,9 @@ def test_quantities_are_stored_in_the_units_of_the_schema_and_read_with_them(sur
     with pytest.raises(ct.InvalidInputError, match="snr of DiaSource has no unit"):
         survey.store(**{**visit_of(1, [1]), "sources": {**visit_of(1, [1])["sources"], "snr": [1.0] * units.m}})
     moments = pytest.importorskip("astropy.time").Time(["2026-01-31"])
-    for name, unit, given in (("psfFlux", "mag", [1.0] * units.mag), ("ra", "times", moments)):
+    for name, unit, wrong in (("psfFlux", "mag", [1.0] * units.mag), ("ra", "times", moments)):
         with pytest.raises(ct.InvalidInputError, match=f"^column {name} of DiaSource is in .*, not {unit}$"):
-            survey.store(**{**visit_of(1, [1]), "sources": {**visit_of(1, [1])["sources"], name: given}})
+            survey.store(**{**visit_of(1, [1]), "sources": {**visit_of(1, [1])["sources"], name: wrong}})
 
 
 def test_rows_come_in_from_pandas_and_polars_as_from_dicts(survey: apdb.Apdb) -> None:
