@@ -9,7 +9,7 @@ use arrow_array::{
     Array, ArrayRef, GenericByteArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions, UInt32Array, make_array,
 };
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
-use arrow_cast::display::array_value_to_string;
+use arrow_cast::display::{ArrayFormatter, FormatOptions, array_value_to_string};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 use arrow_select::take::take;
@@ -89,7 +89,9 @@ pub(crate) fn conform(spec: &DatasetSpec, rows: &RecordBatch) -> Result<RecordBa
     }
     let mut given = HashMap::with_capacity(rows.num_columns());
     for (field, column) in rows.schema_ref().fields().iter().zip(rows.columns()) {
-        given.entry(field.name().as_str()).or_insert(column);
+        if given.insert(field.name().as_str(), column).is_some() {
+            return refuse(spec, field.name(), "is given twice: rename one of the two columns, or leave it out");
+        }
     }
     let column =
         |field: &Arc<Field>| conform_column(spec, given.get(field.name().as_str()).copied(), rows.num_rows(), field);
@@ -264,13 +266,23 @@ pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result:
         let middle = usize::midpoint(fitting, failing);
         *(if fits(middle) { &mut fitting } else { &mut failing }) = middle;
     }
-    let value: String = array_value_to_string(array, fitting).unwrap_or_default().chars().take(64).collect();
+    let value = shown(array, fitting);
     let narrows = narrows_time(given, wanted) || *wanted == DataType::Date32;
     let reason = match narrows && exact_cast(&array.slice(fitting, 1), wanted).is_ok() {
         true => format!("holds {value}, which is finer than {wanted} keeps: round times first"),
         false => does_not_fit(&value, wanted),
     };
     Err(Misfit { row: Some(fitting), reason })
+}
+
+/// The beginning of a value as messages show it; a time outside the calendar is shown by its count.
+fn shown(array: &ArrayRef, row: usize) -> String {
+    let text = |array: &ArrayRef| {
+        let options = FormatOptions::default().with_display_error(false);
+        ArrayFormatter::try_new(array, &options)?.value(row).try_to_string()
+    };
+    let value = text(array).or_else(|_| text(&cast_with_options(array, &DataType::Int64, &CastOptions::default())?));
+    value.unwrap_or_default().chars().take(64).collect()
 }
 
 /// A cast by which no value changes; `None` where it would cut times or numbers.
@@ -504,7 +516,8 @@ mod tests {
         }
         // A time that the coarser unit cannot count at all is no matter of rounding.
         let early = array(TimestampSecondArray::from(vec![i64::MIN]));
-        assert!(conform_array(&early, &coarse).unwrap_err().reason.contains("does not fit"));
+        let reason = conform_array(&early, &coarse).unwrap_err().reason;
+        assert!(reason.contains("holds -9223372036854775808, which does not fit"), "{reason}");
     }
 
     #[test]

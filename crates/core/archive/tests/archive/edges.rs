@@ -43,6 +43,23 @@ async fn nothing_written_reads_as_nothing_with_the_schema() {
 }
 
 #[tokio::test]
+async fn a_column_that_is_given_twice_is_refused() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let dataset = create(&store, spec()).await;
+    let once = rows(&[(5, 1, 7)]);
+    let fields =
+        once.schema().fields().iter().chain(once.schema().fields().iter().take(1)).cloned().collect::<Vec<_>>();
+    let columns = once.columns().iter().chain(once.columns().iter().take(1)).cloned().collect();
+    let twice = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
+    let refused = write(&dataset, &twice, named("a")).await.unwrap_err();
+    assert!(
+        matches!(&refused, ArchiveError::Input { column, .. } if column == once.schema().field(0).name()),
+        "{refused}"
+    );
+    assert_eq!(dataset.count(ReadRequest::default()).await.unwrap(), 0);
+}
+
+#[tokio::test]
 async fn unmerged_rows_come_as_often_as_chunks_hold_them() {
     for (store, _folder) in engines() {
         let dataset = create(&store, spec()).await;
