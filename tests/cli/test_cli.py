@@ -455,6 +455,9 @@ def test_a_dry_run_stores_nothing(chronotile: Run, path: Path, night: Path, stor
     assert "Parquet, 500 rows" in out
     assert "already stored" in out
     other = stored.with_name("other.db")
+    (as_json,) = json.loads(ok(chronotile("ingest", stored, "detections", night, "--dry-run", "--json")))
+    assert (as_json["format"], as_json["rows"], as_json["stored"]) == ("Parquet", 500, True)
+    assert as_json["columns"]["candid"] == "int64"
     out = ok(chronotile("ingest", other, "detections", night, "--create", *DEFINE, "--dry-run"))
     assert "  candid: int64" in out
     assert not other.exists()

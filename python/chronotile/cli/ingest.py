@@ -11,7 +11,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -364,17 +364,29 @@ def _types(given: tuple[str, ...]) -> dict[str, str]:
     return types
 
 
-def _dry_run(dataset: Dataset | None, source: Source, options: ReadOptions) -> None:
+def _dry_run(dataset: Dataset | None, source: Source, options: ReadOptions) -> dict[str, Any]:
+    """What a file would be read as."""
     file = options.open(source, {}) if dataset is None else _open_as_stored(dataset, source, options, skip_rows=0)
-    rows = f", {count_text(file.rows_total, 'row')}" if file.rows_total is not None else ""
-    click.echo(f"{source.name}: {file.format}{rows}")
-    stored = dataset.column_types if dataset is not None else {}
-    for name, kind, _ in file.schema().columns():
-        note = "" if dataset is None or name in stored else "  (not a column of the dataset)"
-        click.echo(f"  {name}: {kind}{note}")
+    found = {
+        "file": source.name,
+        "format": file.format,
+        "rows": file.rows_total,
+        "columns": {name: kind for name, kind, _ in file.schema().columns()},
+    }
     if dataset is not None:
         key = batch_key(_native.content_hash(source.path), options.tag_of(source), 0)
-        click.echo("  not stored yet" if _rows_there(dataset, key) is None else "  already stored")
+        found["stored"] = _rows_there(dataset, key) is not None
+    return found
+
+
+def _print_dry_run(found: dict[str, Any], stored: Mapping[str, str] | None) -> None:
+    rows = "" if found["rows"] is None else f", {count_text(found['rows'], 'row')}"
+    click.echo(f"{found['file']}: {found['format']}{rows}")
+    for name, kind in found["columns"].items():
+        note = "" if stored is None or name in stored else "  (not a column of the dataset)"
+        click.echo(f"  {name}: {kind}{note}")
+    if "stored" in found:
+        click.echo("  already stored" if found["stored"] else "  not stored yet")
 
 
 @click.command(short_help="Store files in a dataset.")
@@ -441,24 +453,26 @@ def ingest(
     )  # fmt: skip
     with _sources(target.rest, format_, spool_max) as sources:
         if dry_run:
-            _dry_runs(target, sources, options, create)
+            _dry_runs(target, sources, options, create, as_json=as_json)
             return
         with target.open(create=create, timeout_s=timeout_s) as archive:
             dataset = _dataset(archive, target, definition, create, sources, options)
             _ingest_all(dataset, sources, options, replace=replace, as_json=as_json)
 
 
-def _dry_runs(target: Target, sources: list[Source], options: ReadOptions, create: bool) -> None:
-    path = target.url.removeprefix("sqlite:")
-    dataset = None
-    if not create or os.path.exists(path):
+def _dry_runs(target: Target, sources: list[Source], options: ReadOptions, create: bool, *, as_json: bool) -> None:
+    if not create or os.path.exists(target.url.removeprefix("sqlite:")):
         with target.open(read_only=True) as archive:
             dataset = archive[target.dataset] if not create or target.dataset in archive else None
-            for source in sources:
-                _dry_run(dataset, source, options)
+            found = [_dry_run(dataset, source, options) for source in sources]
+            stored = None if dataset is None else dataset.column_types
+    else:
+        found, stored = [_dry_run(None, source, options) for source in sources], None
+    if as_json:
+        click.echo(json.dumps(found))
         return
-    for source in sources:
-        _dry_run(None, source, options)
+    for each in found:
+        _print_dry_run(each, stored)
 
 
 def _ingest_all(dataset: Dataset, sources: list[Source], options: ReadOptions, *, replace: bool, as_json: bool) -> None:
