@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
@@ -106,3 +108,27 @@ def test_values_are_read_at_one_time_as_at_several(tmp_path: Path) -> None:
             assert h.at("oven", moment).to_arrow()["value"].to_pylist() == [210.0]
         with pytest.raises(InvalidInputError, match="time is 'tomorrow'"):
             h.at("oven", "tomorrow")
+
+
+def test_a_column_of_qualities_in_another_case_is_not_passed_over(plant: Shell) -> None:
+    """Bad points would be stored as good ones."""
+    plant.write("points.csv", "time,value,Status\n2026-01-01,1,Bad\n")
+    write = ("historian", "write", "plant.db", "points.csv", "--define", "--tag")
+    plant(*write, "q", code=2)
+    assert 'points.csv has a column "Status": give --status-column "Status" if it holds qualities' in plant.errors
+    plant(*write, "q", "--status-column", "Status")
+    plant(*write, "r", "--status-column", "")
+    read = ("historian", "latest", "plant.db", "q", "r", "--format", "csv")
+    assert plant(*read).splitlines()[1:] == ["q,2026-01-01T00:00:00Z,1.0,2147483648", "r,2026-01-01T00:00:00Z,1.0,0"]
+
+
+def test_lists_of_numpy_scalars_are_written_and_other_values_are_named(tmp_path: Path) -> None:
+    with historian.open(tmp_path / "plant.db") as h:
+        h.define("speed")
+        point = {"tag": ["speed"] * 2, "time": ["2026-01-01", "2026-01-02"]}
+        h.write({**point, "value": [np.int64(3), np.float32(1.5)]})
+        assert h.raw("speed", "2026-01-01", "2026-01-03").to_arrow()["value"].to_pylist() == [3.0, 1.5]
+        with pytest.raises(InvalidInputError, match="a column has values of type Decimal, str: give numbers, texts"):
+            h.write({**point, "value": [Decimal(1), "x"]})
+        with pytest.raises(InvalidInputError, match="points is 1: give 2 or more"):
+            h.plot("speed", "2026-01-01", "2026-01-03", points=1)

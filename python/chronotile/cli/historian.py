@@ -173,7 +173,7 @@ def tags(
 @click.option("--tag-column", metavar="NAME", help="Name of the tag column in the files.")
 @click.option("--time-column", metavar="NAME", help="Name of the time column.")
 @click.option("--value-column", metavar="NAME", help="Name of the value column.")
-@click.option("--status-column", metavar="NAME", help="Name of the status column.")
+@click.option("--status-column", metavar="NAME", help='Name of the status column; "" for none.')
 @json_option
 def write(
     target: Target, format_: str | None, batch: str | None, define: bool, bad_values: bool, tag: str | None,
@@ -188,7 +188,9 @@ def write(
         chronotile historian write plant.db oven.csv --tag oven.temperature --zone Europe/Berlin --delimiter ';' \\
             --time-column Zeit --value-column Wert --define
     """
-    renamed = {own: name for own in ("tag", "time", "value", "status") if (name := columns[f"{own}_column"])}
+    renamed = {
+        own: name for own in ("tag", "time", "value", "status") if (name := columns[f"{own}_column"]) is not None
+    }
     if tag is not None and "tag" in renamed:
         raise click.UsageError("Give only one of --tag and --tag-column.")
     between = {"\\t": "\t", "tab": "\t"}.get(delimiter or "", delimiter)

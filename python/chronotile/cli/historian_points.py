@@ -61,7 +61,15 @@ class PointFiles:
     def _check_columns(self, given: Any, names: dict[str, str], file: str) -> None:
         there = [name for name, _, _ in given.schema().columns()]
         for own, theirs in names.items():
-            if theirs in there or (own == "status" and own not in self.columns):
+            if theirs in there or (own == "status" and not theirs):
+                continue
+            if own == "status" and own not in self.columns:
+                other = next((name for name in there if name.strip().lower() == own), None)
+                if other is not None:
+                    raise click.UsageError(
+                        f'{file} has a column "{other}": give --status-column "{other}" if it holds qualities, or '
+                        '--status-column "" to leave it out.'
+                    )
                 continue
             raise click.UsageError(
                 f'{file} has no column "{theirs}"{name_hint(theirs, there)}. {self._other_name(own)}'

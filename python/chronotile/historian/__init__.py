@@ -28,6 +28,7 @@ from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
 from chronotile.closing import Closing
 from chronotile.errors import InvalidInputError
+from chronotile.hints import name_list
 from chronotile.result import ReadResult
 
 if TYPE_CHECKING:
@@ -467,6 +468,8 @@ class Historian(Closing):
         (largest triangle three buckets, Steinarsson 2013) keeps the shape with fewer points. Bad points are excluded.
         """
         points, method = arguments.integer(points, "points"), arguments.text(method, "method")
+        if points < 2:
+            raise InvalidInputError(f"points is {points}: give 2 or more", kind="invalid-request")
         return _Result(self._native.plot(_key(tag), _ns(start, "start"), _ns(end, "end"), points, method))
 
     # ------------------------------------------------------------------ annotations, retention, maintenance
@@ -763,12 +766,17 @@ def _timed(points: Any) -> Any:
 
 def _column(values: Sequence[Any]) -> _native.Array:
     """Convert a plain list by the type of its values."""
+    # Scalars of numpy are what Python has for them.
+    values = [value.item() if hasattr(value, "item") else value for value in values]
     given = [value for value in values if value is not None]
     for kind, native in ((bool, "bool"), (int, "int64"), ((int, float), "float64"), (str, "utf8")):
         numbers = all(isinstance(value, kind) for value in given)
         if numbers and (kind is bool or not any(isinstance(value, bool) for value in given)):
-            return inputs.values_column(list(values), native, "column")
-    raise InvalidInputError("a column mixes text and numbers: use one type", kind="invalid-rows")
+            return inputs.values_column(values, native, "column")
+    types = name_list(dict.fromkeys(type(value).__name__ for value in given))
+    raise InvalidInputError(
+        f"a column has values of type {types}: give numbers, texts, or true and false, of one type", kind="invalid-rows"
+    )
 
 
 _PROPERTY_CHECKS: dict[str, Callable[..., Any]] = {
