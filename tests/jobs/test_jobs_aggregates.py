@@ -160,3 +160,25 @@ def test_the_mean_and_the_spread_of_large_integers_are_those_of_floats() -> None
     [row] = aggregate(rows, schema, [], [("x", "mean"), ("x", "stddev")]).to_pylist()
     assert row["x_mean"] == pytest.approx(5 * 2**60 / 3)
     assert row["x_stddev"] == pytest.approx(math.sqrt(2) / 3 * 2**60)
+
+
+@pytest.mark.parametrize(("kind", "most"), [(pa.int64(), 2**63 - 1), (pa.uint64(), 2**64 - 1)], ids=str)
+def test_a_sum_beyond_64_bits_is_refused_and_the_mean_is_not(kind: pa.DataType, most: int) -> None:
+    schema = pa.schema({"user": pa.string(), "x": kind})
+
+    def of(*values: int, functions: list[str]) -> list[dict[str, Any]]:
+        batches = [pa.record_batch([["ann"], pa.array([value], kind)], schema=schema) for value in values]
+        return aggregate(batches, schema, ["user"], [("x", function) for function in functions]).to_pylist()
+
+    half = most // 2
+    for numbers in ([most, 1], [most, most], [half, half, half]):
+        with pytest.raises(InvalidInputError, match=r"the sum of 'x' exceeds u?int64: use mean") as caught:
+            of(*numbers, functions=["mean", "sum"])
+        assert caught.value.kind == "too-large"
+        [row] = of(*numbers, functions=["mean"])
+        assert row["x_mean"] == pytest.approx(sum(numbers) / len(numbers))
+    [row] = of(half, half // 2, functions=["sum"])
+    assert row["x_sum"] == half + half // 2
+    if pa.types.is_signed_integer(kind):
+        [row] = of(most, 1, -most, functions=["sum"])
+        assert row["x_sum"] == 1

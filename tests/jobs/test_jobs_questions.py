@@ -248,6 +248,27 @@ def test_top_of_nothing_and_of_fewer_than_one(done: jobs.Jobs) -> None:
             done.top("user", n)
     with pytest.raises(InvalidInputError, match="unknown aggregate 'mode' of 'run_s'"):
         done.group_by("user", aggregates={"run_s": ["sum", "mode"]})
+    with pytest.raises(InvalidInputError, match=r"aggregates is 'sum\(run_s\)': give functions by column"):
+        done.group_by("user", aggregates="sum(run_s)")  # type: ignore[arg-type]
+
+
+def test_percentiles_of_infinite_values_and_of_fine_times() -> None:
+    def of(values: pa.Array, q: list[float]) -> list[float]:
+        batch = pa.record_batch([values], names=["x"])
+        [row] = percentiles([batch], batch.schema, "x", q, []).to_pylist()
+        return list(row.values())[1:]
+
+    infinity = math.inf
+    with np.errstate(all="raise"):
+        assert of(pa.array([-infinity, 1.5, infinity]), [0, 25, 50, 75, 100]) == [
+            -infinity, -infinity, 1.5, infinity, infinity,
+        ]  # fmt: skip
+        assert of(pa.array([infinity, infinity]), [50]) == [infinity]
+    assert of(pa.array([1_500, 2_500], pa.duration("ns")), [0, 100]) == [1e-6, 2e-6]
+    times = pa.record_batch(
+        [pa.array([0], pa.timestamp("ns")), pa.array([2_500], pa.timestamp("ns"))], names=["a", "b"]
+    )
+    assert percentiles([times], times.schema, ("a", "b"), [50], []).to_pylist() == [{"count": 1, "p50": 2e-6}]
 
 
 @pytest.mark.parametrize("interval", ["1h", "12h", "1d", "2d", "7d", "36h", "1mo", "1y", timedelta(days=1)])

@@ -30,6 +30,8 @@ _KEPT = {
     "count_distinct": [],
 }
 _MERGED = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
+_BEYOND = {pa.int64(): 2.0**63 * (1 - 2**-20), pa.uint64(): 2.0**64 * (1 - 2**-20)}
+"""Sums from which on, by floats, those of integers may have wrapped around."""
 
 
 def aggregate(
@@ -63,8 +65,8 @@ def aggregate(
     Raises
     ------
     InvalidInputError
-        There are more groups than `bounds` allows (``too-large``), or a function does not exist for the type of its
-        column.
+        There are more groups than `bounds` allows (``too-large``), a function does not exist for the type of its
+        column, or a sum of integers exceeds 64 bits.
     """
     groups = _Groups(schema, by, functions, bounds)
     for batch in batches:
@@ -87,6 +89,11 @@ class _Groups:
         self._values = {column: f"v{position}" for position, column in enumerate(columns)}
         self._kept = list({(self._values[column], kept) for column, name in functions for kept in _KEPT[name]})
         self._spread = self._values_of("stddev")
+        self._wide = {
+            value: _BEYOND[schema.field(column).type]
+            for column, value in self._values.items()
+            if schema.field(column).type in _BEYOND and (value, "sum") in self._kept
+        }
         self._distinct: dict[str, list[pa.Table]] = {value: [] for value in self._values_of("count_distinct")}
         # What Arrow itself makes of no rows has the types of the result.
         self._of_none = _of_none(schema, by, functions)
@@ -104,10 +111,13 @@ class _Groups:
         columns |= {value: rows[column] for column, value in self._values.items()}
         # The mean of decimals is rounded to their digits; here it must not be.
         columns |= {f"{value}_real": columns[value].cast(pa.float64(), safe=False) for value in self._spread}
+        columns |= {f"{value}_about": columns[value].cast(pa.float64(), safe=False) for value in self._wide}
         table = pa.table(columns)
+        about = [(f"{value}_about", "sum") for value in self._wide]
         moments = [(f"{value}_real", name) for value in self._spread for name in ("mean", "variance")]
-        found = table.group_by(self._keys).aggregate([([], "count_all"), *self._kept, *moments])
+        found = table.group_by(self._keys).aggregate([([], "count_all"), *self._kept, *about, *moments])
         part = {name: found[name] for name in [*self._keys, "count_all", *(f"{v}_{name}" for v, name in self._kept)]}
+        part |= {name: found[f"{name}_sum"] for name, _ in about}
         for value in self._spread:
             # A group without values has no mean; zero for it changes no sum.
             mean, variance = (_floats(found[f"{value}_real_{name}"]) for name in ("mean", "variance"))
@@ -133,6 +143,7 @@ class _Groups:
 
     def _merged(self, parts: pa.Table) -> pa.Table:
         sums = [(f"{value}_{kept}", _MERGED[kept]) for value, kept in self._kept]
+        sums += [(f"{value}_about", "sum") for value in self._wide]
         numbered = parts.append_column("row", pa.array(np.arange(parts.num_rows)))
         found = numbered.group_by(self._keys).aggregate([("count_all", "sum"), *sums, ("row", "list")])
         merged = {key: found[key] for key in self._keys} | {"count_all": found["count_all_sum"]}
@@ -163,7 +174,13 @@ class _Groups:
         answer["count"] = found["count_all"]
         for column, function in self._functions:
             name = f"{column}_{function}"
-            answer[name] = self._final(found, self._values[column], function, self._of_none.schema.field(name).type)
+            kind = self._of_none.schema.field(name).type
+            if function == "sum" and pc.any(self._wrapped(found, self._values[column])).as_py():
+                raise InvalidInputError(
+                    f"the sum of {column!r} exceeds {kind}: use mean and count, or sum shorter periods",
+                    kind="too-large",
+                )
+            answer[name] = self._final(found, self._values[column], function, kind)
         return pa.table(answer)
 
     def _final(self, found: pa.Table, value: str, function: str, kind: pa.DataType) -> Any:
@@ -177,11 +194,20 @@ class _Groups:
             return found[f"{value}_{function}"].cast(kind)
         sums, counts = found[f"{value}_sum"], found[f"{value}_count"]
         if not pa.types.is_decimal(kind):
-            return pc.divide(sums.cast(kind, safe=False), counts.cast(kind, safe=False))
+            sums = sums.cast(kind, safe=False)
+            if value in self._wide:
+                sums = pc.if_else(self._wrapped(found, value), found[f"{value}_about"], sums)
+            return pc.divide(sums, counts.cast(kind, safe=False))
         with decimal.localcontext(prec=80, rounding=decimal.ROUND_HALF_UP):
             unit = decimal.Decimal(1).scaleb(-kind.scale)
             pairs = zip(sums.to_pylist(), counts.to_pylist(), strict=True)
             return pa.array([None if total is None else (total / n).quantize(unit) for total, n in pairs], kind)
+
+    def _wrapped(self, found: pa.Table, value: str) -> Any:
+        """Whether the sum of each group may have exceeded the integers that count it."""
+        if value not in self._wide:
+            return pa.array([False])
+        return pc.fill_null(pc.greater_equal(pc.abs(found[f"{value}_about"]), self._wide[value]), False)
 
     def _distinct_counts(self, found: pa.Table, value: str) -> Any:
         (distinct,) = self._distinct[value]

@@ -450,6 +450,11 @@ def _seconds(text: str, what: str) -> int:
 
 def _functions(aggregates: Mapping[str, str | Iterable[str]]) -> list[tuple[str, str]]:
     wanted = []
+    if not isinstance(aggregates, Mapping):
+        raise InvalidInputError(
+            f'aggregates is {aggregates!r}: give functions by column, such as {{"run_s": ["sum", "mean"]}}',
+            kind="invalid-request",
+        )
     for column, given in aggregates.items():
         for function in [given] if isinstance(given, str) else given:
             if function not in FUNCTIONS:

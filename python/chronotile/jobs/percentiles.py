@@ -38,7 +38,8 @@ def _seconds(rows: pa.Table, duration: Duration) -> pa.ChunkedArray:
     if isinstance(duration, str):
         kind = rows[duration].type
         if pa.types.is_duration(kind):
-            return pc.divide(rows[duration].cast(pa.duration("us")).cast(pa.int64()).cast(pa.float64()), 1e6)
+            micros = rows[duration].cast(pa.duration("us"), safe=False)
+            return pc.divide(micros.cast(pa.int64()).cast(pa.float64()), 1e6)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             raise InvalidInputError(
                 f"column {duration!r} is {kind}: give a column of numbers, or two time columns", kind="invalid-request"
@@ -50,7 +51,9 @@ def _seconds(rows: pa.Table, duration: Duration) -> pa.ChunkedArray:
             raise InvalidInputError(
                 f"column {name!r} is {column.type}: a duration lies between two timestamps", kind="invalid-request"
             )
-    ticks = [column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()) for column in (first, last)]
+    # What is finer than a microsecond is cut.
+    micros = [column.cast(pa.timestamp("us", column.type.tz), safe=False) for column in (first, last)]
+    ticks = [column.cast(pa.int64()) for column in micros]
     return pc.divide(pc.subtract(ticks[1], ticks[0]).cast(pa.float64()), 1e6)
 
 
@@ -81,4 +84,9 @@ def _interpolated(values: Any, upto: Any, before: Any, sizes: Any, q: float) -> 
     below = np.floor(place).astype("int64")
     above = np.minimum(below + 1, sizes - 1)
     low, high = (values[np.searchsorted(upto, before + index, side="right")] for index in (below, above))
-    return pa.array(low + (high - low) * (place - below))
+    share = place - below
+    with np.errstate(invalid="ignore"):
+        between = low + (high - low) * share
+        # Between an infinite value and others, the difference has no share.
+        between = np.where(np.isfinite(between), between, low * (1 - share) + high * share)
+    return pa.array(np.where((share == 0) | (low == high), low, between))
