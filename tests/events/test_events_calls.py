@@ -171,6 +171,15 @@ def test_blank_lines_are_stored_as_an_empty_batch(log: events.Events) -> None:
     assert [(batch.key, batch.rows) for batch in log.dataset.batches()] == [("b", 0)]
 
 
+@pytest.mark.parametrize("given", [None, 5, [line()], {"time": "2026-01-01"}], ids=repr)
+def test_lines_that_are_neither_text_nor_bytes_are_refused(log: events.Events, given: Any) -> None:
+    with pytest.raises(
+        ct.InvalidInputError, match=r"cannot ingest lines from an object of type .*: give text or bytes"
+    ):
+        log.ingest_lines(given)
+    assert log.count() == 0
+
+
 def test_lines_without_a_batch_name_are_stored_however_often(memory: ct.Archive, log: events.Events) -> None:
     first, second = log.ingest_lines(line()), log.ingest_lines(line().encode())
     assert first.batch.startswith("events:")

@@ -363,6 +363,12 @@ class Events:
         BatchConflictError
             Other lines are stored under this name.
         """
+        if not isinstance(data, str | bytes | bytearray | memoryview):
+            raise InvalidInputError(
+                f"cannot ingest lines from an object of type {type(data).__name__}: give text or bytes, a document on "
+                "each line",
+                kind="invalid-rows",
+            )
         text = data.encode() if isinstance(data, str) else bytes(data)
         own_s = retention.ttl_seconds(ttl)
         chosen = read_options or self.read_options()
