@@ -596,3 +596,14 @@ def test_a_refused_row_is_told_with_its_file_and_its_place_there(shell: Shell, m
     # A temporary copy of standard input has a name that nobody knows.
     shell("ingest", "s.db", "d", "-", "--format", "csv", stdin="jd,ra,dec\n2461041.5,1,x\n", code=2)
     assert shell.errors.startswith('chronotile: standard input, line 2, column "dec": "x" is not float64')
+
+
+def test_the_unnamed_index_of_a_frame_in_a_file_is_left_out(shell: Shell) -> None:
+    """As it is of a frame that is written."""
+    frame = pd.DataFrame({"t": pd.to_datetime(["2026-01-01", "2026-01-02"]), "x": [1, 2]})
+    frame[frame["x"] > 1].to_parquet(shell.folder / "part.parquet")
+    create = ("--create", "--single", "--time", "t")
+    shell("ingest", "s.db", "d", "part.parquet", *create, "--tag-column", "tag=a")
+    assert shell("read", "s.db", "d", "--columns", "x,tag", "--format", "csv") == "x,tag\n2,a\n"
+    with ct.open(shell.folder / "s.db") as archive:
+        assert archive["d"].column_types.keys() == {"t", "x", "tag"}

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -89,12 +90,12 @@ class ReadOptions:
                     skip_rows=skip_rows,
                     constants=constants,
                 )
-            return _native.RecordFile.open(
+            of_file = partial(
+                _native.RecordFile.open,
                 source.path,
                 format=self.format,
                 types=list({**types, **self.types}.items()),
                 hints=list((hints or {}).items()),
-                columns=self.columns,
                 delimiter=self.delimiter,
                 header=self.header,
                 column_names=self.column_names,
@@ -103,6 +104,17 @@ class ReadOptions:
                 skip_rows=skip_rows,
                 constants=constants,
             )
+            file = of_file(columns=self.columns)
+            given = [name for name, _, _ in file.schema().columns()]
+            own = [name for name in given if not _is_unnamed_index(name)]
+            if self.columns is not None or len(own) == len(given):
+                return file
+            return of_file(columns=[name for name in own if name not in dict(constants)])
+
+
+def _is_unnamed_index(name: str) -> bool:
+    """Whether a column holds the unnamed index of a DataFrame, under the name that pandas gives it in files."""
+    return name.startswith("__index_level_") and name.endswith("__")
 
 
 @dataclass
