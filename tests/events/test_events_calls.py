@@ -89,6 +89,12 @@ def test_a_creation_that_was_cut_off_can_be_repeated(memory: ct.Archive, monkeyp
     assert (log.ttl, log.dataset.retention) == ("2d", "2d")
 
 
+def test_a_dataset_that_holds_no_events_is_told_so(memory: ct.Archive) -> None:
+    memory.create("jobs", schema={"t": "timestamp[us]"}, cell=ct.single(), time="t")
+    with pytest.raises(ct.DatasetNotFoundError, match="dataset jobs holds no events"):
+        events.open(memory, "jobs")
+
+
 def test_streams_share_eight_cells_by_default(memory: ct.Archive) -> None:
     log = events.create(memory)
     assert (log.dataset.cell, log.dataset.text) == (ct.cells.hash("stream", buckets=8), ("body",))

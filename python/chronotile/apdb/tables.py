@@ -62,7 +62,8 @@ class SurveyTables:
             found = None
         if found is None:
             raise DatasetNotFoundError(
-                f"no alert production database in {archive.url}: create one with chronotile.apdb.create",
+                f"no alert production database in {archive.url}: create one with chronotile.apdb.create, or "
+                "`chronotile apdb create`",
                 kind="dataset-not-found",
             )
         self.layout = Layout.from_json(found)

@@ -18,7 +18,7 @@ from chronotile.archive import open as open_archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.counting import refuse_names
 from chronotile.dataset import Dataset
-from chronotile.errors import BatchConflictError, InvalidInputError
+from chronotile.errors import BatchConflictError, DatasetNotFoundError, InvalidInputError
 from chronotile.events import parsing, retention, summaries
 from chronotile.events.following import Follower
 from chronotile.events.limits import FloodGuard
@@ -219,7 +219,15 @@ def open(archive: Archive, name: str = "events", *, clock: Callable[[], datetime
         No such archive of events.
     """
     archive = arguments.instance(archive, Archive, "archive", "an open archive: chronotile.open(...)")
-    dataset, dead = archive.dataset(name), archive.dataset(f"{name}_dead")
+    dataset = archive.dataset(name)
+    try:
+        dead = archive.dataset(f"{name}_dead")
+    except DatasetNotFoundError as error:
+        raise DatasetNotFoundError(
+            f"dataset {name} holds no events, as there is no dataset {name}_dead; create events under another name",
+            kind=error.kind,
+            dataset=name,
+        ) from None
     return Events(dataset, dead, SettingsStore(archive.dataset(f"{name}_settings")), clock)
 
 
