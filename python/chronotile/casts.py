@@ -19,14 +19,32 @@ def fitting(column: Any, kind: Any, *, safe: bool = True) -> Any:
     pyarrow.ArrowInvalid
         A value does not fit.
     """
-    if column.type == kind:
+    given = column.type
+    if given == kind:
         return column
+    if pa.types.is_integer(given) and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        raise pa.ArrowInvalid(f"{given} is no time: what the numbers count is not known; convert them to timestamps")
+    if pa.types.is_timestamp(given) and pa.types.is_date(kind):
+        column = column.cast(pa.timestamp(given.unit))
     found = column.cast(kind, safe=safe)
+    if (pa.types.is_timestamp(given) and pa.types.is_date(kind)) or (pa.types.is_boolean(kind) and _is_number(given)):
+        _require_same(column, found)
     if pa.types.is_floating(kind):
         infinite = pc.is_inf(found)
         if pc.any(infinite).as_py() and pc.any(pc.and_not(infinite, _is_infinite(column))).as_py():
             raise pa.ArrowInvalid(f"a value is out of the range of {kind}: correct it, or leave the record out")
     return found
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _require_same(column: Any, found: Any) -> None:
+    """Refuse a cast that Arrow calls safe, but that cuts times of day or makes any number true."""
+    same = pc.equal(found.cast(column.type), column)
+    if pc.all(same).as_py() is False:
+        raise pa.ArrowInvalid(f"a value does not fit {found.type}: correct it, or leave the record out")
 
 
 def _is_infinite(column: Any) -> Any:

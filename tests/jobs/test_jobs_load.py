@@ -188,6 +188,10 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path, done: jobs.Jobs) -> No
     (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"job_id,submitted\n1,2026-01-01\n")[:-10])
     with pytest.raises(ct.DataFileError, match="cannot decompress"):
         jobs.load(done, tmp_path / "cut.csv.gz")
+    # All of it is one line, the header.
+    (tmp_path / "mac.csv").write_bytes(b"job_id,submitted\r1,2026-01-01\r")
+    with pytest.raises(ct.DataFileError, match=r"^\S*mac.csv: its lines end in carriage returns alone"):
+        jobs.load(done, tmp_path / "mac.csv")
 
 
 @pytest.mark.parametrize("name", ["jobs.csv.gz", "jobs.parquet"])

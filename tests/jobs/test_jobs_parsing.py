@@ -173,6 +173,7 @@ def test_columns_with_zones_and_without_stand_side_by_side() -> None:
         ("job_id,submitted,usr", "jobs.csv: unknown column 'usr'; did you mean user? It has job_id,"),
         ("job_id,submitted,usr,Load", "unknown columns 'usr', 'Load'; did you mean user, load? It has job_id,"),
         ("job_id,submitted,qqqqqq,zzzzzz", "unknown columns 'qqqqqq', 'zzzzzz'; It has job_id,"),
+        ("job_id,submitted,user,user", "jobs.csv has two columns named 'user': rename one of them"),
         ("job_id,user", "jobs.csv: required column 'submitted' is missing: the file has job_id, user"),
     ],
 )  # fmt: skip
@@ -368,3 +369,30 @@ def test_columns_of_parquet_that_do_not_match_are_named(parquet: Path) -> None:
     other = without.append(pa.field("user", pa.int64()))
     with pytest.raises(DataFileError, match=r"jobs\.parquet: column 'user' does not fit the dataset: .*'u"):
         parse(block, ReadOptions(other, ("job_id",)))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "fits"),
+    [
+        (pa.array([0, 1, None]), pa.bool_(), [False, True, None]), (pa.array([0, 2, None]), pa.bool_(), None),
+        (pa.array([FIRST, None]), pa.date32(), [FIRST.date(), None]),
+        (pa.array([FIRST + timedelta(hours=1), None]), pa.date32(), None),
+        (pa.array([1_767_225_600, None]), pa.timestamp("us", "UTC"), None), (pa.array([1, None]), pa.date32(), None),
+        (pa.array([FIRST.date(), None]), pa.timestamp("us", "UTC"), [FIRST, None]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_of_parquet_do_not_turn_into_others(
+    tmp_path: Path, values: pa.Array, kind: pa.DataType, fits: list[Any] | None
+) -> None:
+    """A number may count seconds or microseconds, a date has no time of day, and 2 is not true."""
+    count = len(values)
+    table = pa.table({"job_id": list(range(count)), "submitted": [FIRST] * count, "x": values})
+    pq.write_table(table, tmp_path / "jobs.parquet")
+    block = Block(File(str(tmp_path / "jobs.parquet"), "parquet", "hash", 1), 0, 1, None, 1, rows=count)
+    options = ReadOptions(pa.schema([*SCHEMA, pa.field("x", kind)]), ("job_id", "submitted"))
+    if fits is None:
+        with pytest.raises(DataFileError, match=r"jobs\.parquet: column 'x' does not fit the dataset"):
+            parse(block, options)
+    else:
+        assert parse(block, options)[0]["x"].to_pylist() == fits

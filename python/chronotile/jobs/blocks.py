@@ -106,6 +106,8 @@ def blocks(file: File, *, header: bool) -> Iterator[Block]:
         text: Any = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
         try:
             yield from _text_blocks(file, text, raw, header=header)
+        except DataFileError:
+            raise
         except (EOFError, OSError, zlib.error) as error:
             raise DataFileError(f"cannot decompress {file.path}: {error}", kind="file-damaged") from error
 
@@ -116,6 +118,12 @@ def _text_blocks(file: File, text: Any, raw: Any, *, header: bool) -> Iterator[B
         head = text.readline(BLOCK_BYTES + 1)
         if len(head) > BLOCK_BYTES:
             raise _too_long(file, 1)
+        if b"\r" in head.rstrip(b"\r\n"):
+            raise DataFileError(
+                f"{file.path}: its lines end in carriage returns alone; convert them to line feeds, for example with "
+                "tr '\\r' '\\n'",
+                kind="file-format",
+            )
         line, start = 2, len(head)
     rest = b""
     while True:

@@ -342,6 +342,11 @@ def _check_columns(names: list[str], options: ReadOptions, path: str) -> None:
             "the dataset (add-columns)",
             kind="invalid-rows",
         )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidInputError(
+            f"{path} has two columns named {twice!r}: rename one of them, or leave it out", kind="invalid-rows"
+        )
     missing = [name for name in options.required if name not in names]
     if missing:
         raise InvalidInputError(
