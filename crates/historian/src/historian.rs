@@ -148,7 +148,7 @@ async fn obtain(archive: &Archive, spec: chronotile_types::DatasetSpec, create: 
     match archive.dataset(spec.name.as_str()).await {
         Err(ArchiveError::DatasetNotFound { .. }) if create => Ok(archive.create(spec, true).await?),
         Err(ArchiveError::DatasetNotFound { name, .. }) => Err(HistorianError::Request(format!(
-            "the archive has no dataset {name}: open the historian for writing first, which makes it"
+            "the archive holds no process history, as it has no dataset {name}: define a tag or write points first"
         ))),
         found => Ok(found?),
     }

@@ -102,6 +102,7 @@ impl Historian {
         first_row: u64,
         options: &PointsOptions,
     ) -> Result<Vec<(String, Storage, RecordBatch)>> {
+        check_names(batch)?;
         let column = |name: &str| batch.column_by_name(name).cloned();
         let missing = |name: &str| HistorianError::Columns(format!("column {name:?} is missing"));
         let tags = self.tag_column(&column("tag").ok_or_else(|| missing("tag"))?).await?;
@@ -122,6 +123,7 @@ impl Historian {
     pub async fn filter(&self, filter: &mut PointFilter, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
         let mut passed = Vec::with_capacity(batches.len());
         for batch in batches.into_iter().filter(|batch| batch.num_rows() > 0) {
+            check_names(&batch)?;
             let missing = |name: &str| HistorianError::Columns(format!("column {name:?} is missing"));
             let column = |name: &str| batch.column_by_name(name).cloned().ok_or_else(|| missing(name));
             let (tags, value) = (self.tag_column(&column("tag")?).await?, column("value")?);
@@ -291,6 +293,24 @@ fn check_no_nulls(column: &ArrayRef) -> Result<()> {
     match (0..column.len()).find(|row| column.is_null(*row)) {
         Some(row) => Err(HistorianError::Columns(format!("row {row} names no tag"))),
         None => Ok(()),
+    }
+}
+
+/// Refuses a column that is given twice, and a `Status` that nobody would read: bad points would be stored as good ones.
+fn check_names(batch: &RecordBatch) -> Result<()> {
+    let names: Vec<&str> = batch.schema_ref().fields().iter().map(|field| field.name().as_str()).collect();
+    for own in ["tag", "time", "value", "status"] {
+        if names.iter().filter(|name| **name == own).count() > 1 {
+            return Err(HistorianError::Columns(format!("column {own:?} is given twice")));
+        }
+    }
+    let other = |name: &&&str| name.trim().eq_ignore_ascii_case("status");
+    match names.iter().find(other) {
+        Some(name) if !names.contains(&"status") => {
+            let advice = "rename it to \"status\", or leave it out if it holds no qualities";
+            Err(HistorianError::Columns(format!("column {name:?} is not read: {advice}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -511,5 +531,31 @@ fn stored_type(kind: DataType) -> ArrowType {
         Storage::Float => ArrowType::Float64,
         Storage::Integer => ArrowType::Int64,
         Storage::Text => ArrowType::Utf8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_schema::{Field, Schema};
+
+    #[test]
+    fn columns_that_would_be_left_out_without_a_word_are_refused() {
+        let check = |names: &[&str]| {
+            let fields: Vec<_> = names.iter().map(|name| Field::new(*name, ArrowType::Int64, true)).collect();
+            let batch = RecordBatch::new_empty(Arc::new(Schema::new(fields)));
+            check_names(&batch).map_err(|error| error.to_string())
+        };
+        for names in [&["tag", "time", "value"][..], &["value", "unit", "tag", "status", "Status", "time", "unit"]] {
+            assert_eq!(check(names), Ok(()));
+        }
+        for name in ["Status", "STATUS", " status"] {
+            let refused = check(&["tag", "time", "value", name]).unwrap_err();
+            assert!(refused.contains(&format!("column {name:?} is not read")), "{refused}");
+        }
+        for name in ["tag", "time", "value", "status"] {
+            let refused = check(&["tag", "time", "value", "status", name]).unwrap_err();
+            assert!(refused.contains(&format!("column {name:?} is given twice")), "{refused}");
+        }
     }
 }
