@@ -710,3 +710,19 @@ def test_ctrl_c_ends_a_long_write(memory: ct.Archive) -> None:
         dataset.write(endless(), batch="endless")
     assert time.monotonic() - began < 60
     assert dataset.count() == 0
+
+
+def test_ctrl_c_while_progress_is_shown_ends_the_work(memory: ct.Archive, path: Path) -> None:
+    """An interrupt that arrives while Python runs the callback is not lost with what the callback raises."""
+    dataset = memory.create("d", schema=SCHEMA, cell=ct.key("tag"), time="t", window="1h")
+    hours = np.arange(300) * 3_600_000_000
+    for _ in range(2):
+        dataset.write({"tag": np.arange(300), "t": pa.array(hours, pa.timestamp("us")), "value": np.ones(300)})
+
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        dataset.consolidate(progress=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ct.copy(memory, path, progress=interrupted)

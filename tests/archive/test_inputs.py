@@ -226,6 +226,14 @@ def test_a_polars_column_of_nulls_alone_is_stored_as_nulls(memory: ct.Archive) -
     assert (stored["s"].null_count, stored["x"].null_count, len(stored)) == (6, 6, 6)
 
 
+def test_a_column_that_is_given_twice_is_refused(memory: ct.Archive) -> None:
+    dataset = memory.create("d", schema=ARROW.schema, cell=ct.key("k"), time="t", id="k")
+    with pytest.raises(ct.InvalidInputError, match='column "x" is given twice') as caught:
+        dataset.write(ARROW.append_column("x", ARROW["x"]))
+    assert caught.value.details["column"] == "x"
+    assert dataset.count() == 0
+
+
 def test_nan_is_a_value_and_null_is_not(memory: ct.Archive) -> None:
     dataset = memory.create("d", schema={"t": "timestamp[s]", "x": "float64"}, cell=ct.single(), time="t")
     dataset.write({"t": [1, 2], "x": np.array([np.nan, 1.0])})

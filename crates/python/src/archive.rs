@@ -13,6 +13,7 @@ use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Duration, ErrorKind, Membership, MergeRule, SliceId, SliceOwner, SpecError,
     TimeError, TimeRange, TimeSpec,
 };
+use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -395,16 +396,29 @@ fn merge_rule(merge: &str, version: Option<String>) -> PyResult<MergeRule> {
     }
 }
 
-/// A progress callback `(done, total)` of Python. What it raises ends nothing: it is shown as unraisable.
+/// A progress callback `(done, total)` of Python. What it raises ends nothing; see [`set_aside`].
 fn reporter(callback: Option<Py<PyAny>>) -> impl Fn(u64, u64) + Send + Sync {
     move |done, total| {
         if let Some(callback) = &callback {
             Python::attach(|py| {
                 if let Err(error) = callback.call1(py, (done, total)) {
-                    error.write_unraisable(py, Some(callback.bind(py)));
+                    set_aside(py, error, callback);
                 }
             });
         }
+    }
+}
+
+/// Shows what a progress callback raised as unraisable. An interrupt that arrived meanwhile is none of the callback's: the wait for the
+/// work gets it again, and ends.
+fn set_aside(py: Python<'_>, error: PyErr, callback: &Py<PyAny>) {
+    let shown = if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main")).err()
+    } else {
+        Some(error)
+    };
+    if let Some(error) = shown {
+        error.write_unraisable(py, Some(callback.bind(py)));
     }
 }
 
@@ -424,7 +438,7 @@ fn copy_reporter(callback: Option<Py<PyAny>>) -> impl Fn(&CopyProgress) + Send +
         Python::attach(|py| {
             let called = reports::copy_progress(py, progress).and_then(|dict| callback.call1(py, (dict,)));
             if let Err(error) = called {
-                error.write_unraisable(py, Some(callback.bind(py)));
+                set_aside(py, error, callback);
             }
         });
     }
