@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import threading
 import time
@@ -253,7 +254,8 @@ def test_a_file_is_durable_before_anything_is_dropped(
     survey.archive_before(ENDS, tmp_path / "new")
     written = ["rows.new", "slice=170"]
     made = [tmp_path.name, "dia_source", "new"], ["dia_forced_source", "new"]
-    assert done == [*made[0], *written, *made[1], *written, "dropped"], "folders that are made, too"
+    listed = ["slices.json.new", "new"]
+    assert done == [*made[0], *written, *made[1], *written, *listed, "dropped"], "folders that are made, too"
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
     assert sorted(path.name for path in file_of(tmp_path / "new").parent.iterdir()) == ["rows.parquet"]
 
@@ -302,6 +304,29 @@ def test_each_changed_byte_of_a_file_is_an_error_or_changes_no_row(survey: apdb.
     assert len(errors) > 0.9 * len(places)
     assert {error.kind for error in errors} == {"damaged-file"}
     assert all(str(file) in str(error) for error in errors)
+
+
+def test_a_file_that_is_missing_is_an_error_until_it_is_back_or_off_the_list(survey: apdb.Apdb, tmp_path: Path) -> None:
+    survey.archive_before(ENDS, tmp_path / "cold")
+    before = sources(survey, archived=tmp_path / "cold")
+    cold = (tmp_path / "cold").rename(tmp_path / "moved")
+    assert sources(survey, archived=cold) == before
+    path, kept = file_of(cold), tmp_path / "kept.parquet"
+    path.rename(kept)
+    for read in reads_of(survey, cold):
+        with pytest.raises(ct.DataFileError, match=f"moved lacks files of slice {FIRST} of DiaSource: put them back"):
+            read()
+    kept.rename(path)
+    assert sources(survey, archived=cold) == before
+    path.unlink()
+    listed = cold / "slices.json"
+    without = {table: [n for n in numbers if n != FIRST] for table, numbers in json.loads(listed.read_text()).items()}
+    listed.write_text(json.dumps(without))
+    assert sources(survey, archived=cold).items() < before.items()
+    for damaged in ("[", "[1]", '{"DiaSource": [null]}'):
+        listed.write_text(damaged)
+        with pytest.raises(ct.DamagedError, match=r"slices\.json is damaged: .*; put back a copy, or remove it"):
+            sources(survey, archived=cold)
 
 
 @pytest.mark.parametrize("number", range(6))

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from chronotile import arguments
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import newest
-from chronotile.apdb.slice_files import SliceFile, seal
+from chronotile.apdb.slice_files import SliceFile, list_slices, require_listed, seal, sync_folder
 from chronotile.apdb.slice_notes import SliceKey
 from chronotile.apdb.tables import SurveyTables
 from chronotile.dataset import Dataset
@@ -109,6 +109,9 @@ class ColdStorage:
 
     def _archive_before(self, limit: float, root: Path, keep: bool, dry_run: bool) -> list[ColdSlice]:
         written: list[ColdSlice] = []
+        if root.is_dir():
+            # A file that is missing must not be replaced by one with the late rows of its slice alone.
+            self.archived(root)
         for tables in self._sharing():
             if dry_run:
                 for parts in self._old(tables, limit).values():
@@ -162,6 +165,8 @@ class ColdStorage:
             self._tables.slice_notes.add_archived(wanted, str(root.resolve()))
             for place, part in wanted.items():
                 written[place] = self._write_slice(place.table, part, _path(root, *place), earlier[place])
+            if written:
+                list_slices(root, written)
             if keep or not left:
                 return list(written.values())
             unchanged = [next(iter(parts.values())) for parts in left.values()]
@@ -198,13 +203,20 @@ class ColdStorage:
         return ColdSlice(table, part.slice, path, *_replace(path, schema, parts))
 
     def archived(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
-        """Archived slices in a folder, by table and number."""
+        """Archived slices in a folder, by table and number.
+
+        Raises
+        ------
+        DataFileError
+            Kind ``file-not-found``: the folder lacks files of slices that were archived to it.
+        """
         found = []
         for table in _TABLES:
             for path in sorted((Path(folder) / names.dataset_name(table)).glob("slice=*/rows.parquet")):
                 number = int(path.parent.name.partition("=")[2])
                 with SliceFile(path) as file:
                     found.append(ColdSlice(table, number, path, file.rows, path.stat().st_size))
+        require_listed(Path(folder), (SliceKey(each.table, each.slice) for each in found))
         return sorted(found, key=lambda each: (each.table, each.slice))
 
     def _held(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
@@ -471,7 +483,7 @@ def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tup
         )
     fresh.replace(path)
     # The rename must be durable before anything is dropped.
-    _sync(path.parent)
+    sync_folder(path.parent)
     return rows, path.stat().st_size
 
 
@@ -480,12 +492,4 @@ def _make_folder(folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:
-        _sync(each.parent)
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+        sync_folder(each.parent)

@@ -1,4 +1,5 @@
-"""Parquet files of archived slices: opened so that damage is an error, and sealed when they are written.
+"""Parquet files of archived slices: opened so that damage is an error, sealed when they are written, and listed in
+their folder, so that a missing one is an error too.
 
 Each page carries a checksum, which reads verify. Sixteen bytes before the footer, the seal, are the BLAKE2b hash of the
 footer with what follows it, after eight bytes that mark it. Other readers of Parquet pass over the seal: nothing refers
@@ -8,7 +9,9 @@ to these bytes. Files that an earlier release wrote have neither.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -17,9 +20,14 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from chronotile.apdb.slice_notes import SliceKey
 from chronotile.errors import ChronotileError, DamagedError, DataFileError
+from chronotile.hints import name_list
 
-__all__ = ["SliceFile", "seal"]
+__all__ = ["SliceFile", "list_slices", "listed_slices", "require_listed", "seal", "sync_folder"]
+
+_LIST = "slices.json"
+"""The list of a folder: an object with the numbers of the slices of each table."""
 
 _MARK = b"CTSEAL\x00\x01"
 _DIGEST_BYTES = 16
@@ -130,3 +138,61 @@ def _footer(file: Any) -> tuple[bytes, bytes]:
     file.seek(start - before)
     found = file.read(before + size)
     return found[before:], found[:before]
+
+
+def listed_slices(folder: Path) -> set[SliceKey]:
+    """Slices whose files a folder must have; none where no list was written, as by an earlier release."""
+    path = folder / _LIST
+    try:
+        given = json.loads(path.read_bytes())
+        return {SliceKey(table, int(number)) for table, numbers in given.items() for number in numbers}
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        raise DataFileError(f"cannot read {path}: {error}", kind="file-access") from error
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise DamagedError(
+            f"{path} is damaged: {error}; put back a copy, or remove it if no file of a slice is missing",
+            kind="damaged-file",
+        ) from error
+
+
+def list_slices(folder: Path, slices: Iterable[SliceKey]) -> None:
+    """Add slices to the list of a folder; it is durable when this returns. The folder must be locked."""
+    known = listed_slices(folder)
+    if known.issuperset(slices):
+        return
+    numbers: dict[str, list[int]] = {}
+    for table, number in sorted(known.union(slices)):
+        numbers.setdefault(table, []).append(number)
+    fresh = folder / f"{_LIST}.new"
+    with fresh.open("w", encoding="utf-8") as file:
+        json.dump(numbers, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(folder / _LIST)
+    sync_folder(folder)
+
+
+def require_listed(folder: Path, found: Iterable[SliceKey]) -> None:
+    """Raise an error if a folder lacks the file of a slice in its list; `found` are those it has."""
+    missing = sorted(listed_slices(folder).difference(found))
+    if missing:
+        tables = {table: [str(number) for name, number in missing if name == table] for table, _ in missing}
+        which = " and ".join(
+            f"slice{'s' * (len(numbers) > 1)} {name_list(numbers)} of {table}" for table, numbers in tables.items()
+        )
+        raise DataFileError(
+            f"{folder} lacks files of {which}: put them back, or take the slices out of {folder / _LIST} if their rows "
+            "are gone for good",
+            kind="file-not-found",
+        )
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
