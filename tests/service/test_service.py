@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -548,6 +549,22 @@ def metric(service: Service, name: str) -> float:
         if line.startswith(name + " "):
             return float(line.split()[-1])
     raise AssertionError(f"{name} is no metric")
+
+
+def test_a_service_whose_archive_is_gone_is_not_ready(fresh: Service, tmp_path: Path) -> None:
+    assert fresh.ask("GET", "/ready").status == 200
+    path, kept = tmp_path / "plant.db", tmp_path / "kept.db"
+    path.rename(kept)
+    for _ in range(200):
+        answer = fresh.ask("GET", "/ready")
+        if answer.status != 200:
+            break
+        time.sleep(0.05)
+    assert (answer.status, answer.error["kind"]) == (500, "archive-moved")
+    assert fresh.ask("GET", "/health").status == 200
+    kept.rename(path)
+    time.sleep(0.3)
+    assert fresh.ask("GET", "/ready").status == 200
 
 
 def test_health_readiness_figures_and_log_tell_what_happens(fresh: Service) -> None:

@@ -167,6 +167,8 @@ impl Store for SqliteStore {
     }
 
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
+        // Listings are seldom, and who begins with one, or asks by one whether all is well, learns here that the file is gone.
+        self.readers.check()?;
         let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
         self.readers.query(move |conn| reader::records(conn, &prefix, after.as_deref(), limit)).await
     }

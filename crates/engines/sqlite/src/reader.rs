@@ -54,11 +54,16 @@ impl Readers {
         Ok(Arc::new(Self { path, file, options, idle: Mutex::new(vec![first]), permits, short_permits }))
     }
 
+    /// Tells whether the path still names the file that was opened.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.file.check(&self.path)
+    }
+
     fn take(self: &Arc<Self>) -> Result<Reader> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         // Another file that has come to the path must not be read beside the one that was opened.
         let another = || {
-            self.file.check(&self.path)?;
+            self.check()?;
             connect(&self.path, &self.options, Role::Reader)
         };
         let conn = idle.map_or_else(another, Ok)?;

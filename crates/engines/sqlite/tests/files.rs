@@ -416,7 +416,7 @@ async fn room_of_rows_that_are_taken_away_is_given_back() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_write_to_a_file_that_was_renamed_deleted_or_replaced_says_so() {
+async fn writes_and_listings_of_a_file_that_was_renamed_deleted_or_replaced_say_so() {
     for what in ["renamed", "deleted", "replaced"] {
         let folder = TempDir::new().unwrap();
         let (path, elsewhere) = (folder.path().join("archive.db"), folder.path().join("elsewhere.db"));
@@ -442,8 +442,12 @@ async fn a_write_to_a_file_that_was_renamed_deleted_or_replaced_says_so() {
             assert_eq!(error.outcome(), Outcome::Refused);
             assert!(error.to_string().contains("archive.db") && error.to_string().contains(what), "{error}");
         }
-        let error = store.create_slice(&dataset(), SliceId(7)).await.unwrap_err();
-        assert!(matches!(error, StoreError::Moved { .. }), "{what}: {error}");
+        for error in [
+            store.create_slice(&dataset(), SliceId(7)).await.unwrap_err(),
+            store.records("dataset/", None, 10).await.unwrap_err(),
+        ] {
+            assert!(matches!(error, StoreError::Moved { .. }), "{what}: {error}");
+        }
         // Where the file is put back the write is simply repeated.
         fs::rename(&kept, &path).unwrap();
         store.commit(&dataset(), put([chunk(key(6, 6), 10)])).await.unwrap();
