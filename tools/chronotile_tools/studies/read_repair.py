@@ -213,7 +213,7 @@ def _conclusions(concurrent: Values, missed: Values) -> Iterator[str]:
         for each in missed["turns"] if each["name"] not in (experiment.BEFORE, experiment.REPAIRED)
     )  # fmt: skip
     yield (
-        "**Reads repair what they meet**, if the option lets them and they select every column: mismatches in 100 "
+        "**Reads repair what they meet**, if the option lets them and they ask for every column: mismatches in 100 "
         f"reads went from {first[_BLOCKING]} to {last[_BLOCKING]} with `BLOCKING`, and from {first[_NONE]} to "
         f"{last[_NONE]} with `NONE`. A read asks two of three copies, so it meets those of the node only in part, and "
         "what nobody reads stays missing: run `chronotile ops repair` after an outage that outlasted the hints."
