@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Record,
-    RecordPut, Result, Scan, Store, StoreError, TileStatistics, Visibility, record_group,
+    CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, DropSlice, Expect,
+    Record, RecordPut, Result, Scan, Store, StoreError, TileStatistics, Visibility, record_group,
 };
 use chronotile_types::{DatasetName, SliceId};
 use futures::stream::{self, BoxStream};
@@ -56,6 +56,8 @@ pub struct Weather {
     pub slow_ms: u64,
     /// One step in so many stalls.
     pub stalls: u64,
+    /// Whether the engine looks what became of records whose step failed.
+    pub looks_again: bool,
 }
 
 /// A line of the log. Of most histories nobody reads it, so it becomes text only where somebody does.
@@ -221,10 +223,38 @@ impl Link {
             let group = record_group(&puts[0].key).map(|(a, b)| (a.to_owned(), b.to_owned()));
             let same = |put: &RecordPut| record_group(&put.key).map(|(a, b)| (a.to_owned(), b.to_owned())) == group;
             let (before, rest): (Vec<_>, Vec<_>) = puts.into_iter().partition(same);
-            self.step(self.world.memory.commit(dataset, Commit { before, ..Commit::default() })).await?;
+            let done = self
+                .step(self.world.memory.commit(dataset, Commit { before: before.clone(), ..Commit::default() }))
+                .await;
+            match done {
+                Err(StoreError::Unknown { reason, .. }) if self.world.weather.looks_again => {
+                    self.look_again(&before, reason).await?;
+                }
+                done => done?,
+            }
             puts = rest;
         }
         Ok(())
+    }
+
+    /// Tells what became of records of a group that may have been put: that they were, that they are others by now, or nothing.
+    async fn look_again(&self, puts: &[RecordPut], reason: String) -> Result<()> {
+        self.pause().await;
+        let (mut done, mut overtaken) = (true, false);
+        for put in puts {
+            let found = self.world.memory.record(&put.key).await?;
+            done &= found == put.value;
+            overtaken |= match &put.expect {
+                Expect::Any => false,
+                Expect::Absent => found.is_some(),
+                Expect::Is(value) => found.as_ref() != Some(value),
+            };
+        }
+        match (done, overtaken) {
+            (true, _) => Ok(()),
+            (false, true) => Err(StoreError::Overtaken { engine: "simulated", reason }),
+            (false, false) => Err(StoreError::Unknown { engine: "simulated", reason }),
+        }
     }
 
     /// Chunks of one tile, put and removed together.

@@ -802,6 +802,7 @@ fn history(seed: u64, note_calls: bool) -> Ran {
         returns: [0, 0, 12][chance.below(3) as usize],
         slow_ms: [1, 8, 40][chance.below(3) as usize],
         stalls: [0, 150, 40][chance.below(3) as usize],
+        looks_again: seed % 8 == 5,
     };
     let log = Arc::new(Mutex::new(None::<Arc<World>>));
     let kept = log.clone();

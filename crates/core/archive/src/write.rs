@@ -21,6 +21,7 @@ pub(crate) mod sort;
 
 use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
+use chronotile_store::StoreError;
 use chronotile_types::BatchId;
 
 use crate::dataset::Dataset;
@@ -187,6 +188,17 @@ impl<'a> Write<'a> {
                         let next = Attempt::look_back(target, target.dataset.stamp_us().await?).await?;
                         first.take_back_unclaimed(&next).await;
                         next
+                    }
+                    // The catalog tells what became of it. Its chunks stay: an answer that is late could make them count yet.
+                    Err(error @ ArchiveError::Store(StoreError::Overtaken { .. })) => {
+                        let next = Attempt::look_back(target, target.dataset.stamp_us().await?).await?;
+                        match next.earlier.counted(&first) {
+                            Some(false) => next,
+                            counted => {
+                                next.leave_stored().await?;
+                                return if counted.is_some() { Ok(first.reports()) } else { Err(error) };
+                            }
+                        }
                     }
                     ended => return ended,
                 }

@@ -160,6 +160,15 @@ pub enum StoreError {
         /// What it says.
         reason: String,
     },
+    /// The engine did not say whether it took the write, and a catalog record that the write was to change is another one by now:
+    /// somebody else was first, or changed it after this write.
+    #[error("{engine} did not confirm: {reason}; the write may or may not have happened, repeat it")]
+    Overtaken {
+        /// The engine.
+        engine: &'static str,
+        /// What it says.
+        reason: String,
+    },
     /// The engine did not say whether it took the write.
     #[error("{engine} did not confirm: {reason}; the write may or may not have happened, repeat it")]
     Unknown {
@@ -191,7 +200,7 @@ impl StoreError {
             Self::Moved { .. } => ErrorKind::ArchiveMoved,
             Self::Corrupt { .. } => ErrorKind::DamagedArchive,
             Self::Refused { .. } => ErrorKind::EngineRefused,
-            Self::Unknown { .. } => ErrorKind::OutcomeUnknown,
+            Self::Unknown { .. } | Self::Overtaken { .. } => ErrorKind::OutcomeUnknown,
         }
     }
 
@@ -202,7 +211,7 @@ impl StoreError {
             | Self::ChunkConflict { .. }
             | Self::SliceConflict { .. }
             | Self::NoSlice { .. } => Outcome::LostRace,
-            Self::Unknown { .. } => Outcome::Unknown,
+            Self::Unknown { .. } | Self::Overtaken { .. } => Outcome::Unknown,
             _ => Outcome::Refused,
         }
     }

@@ -15,7 +15,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::failure::{malformed, of_write, refused};
+use crate::failure::{ENGINE, malformed, of_write, refused};
 use crate::names::CATALOG;
 use crate::requests::{applied, prepared, until};
 
@@ -211,7 +211,9 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
             // Others may have written the same: without a lost try that is no success of ours.
             (Some(_), _) if seen.done => return Ok(()),
             // It may have landed and been changed again by somebody else.
-            (Some(error), Some(_)) => return Err(of_write(error.clone(), true)),
+            (Some(error), Some(_)) => {
+                return Err(StoreError::Overtaken { engine: ENGINE, reason: error.to_string() });
+            }
             (None, Some(key)) if !unconditional => return Err(StoreError::RecordConflict { key }),
             _ => {}
         }

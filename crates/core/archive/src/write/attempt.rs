@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
+use chronotile_chunk::Origin;
 use chronotile_store::{Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, StoreError};
 use chronotile_types::{BatchId, SliceId, Tile};
 
@@ -164,6 +165,18 @@ impl Earlier {
     /// The stored batch where it is whole and has this content.
     fn same(&self, given: &Given) -> Option<&Stored> {
         self.stored.as_ref().filter(|stored| self.retired.rows == 0 && stored.has_content(given))
+    }
+
+    /// Whether the rows of an attempt that took the batch to be new have counted. `None` where that cannot be told: the catalog
+    /// knows of the attempt that counts and of the one before.
+    pub(crate) fn counted(&self, attempt: &Attempt<'_>) -> Option<bool> {
+        let Some(Stored { record, .. }) = &self.stored else { return Some(false) };
+        let (batch, origin) = (attempt.target.batch, Some(attempt.origin()));
+        let previous = record.previous.as_ref();
+        if record.counting(batch) == origin || previous.is_some_and(|previous| previous.counting(batch) == origin) {
+            return Some(true);
+        }
+        previous.is_none().then_some(false)
     }
 
     /// The stored batch where it has other content.
@@ -366,10 +379,18 @@ impl<'a> Attempt<'a> {
         }
         if self.earlier.stored.is_none() {
             // Reads of this process that begin from here on need not ask.
-            let origin = self.claim.intent.origin(self.target.batch);
-            self.target.dataset.remember_counting(std::iter::once(origin));
+            self.target.dataset.remember_counting(std::iter::once(self.origin()));
         }
-        Ok(self.put.inputs.iter().map(|input| input.report.clone()).collect())
+        Ok(self.reports())
+    }
+
+    /// The reports of this attempt once it has ended.
+    pub(crate) fn reports(&self) -> Vec<WriteReport> {
+        self.put.inputs.iter().map(|input| input.report.clone()).collect()
+    }
+
+    fn origin(&self) -> Origin {
+        self.claim.intent.origin(self.target.batch)
     }
 
     /// Whether this attempt may put its chunks before it says anything in the catalog: it has begun nothing there, and knows of no
@@ -394,7 +415,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn take_back_unclaimed(self, other: &Self) {
         let batch = self.target.batch;
         let counting = other.earlier.stored.as_ref().and_then(|stored| stored.record.counting(batch));
-        if self.claim.found.is_some() || counting == Some(self.claim.intent.origin(batch)) {
+        if self.claim.found.is_some() || counting == Some(self.origin()) {
             return;
         }
         let remove = self.put.refs().map(|chunk| chunk.key).collect();
@@ -420,7 +441,7 @@ impl<'a> Attempt<'a> {
     fn encode(&mut self, buffer: Vec<Filed>) -> Result<Vec<Chunk>> {
         let mut by_input: Vec<Vec<Filed>> = self.target.frames.iter().map(|_| Vec::new()).collect();
         buffer.into_iter().for_each(|filed| by_input[filed.input].push(filed));
-        let origin = self.claim.intent.origin(self.target.batch);
+        let origin = self.origin();
         let mut all = Vec::new();
         for (input, buffer) in by_input.into_iter().enumerate().filter(|(_, buffer)| !buffer.is_empty()) {
             let frame = &self.target.frames[input];
@@ -593,7 +614,7 @@ impl<'a> Attempt<'a> {
         let record = BatchRecord {
             key: self.target.key.clone(),
             written_us: self.claim.intent.written_us,
-            token: self.claim.intent.origin(self.target.batch).token,
+            token: self.origin().token,
             ended_us: self.target.dataset.clock().about_now_us().max(self.claim.intent.written_us),
             removed: false,
             rows: put.sum(|report| report.rows),

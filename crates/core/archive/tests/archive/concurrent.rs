@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, WriteOptions, WriteReport};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Decision, Faulty, Store};
-use chronotile_types::{DatasetSpec, MergeRule};
+use chronotile_store::{Commit, Decision, Faulty, Store, StoreError};
+use chronotile_types::{DatasetSpec, ErrorKind, MergeRule};
 
 use crate::common::*;
 
@@ -67,6 +67,88 @@ async fn a_large_batch_that_somebody_ends_while_another_begins_it_stays_finished
     assert_eq!(ids(&read_all(&dataset).await), (0..20).collect::<Vec<_>>());
     assert!(!late.write(large(), tight(named("a"))).await.unwrap().stored);
     assert_sound(&dataset).await;
+}
+
+/// What happens to batch "a" before its first writer, whose answer was lost, looks what became of it.
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    /// The first writer's commit takes effect.
+    Lands,
+    /// Another writer stores rows with this note.
+    Stores(&'static str),
+    /// Another writer replaces the rows by some with this note.
+    Replaces(&'static str),
+    Removes,
+}
+
+impl Meanwhile {
+    async fn happen(self, store: &Arc<dyn Store>, lost: Commit) {
+        let other = async |note, replace| {
+            let options = WriteOptions { replace, ..named("a") };
+            assert!(write(&open(store, "records").await, &spread_rows(0, 5, 2, note), options).await.unwrap().stored);
+        };
+        match self {
+            Self::Lands => store.commit(&placed(), lost).await.unwrap(),
+            Self::Stores(note) => other(note, false).await,
+            Self::Replaces(note) => other(note, true).await,
+            Self::Removes => assert_eq!(open(store, "records").await.remove_batch("a").await.unwrap(), 5),
+        }
+    }
+}
+
+/// Writes batch "a" with the note "first". Of the commit with its record the writer learns only that others' records lie there by now.
+async fn write_overtaken(
+    store: &Arc<dyn Store>,
+    meanwhile: &'static [Meanwhile],
+) -> chronotile_archive::Result<WriteReport> {
+    let (below, done) = (store.clone(), AtomicBool::new(false));
+    let late: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), move |call| {
+        let ends =
+            |commit: &&Commit| commit.before.iter().chain(&commit.after).any(|put| put.key.starts_with("batch/"));
+        let Some(lost) = call.commit.filter(ends).filter(|_| !done.swap(true, Ordering::SeqCst)).cloned() else {
+            return Decision::Pass;
+        };
+        let below = below.clone();
+        let work = async move {
+            for act in meanwhile {
+                act.happen(&below, lost.clone()).await;
+            }
+        };
+        // The policy is not async: a thread of its own waits for the work.
+        std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap();
+        Decision::FailBefore(StoreError::Overtaken { engine: "test", reason: "no answer".to_owned() })
+    }));
+    write(&open(&late, "records").await, &spread_rows(0, 5, 2, "first"), named("a")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_whose_answer_was_lost_to_others_finds_out_whether_its_rows_counted() {
+    use Meanwhile::{Lands, Removes, Replaces, Stores};
+    type Outcome = std::result::Result<bool, ErrorKind>;
+    let cases: [(&'static [Meanwhile], Outcome, Option<&str>); 9] = [
+        (&[], Ok(true), Some("first")),
+        (&[Lands], Ok(true), Some("first")),
+        (&[Lands, Replaces("second")], Ok(true), Some("second")),
+        (&[Lands, Removes], Ok(true), None),
+        (&[Stores("first")], Ok(false), Some("first")),
+        (&[Stores("second")], Err(ErrorKind::BatchDiffers), Some("second")),
+        // The catalog tells of two attempts only.
+        (&[Stores("second"), Removes], Err(ErrorKind::OutcomeUnknown), None),
+        (&[Lands, Replaces("second"), Replaces("third")], Err(ErrorKind::OutcomeUnknown), Some("third")),
+        (&[Stores("second"), Replaces("third")], Err(ErrorKind::OutcomeUnknown), Some("third")),
+    ];
+    for (meanwhile, reported, note) in cases {
+        let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let stepwise: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())));
+        for store in [memory, stepwise] {
+            let dataset = create(&store, spec()).await;
+            let result = write_overtaken(&store, meanwhile).await;
+            assert_eq!(result.map(|report| report.stored).map_err(|error| error.kind()), reported, "{meanwhile:?}");
+            let shown = note.map(|note| id_notes(&spread_rows(0, 5, 2, note))).unwrap_or_default();
+            assert_eq!(id_notes(&read_all(&dataset).await), shown, "{meanwhile:?}");
+            assert_sound(&dataset).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
