@@ -253,7 +253,7 @@ def test_a_visit_does_not_go_to_files_of_a_folder_while_it_is_removed_from_them(
     cold = tmp_path / "cold"
     for number in range(2):
         survey.store(**visit_of(number, [1, 2, 3]))
-    cold.mkdir()
+    assert survey.archive_before(START - 1_000, cold) == []
     monkeypatch.setattr(apdb.cold, "_LOCK_WAIT_S", 0.2)
     done = during_removal(monkeypatch, lambda: refusal_of_another(path, cold))
     survey.remove_visit(0, archived=cold)

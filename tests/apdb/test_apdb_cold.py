@@ -253,8 +253,8 @@ def test_a_file_is_durable_before_anything_is_dropped(
     monkeypatch.setattr(ct.Group, "retire", dropped)
     survey.archive_before(ENDS, tmp_path / "new")
     written = ["rows.new", "slice=170"]
-    made = [tmp_path.name, "dia_source", "new"], ["dia_forced_source", "new"]
     listed = ["slices.json.new", "new"]
+    made = [tmp_path.name, *listed, "dia_source", "new"], ["dia_forced_source", "new"]
     assert done == [*made[0], *written, *made[1], *written, *listed, "dropped"], "folders that are made, too"
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
     assert sorted(path.name for path in file_of(tmp_path / "new").parent.iterdir()) == ["rows.parquet"]
@@ -379,9 +379,53 @@ def test_a_folder_is_named_by_text_or_a_path_and_must_exist(survey: apdb.Apdb, t
     with pytest.raises(ct.InvalidInputError, match=r"^archived"):
         survey.sources(archived=5)
     assert survey.archived(tmp_path / "nothing") == []
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert sources(survey, archived=empty) == sources(survey)
+
+
+@pytest.mark.parametrize(
+    "made", [["notes.txt"], ["slice=170/rows.parquet"], ["cold/dia_source/slice=170/rows.parquet"], []]
+)
+def test_a_folder_without_archived_slices_is_refused_and_left_as_it_is(
+    survey: apdb.Apdb, tmp_path: Path, made: list[str]
+) -> None:
+    """An empty folder, one with other files, and the folders beside the right one."""
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in made:
+        (other / name).parent.mkdir(parents=True, exist_ok=True)
+        (other / name).touch()
+    for read in (
+        lambda: survey.sources(archived=other),
+        lambda: survey.forced_sources(archived=other),
+        lambda: survey.light_curve(1, archived=other),
+        lambda: survey.light_curves([1], archived=str(other)),
+        lambda: survey.remove_visit(0, archived=other),
+        lambda: survey.delete("DiaSource", [1_001], archived=other),
+        lambda: survey.restore(other),
+    ):
+        with pytest.raises(ct.DataFileError, match=rf"{other} holds no archived slices: give the folder that") as error:
+            read()
+        assert error.value.kind == "file-not-found"
+    assert not (other / ".lock").exists()
+    assert len(sources(survey)) == 6
+    # It becomes one, whether there is a slice to archive or not.
+    survey.archive_before(ENDS, other, dry_run=True)
+    with pytest.raises(ct.DataFileError, match="holds no archived slices"):
+        survey.sources(archived=other)
+    assert survey.archive_before(START - 1_000, other) == []
+    assert json.loads((other / "slices.json").read_text()) == {}
+    assert sources(survey, archived=other) == sources(survey)
+    assert survey.delete("DiaSource", [5], archived=other) == 0
+    assert survey.restore(other) == []
+    before = sources(survey)
+    survey.archive_before(ENDS, other)
+    assert sources(survey, archived=other) == before
+
+
+def test_a_folder_that_an_earlier_release_wrote_has_no_list(survey: apdb.Apdb, tmp_path: Path) -> None:
+    before = sources(survey)
+    survey.archive_before(ENDS, tmp_path)
+    (tmp_path / "slices.json").unlink()
+    assert sources(survey, archived=tmp_path) == before
 
 
 # ---------------------------------------------------------------------- one at a time

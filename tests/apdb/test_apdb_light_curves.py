@@ -87,7 +87,7 @@ class Steps:
 
     def __init__(self, database: apdb.Apdb, cold: Path) -> None:
         self.database, self.cold, self.seed = database, cold, 0
-        cold.mkdir(exist_ok=True)
+        database.archive_before(START - 1_000, cold)
 
     def source(self, pick: int) -> int | None:
         ids = sorted(self.database.scan("DiaSource", columns=["diaSourceId"]).to_arrow()["diaSourceId"].to_pylist())

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from chronotile import arguments
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import newest
-from chronotile.apdb.slice_files import SliceFile, list_slices, require_listed, seal, sync_folder
+from chronotile.apdb.slice_files import LIST, SliceFile, has_list, list_slices, require_listed, seal, sync_folder
 from chronotile.apdb.slice_notes import SliceKey
 from chronotile.apdb.tables import SurveyTables
 from chronotile.dataset import Dataset
@@ -112,6 +112,9 @@ class ColdStorage:
         if root.is_dir():
             # A file that is missing must not be replaced by one with the late rows of its slice alone.
             self.archived(root)
+        if not dry_run:
+            # It tells a folder of archived slices, which may have none yet, from any other.
+            list_slices(root, ())
         for tables in self._sharing():
             if dry_run:
                 for parts in self._old(tables, limit).values():
@@ -212,7 +215,7 @@ class ColdStorage:
         """
         found = []
         for table in _TABLES:
-            for path in sorted((Path(folder) / names.dataset_name(table)).glob("slice=*/rows.parquet")):
+            for path in sorted(_paths(Path(folder), table)):
                 number = int(path.parent.name.partition("=")[2])
                 with SliceFile(path) as file:
                     found.append(ColdSlice(table, number, path, file.rows, path.stat().st_size))
@@ -220,7 +223,7 @@ class ColdStorage:
         return sorted(found, key=lambda each: (each.table, each.slice))
 
     def _held(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
-        """Archived slices in a folder; raises an error if the folder is missing."""
+        """Archived slices in a folder; raises an error if it is not a folder of archived slices."""
         return self.archived(require_folder(folder))
 
     def restore(self, folder: str | os.PathLike[str], start: Moment = None, end: Moment = None) -> list[ColdSlice]:
@@ -350,17 +353,25 @@ class ColdStorage:
 
 
 def require_folder(folder: str | os.PathLike[str]) -> Path:
-    """Return the folder as a path; raise an error if it is missing."""
+    """Return the folder as a path; raise an error if it is missing, or if no slice was ever archived to it."""
     arguments.instance(folder, (str, os.PathLike), "archived", "the folder with the files of archived slices")
-    if not Path(folder).is_dir():
+    root = Path(folder)
+    if not root.is_dir():
         raise DataFileError(f"no such folder: {folder}", kind="file-not-found")
-    return Path(folder)
+    # An earlier release wrote no list.
+    if not has_list(root) and not any(path for table in _TABLES for path in _paths(root, table)):
+        raise DataFileError(
+            f"{folder} holds no archived slices: give the folder that archive_before (apdb archive) wrote to; it has "
+            f"{LIST} and files such as {_path(Path(), names.SOURCE, 3)}",
+            kind="file-not-found",
+        )
+    return root
 
 
 @contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Lock a folder of files while its files are replaced, and return its absolute path; raises an error if it is
-    missing.
+    """Lock a folder of archived slices while its files are replaced, and return its absolute path; raises an error if
+    it is not one.
     """
     root = require_folder(folder)
     with _lock(root):
@@ -403,6 +414,11 @@ def restored_batch(table: str, number: int) -> str:
 
 def _path(root: Path, table: str, number: int) -> Path:
     return root / names.dataset_name(table) / f"slice={number}" / "rows.parquet"
+
+
+def _paths(root: Path, table: str) -> Iterator[Path]:
+    """Files of a table's slices."""
+    return (root / names.dataset_name(table)).glob("slice=*/rows.parquet")
 
 
 def _span(start: Moment, end: Moment) -> tuple[float, float]:

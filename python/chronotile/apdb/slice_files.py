@@ -24,9 +24,9 @@ from chronotile.apdb.slice_notes import SliceKey
 from chronotile.errors import ChronotileError, DamagedError, DataFileError
 from chronotile.hints import name_list
 
-__all__ = ["SliceFile", "list_slices", "listed_slices", "require_listed", "seal", "sync_folder"]
+__all__ = ["LIST", "SliceFile", "has_list", "list_slices", "listed_slices", "require_listed", "seal", "sync_folder"]
 
-_LIST = "slices.json"
+LIST = "slices.json"
 """The list of a folder: an object with the numbers of the slices of each table."""
 
 _MARK = b"CTSEAL\x00\x01"
@@ -142,7 +142,7 @@ def _footer(file: Any) -> tuple[bytes, bytes]:
 
 def listed_slices(folder: Path) -> set[SliceKey]:
     """Slices whose files a folder must have; none where no list was written, as by an earlier release."""
-    path = folder / _LIST
+    path = folder / LIST
     try:
         given = json.loads(path.read_bytes())
         return {SliceKey(table, int(number)) for table, numbers in given.items() for number in numbers}
@@ -157,20 +157,34 @@ def listed_slices(folder: Path) -> set[SliceKey]:
         ) from error
 
 
+def has_list(folder: Path) -> bool:
+    """Whether a list was written in a folder."""
+    path = folder / LIST
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DataFileError(f"cannot read {path}: {error}", kind="file-access") from error
+    return True
+
+
 def list_slices(folder: Path, slices: Iterable[SliceKey]) -> None:
-    """Add slices to the list of a folder; it is durable when this returns. The folder must be locked."""
+    """Add slices to the list of a folder, which is created if there is none; it is durable when this returns. The
+    folder must be locked.
+    """
     known = listed_slices(folder)
-    if known.issuperset(slices):
+    if known.issuperset(slices) and has_list(folder):
         return
     numbers: dict[str, list[int]] = {}
     for table, number in sorted(known.union(slices)):
         numbers.setdefault(table, []).append(number)
-    fresh = folder / f"{_LIST}.new"
+    fresh = folder / f"{LIST}.new"
     with fresh.open("w", encoding="utf-8") as file:
         json.dump(numbers, file)
         file.flush()
         os.fsync(file.fileno())
-    fresh.replace(folder / _LIST)
+    fresh.replace(folder / LIST)
     sync_folder(folder)
 
 
@@ -183,7 +197,7 @@ def require_listed(folder: Path, found: Iterable[SliceKey]) -> None:
             f"slice{'s' * (len(numbers) > 1)} {name_list(numbers)} of {table}" for table, numbers in tables.items()
         )
         raise DataFileError(
-            f"{folder} lacks files of {which}: put them back, or take the slices out of {folder / _LIST} if their rows "
+            f"{folder} lacks files of {which}: put them back, or take the slices out of {folder / LIST} if their rows "
             "are gone for good",
             kind="file-not-found",
         )
