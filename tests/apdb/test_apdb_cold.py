@@ -381,6 +381,18 @@ def test_a_folder_is_named_by_text_or_a_path_and_must_exist(survey: apdb.Apdb, t
     assert survey.archived(tmp_path / "nothing") == []
 
 
+def test_an_empty_name_is_no_folder(survey: apdb.Apdb) -> None:
+    """As of a variable of the shell that is not set."""
+    for call in (
+        lambda: survey.sources(archived=""),
+        lambda: survey.delete("DiaSource", [1_001], archived=""),
+        lambda: survey.remove_visit(0, archived=""),
+    ):
+        with pytest.raises(ct.DataFileError, match=r"^no such folder: ''$"):
+            call()
+    assert len(sources(survey)) == 6
+
+
 @pytest.mark.parametrize(
     "made", [["notes.txt"], ["slice=170/rows.parquet"], ["cold/dia_source/slice=170/rows.parquet"], []]
 )

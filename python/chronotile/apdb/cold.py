@@ -356,8 +356,8 @@ def require_folder(folder: str | os.PathLike[str]) -> Path:
     """Return the folder as a path; raise an error if it is missing, or if no slice was ever archived to it."""
     arguments.instance(folder, (str, os.PathLike), "archived", "the folder with the files of archived slices")
     root = Path(folder)
-    if not root.is_dir():
-        raise DataFileError(f"no such folder: {folder}", kind="file-not-found")
+    if not os.fspath(folder) or not root.is_dir():
+        raise DataFileError(f"no such folder: {folder or repr(folder)}", kind="file-not-found")
     # An earlier release wrote no list.
     if not has_list(root) and not any(path for table in _TABLES for path in _paths(root, table)):
         raise DataFileError(

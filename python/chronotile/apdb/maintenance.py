@@ -381,16 +381,17 @@ class Maintenance:
         the database does not know.
         """
         visits, notes = rows.to_pylist(), self._tables.slice_notes
-        with locked(archived) if archived else nullcontext():
+        folder = None if archived is False else archived
+        with nullcontext() if folder is None else locked(folder):
             before = notes.archived(self._slices_of(visits))
             self._check_removable(visits, changed, archived, before)
             self._delete_changed(rows)
-            unknown = self._only_in_files(archived, in_files) if archived else []
+            unknown = [] if folder is None else self._only_in_files(folder, in_files)
             removed = {detector_visit_key(row["visit"], row["detector"]) for row in unknown}
             total = 0
-            if archived:
+            if folder is not None:
                 # First the files: if the call is interrupted, the database still knows which rows to remove there.
-                total = sum(self._take_from_files(row, archived) for row in [*visits, *unknown])
+                total = sum(self._take_from_files(row, folder) for row in [*visits, *unknown])
             for key in [*rows["key"].to_pylist(), *removed.union(unfinished)]:
                 batch = self._tables.group.batch(key)
                 if batch is not None and self._drop(key):

@@ -274,14 +274,15 @@ class Updates:
             names.FORCED: [names.OBJECT_ID, names.VISIT, names.DETECTOR],
         }[table]
         given = _pairs(records, key[0], None)
-        with locked(archived) if archived else nullcontext():
+        folder = None if archived is False else archived
+        with nullcontext() if folder is None else locked(folder):
             rows, in_files = self._delete(table, given, key, archived)
             count = int(rows.num_rows)
-            if archived and table != names.OBJECT:
+            if folder is not None and table != names.OBJECT:
                 everything = (float("-inf"), float("inf"))
                 # Count records that the database held; a file may still hold them.
-                self._cold.drop(table, archived, *everything, lambda found: of_records(found, rows, key))
-                count += self._cold.drop(table, archived, *everything, lambda found: of_records(found, given, key))
+                self._cold.drop(table, folder, *everything, lambda found: of_records(found, rows, key))
+                count += self._cold.drop(table, folder, *everything, lambda found: of_records(found, given, key))
         if archived is not False:
             now = self._tables.slice_notes.archived(self._slices_of(table, rows))
             check_not_archived_since(in_files, now, f"repeat, and {_ARCHIVED_REMEDY}")
