@@ -286,11 +286,52 @@ def test_every_module_is_importable_or_names_the_extra_that_brings_what_it_lacks
         assert plain(package) in brought(named[1]), line
 
 
-@pytest.mark.parametrize("command", ["bench", "lab", "ops"])
+@pytest.mark.parametrize("command", sorted(TOOLS["entry-points"]["chronotile.commands"]))
 def test_a_command_of_the_tools_says_how_to_get_them(command: str, surroundings: Path) -> None:
-    done = run(surroundings, None, [command, "--help"])
+    words = command.split(".")
+    done = run(surroundings, "apdb" if len(words) > 1 else None, [*words, "--help"])
     assert done.returncode == 2
-    assert f"'{command}' is a command of chronotile-tools: pip install chronotile-tools" in done.stderr
+    assert f"'{' '.join(words)}' is a command of chronotile-tools: pip install 'chronotile[tools]'" in done.stderr
+
+
+def without(module: str, folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """A command where one module cannot be imported."""
+    path = os.pathsep.join(filter(None, [str(folder / "hiding"), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "chronotile", *arguments], capture_output=True, text=True, cwd=folder,
+        env=os.environ | {"HIDDEN_MODULES": module, "PYTHONPATH": path}, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "sentence"),
+    [
+        ("hdrh", ["study", "run", "pixels"],
+         "the module hdrh, which is not installed: pip install 'chronotile[tools]'"),
+        ("pyarrow.parquet", ["apdb", "create", "s.db"],
+         "the module pyarrow.parquet, which is not installed: pip install 'chronotile[all]'"),
+        ("fcntl", ["apdb", "create", "s.db"],
+         "fcntl, which this Python lacks: install a Python with its whole standard library"),
+    ],
+)  # fmt: skip
+def test_a_module_that_is_missing_is_named_with_what_brings_it(
+    module: str, arguments: list[str], sentence: str, surroundings: Path
+) -> None:
+    done = without(module, surroundings, arguments)
+    assert (done.returncode, done.stderr) == (1, f"chronotile: this command needs {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("chronotile.apdb.survey", ["apdb", "info", "a.db"]), ("chronotile_tools.studies", ["study", "list"])],
+)
+def test_a_module_of_the_package_itself_that_is_missing_shows_where(
+    module: str, arguments: list[str], surroundings: Path
+) -> None:
+    done = without(module, surroundings, arguments)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert f"No module named '{module}'" in done.stderr
 
 
 def test_the_tools_are_of_the_release_of_the_package() -> None:

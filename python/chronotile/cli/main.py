@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from chronotile import __version__, optional
+from chronotile import __version__
 from chronotile.cli import admin, backup, completion, copy, cql, define, historian, index, ingest, jobs, plugins, query
 from chronotile.cli.common import remove_empty_files
 from chronotile.errors import (
@@ -66,9 +66,6 @@ _LAZY = {
 }
 """Command groups by name, with their modules."""
 
-_TOOLS = ("bench", "lab", "ops")
-"""Commands provided by the distribution chronotile-tools."""
-
 
 class _Commands(plugins.LateGroup):
     """Loads command groups on demand, so that a command imports only what it needs."""
@@ -82,8 +79,6 @@ class _Commands(plugins.LateGroup):
             command = getattr(importlib.import_module(_LAZY[cmd_name]), cmd_name)
         else:
             command = super().get_command(ctx, cmd_name) or plugins.command(cmd_name)
-        if command is None and cmd_name in _TOOLS:
-            raise click.UsageError(f"'{cmd_name}' is a command of chronotile-tools: pip install chronotile-tools")
         if command is not None and completion.VARIABLE in os.environ:
             completion.complete_files(command)
         return command
@@ -200,8 +195,10 @@ def main() -> NoReturn:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, ModuleNotFoundError) and error.name in optional.DISTRIBUTIONS:
-            needed = f"this command requires {optional.DISTRIBUTIONS[error.name]}: pip install 'chronotile[all]'"
+        if isinstance(error, ModuleNotFoundError):
+            needed = plugins.missing_module_text(error)
+            if needed is None:
+                raise
             click.echo(f"chronotile: {needed}", err=True)
             _end(FAILED)
         if isinstance(error, OSError) and error.filename is not None and error.errno in _OF_FILES:

@@ -7,6 +7,7 @@ the command line looks up by name; each has a protocol in this module.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import metadata
@@ -14,11 +15,22 @@ from typing import Any, Protocol
 
 import click
 
-from chronotile import _native
+from chronotile import _native, optional
 from chronotile.archive import Archive
 from chronotile.errors import ChronotileError
 
-__all__ = ["LateGroup", "NodeDiagnostics", "PluginGroup", "command", "commands", "node_diagnostics"]
+__all__ = [
+    "LateGroup",
+    "NodeDiagnostics",
+    "PluginGroup",
+    "command",
+    "commands",
+    "missing_module_text",
+    "node_diagnostics",
+]
+
+_TOOLS = {"": ("bench", "lab", "ops", "study"), "apdb": ("pixels", "report", "simulate")}
+"""Commands of the distribution chronotile-tools, by group."""
 
 
 class NodeDiagnostics(Protocol):
@@ -45,8 +57,11 @@ def commands(group: str = "") -> list[str]:
 
 
 def command(name: str, group: str = "") -> click.Command | None:
-    """Load a command of another distribution."""
+    """Load a command of another distribution; raises an error if that is chronotile-tools and not installed."""
     found = _found("commands").get(f"{group}.{name}" if group else name)
+    if found is None and name in _TOOLS.get(group, ()):
+        words = f"{group} {name}".strip()
+        raise click.UsageError(f"'{words}' is a command of chronotile-tools: pip install 'chronotile[tools]'")
     loaded: click.Command | None = None if found is None else found.load()
     return loaded
 
@@ -83,3 +98,24 @@ def node_diagnostics() -> NodeDiagnostics | None:
     found = _found("hooks").get("node_diagnostics")
     hook: NodeDiagnostics | None = None if found is None else found.load()
     return hook
+
+
+def missing_module_text(error: ModuleNotFoundError) -> str | None:
+    """What to install for a module that a command imports; None if it is a module of the distribution itself."""
+    name = error.name or ""
+    root = name.partition(".")[0]
+    packages = {"chronotile": "chronotile[all]"}
+    for found in (*_found("commands").values(), *_found("hooks").values()):
+        own = "chronotile-tools" if found.dist is None else found.dist.name
+        packages[found.module.partition(".")[0]] = "chronotile[tools]" if own == "chronotile-tools" else own
+    if not root or root in packages:
+        return None
+    if root in sys.stdlib_module_names:
+        return f"this command needs {name}, which this Python lacks: install a Python with its whole standard library"
+    what = optional.DISTRIBUTIONS.get(name, f"the module {name}")
+    importer, trace = "chronotile", error.__traceback__
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        importer = package if package in packages else importer
+        trace = trace.tb_next
+    return f"this command needs {what}, which is not installed: pip install '{packages[importer]}'"
