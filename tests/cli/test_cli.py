@@ -610,9 +610,10 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(stored: Path, chronoti
 
 
 @pytest.mark.parametrize("closed", [">&-", ">/dev/full"])
-@pytest.mark.parametrize("command", ["count", "info"])
-def test_figures_that_cannot_be_printed_are_an_error(command: str, closed: str, stored: Path) -> None:
-    line = f"exec {sys.executable} -m chronotile {command} {stored} detections {closed}"
+@pytest.mark.parametrize("command", ["count", "info", "read", "read --json", "latest --by band --format csv"])
+def test_figures_and_rows_that_cannot_be_printed_are_an_error(command: str, closed: str, stored: Path) -> None:
+    command, _, options = command.partition(" ")
+    line = f"exec {sys.executable} -m chronotile {command} {stored} detections {options} {closed}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("chronotile: writing standard output failed: ")

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -101,7 +102,7 @@ const BUFFER_BYTES: usize = 1 << 17;
 impl Out {
     pub(crate) fn open(sink: Sink, overwrite: bool) -> Result<Self> {
         let target = match sink {
-            Sink::Stdout => Target::Plain(BufWriter::with_capacity(BUFFER_BYTES, Box::new(io::stdout()))),
+            Sink::Stdout => Target::Plain(BufWriter::with_capacity(BUFFER_BYTES, Box::new(stdout()?))),
             Sink::Stream { writer, .. } => Target::Plain(BufWriter::with_capacity(BUFFER_BYTES, writer)),
             Sink::Path(path) => open_path(path, overwrite)?,
         };
@@ -128,6 +129,12 @@ impl Out {
             }
         }
     }
+}
+
+/// Standard output as a file: the standard library's own handle takes a closed one for one that takes everything.
+fn stdout() -> Result<fs::File> {
+    let own = io::stdout().as_fd().try_clone_to_owned();
+    own.map(fs::File::from).map_err(|source| IoError::Write { name: Sink::Stdout.name(), source })
 }
 
 fn open_path(path: PathBuf, overwrite: bool) -> Result<Target> {

@@ -206,10 +206,9 @@ def main() -> NoReturn:
             click.echo(f"chronotile: {os.fsdecode(error.filename)}: {error.strerror}: {advice}", err=True)
             _end(code)
         if isinstance(error, OSError) and error.filename is None and error.errno in _OF_OUTPUT:
-            click.echo(
-                f"chronotile: writing standard output failed: {error.strerror}; free some space or write elsewhere",
-                err=True,
-            )
+            closed = error.errno == errno.EBADF
+            reason = "it is closed" if closed else f"{error.strerror}; free some space or write elsewhere"
+            click.echo(f"chronotile: writing standard output failed: {reason}", err=True)
             _discard_output()
             _end(FAILED)
         text = str(error) or type(error).__name__
