@@ -14,6 +14,10 @@
 1
 """
 
+# isort: off
+from chronotile import starting as _starting  # noqa: F401  (before the imports that take time)
+
+# isort: on
 from chronotile import cql as _cql_module  # noqa: F401  (first, so that the functions below keep the names)
 from chronotile import historian
 from chronotile import sky as _sky_module  # noqa: F401

@@ -759,6 +759,48 @@ def test_an_interrupt_ends_with_its_own_code(path: Path, tmp_path: Path) -> None
     assert error.splitlines()[-1] == "chronotile: interrupted"
 
 
+INTERRUPTING = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPTED_MODULE"]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+"""
+SCRIPT = "import sys\nfrom chronotile.cli import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+
+
+@pytest.mark.parametrize("how", ["script", "-m"])
+@pytest.mark.parametrize("module", ["chronotile.archive", "chronotile.cli.main", "chronotile.apdb"])
+def test_an_interrupt_of_imports_ends_with_its_own_code(how: str, module: str, tmp_path: Path) -> None:
+    done = interrupted([*command_of(how, tmp_path), "apdb", "create", str(tmp_path / "s.db")], module, tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.split("\n") == ["", "chronotile: interrupted", ""]
+
+
+@pytest.mark.parametrize("code", ["import chronotile", "import sys; sys.argv = ['chronotile']; import chronotile"])
+def test_an_interrupt_of_imports_is_left_to_programs_that_use_the_library(code: str, tmp_path: Path) -> None:
+    done = interrupted([sys.executable, "-c", code], "chronotile.archive", tmp_path)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def command_of(how: str, folder: Path) -> list[str]:
+    (folder / "chronotile").write_text(SCRIPT)
+    return [sys.executable, *(["-m", "chronotile"] if how == "-m" else [str(folder / "chronotile")])]
+
+
+def interrupted(command: list[str], module: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What becomes of a command that is interrupted as it begins to import a module."""
+    (folder / "hook").mkdir()
+    (folder / "hook" / "sitecustomize.py").write_text(INTERRUPTING)
+    path = os.pathsep.join(filter(None, [str(folder / "hook"), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"INTERRUPTED_MODULE": module, "PYTHONPATH": path},
+    )  # fmt: skip
+
+
 def open_once_read(fifo: Path, reader: subprocess.Popen[str]) -> int:
     """A pipe's writing end, opened as soon as `reader` has opened the other."""
     end = time.monotonic() + 60

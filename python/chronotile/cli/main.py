@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from chronotile import __version__
+from chronotile import __version__, starting
 from chronotile.cli import admin, backup, completion, copy, cql, define, historian, index, ingest, jobs, plugins, query
 from chronotile.cli.common import remove_empty_files
 from chronotile.errors import (
@@ -33,7 +33,7 @@ from chronotile.errors import (
     UnavailableError,
 )
 
-FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGED, REPEAT, STORAGE, CLUSTER, INTERRUPTED = 1, 2, 3, 4, 5, 6, 7, 8, 130
+FAILED, USAGE, NOT_FOUND, CONFLICT, DAMAGED, REPEAT, STORAGE, CLUSTER = 1, 2, 3, 4, 5, 6, 7, 8
 
 EPILOG = """\b
 Exit codes:
@@ -167,6 +167,7 @@ def main() -> NoReturn:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
+        starting.end_imports()
         code = cli.main(args=arguments, prog_name="chronotile", standalone_mode=False)
         sys.stdout.flush()
         _end(code if isinstance(code, int) else 0)
@@ -174,12 +175,12 @@ def main() -> NoReturn:
         _end(end.exit_code)
     except click.Abort:
         click.echo("chronotile: interrupted", err=True)
-        _end(INTERRUPTED)
+        _end(starting.INTERRUPTED)
     except KeyboardInterrupt:
         if debug:
             raise
         click.echo("\nchronotile: interrupted", err=True)
-        _end(INTERRUPTED)
+        _end(starting.INTERRUPTED)
     except click.ClickException as error:
         error.show()
         _end(error.exit_code)

@@ -1,0 +1,44 @@
+"""Ctrl-C while a command is still being imported: the command ends as it does later, without a traceback.
+
+Imported before the rest of the package. Where the package is a library, this changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+__all__: list[str] = []
+
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted: 128 and the number of the signal."""
+
+
+def _is_command() -> bool:
+    """Whether this process runs the command line: its script, or ``python -m chronotile``."""
+    script = sys.argv[0] if sys.argv else ""
+    if script == "-m":
+        # The module is being looked for.
+        given = sys.orig_argv
+        return "-mchronotile" in given or ("-m" in given and given[given.index("-m") + 1] == "chronotile")
+    # Processes that the command starts have its arguments too, but not for themselves.
+    return os.path.basename(script) == "chronotile" and script in sys.orig_argv
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    os.write(2, b"\nchronotile: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def end_imports() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# It is ignored in the background of some shells.
+if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _end)
