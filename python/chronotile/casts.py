@@ -24,6 +24,8 @@ def fitting(column: Any, kind: Any, *, safe: bool = True) -> Any:
         return column
     if pa.types.is_integer(given) and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise pa.ArrowInvalid(f"{given} is no time: what the numbers count is not known; convert them to timestamps")
+    if _is_text(kind) and not (_is_text(given) or _is_bytes(given) or pa.types.is_null(given)):
+        raise pa.ArrowInvalid(f"the column holds text, and the values have type {given}: convert them to text first")
     if pa.types.is_timestamp(given) and pa.types.is_date(kind):
         column = column.cast(pa.timestamp(given.unit))
     found = column.cast(kind, safe=safe)
@@ -34,6 +36,17 @@ def fitting(column: Any, kind: Any, *, safe: bool = True) -> Any:
         if pc.any(infinite).as_py() and pc.any(pc.and_not(infinite, _is_infinite(column))).as_py():
             raise pa.ArrowInvalid(f"a value is out of the range of {kind}: correct it, or leave the record out")
     return found
+
+
+def _is_text(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    # Views of text are newer than the oldest pyarrow that may be used.
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
+
+
+def _is_bytes(kind: Any) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _is_number(kind: Any) -> bool:

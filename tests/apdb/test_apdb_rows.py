@@ -203,6 +203,9 @@ def test_a_column_of_several_types_is_named(form: Any) -> None:
         ({"id": ["x"]}, "cannot convert column id from string to int64"),
         ({"id": [2**40], "n": [2**40]}, "cannot convert column n from int64 to int32"),
         ({"id": [1], "flux": [2**24 + 1]}, "cannot convert column flux from int64 to float"),
+        ({"id": [1], "band": pa.array([1])}, "cannot convert column band from int64 to string: the column holds text"),
+        ({"id": [1], "band": pa.array([1.5])}, "column band .*, and the values have type double: convert them to text"),
+        ({"id": [1], "band": pa.array([True])}, "cannot convert column band from bool to string"),
         ({"id": [1], "flag": [[1]]}, "cannot convert column flag from list<item: int64> to bool: Unsupported"),
     ],
 )

@@ -379,13 +379,17 @@ def test_columns_of_parquet_that_do_not_match_are_named(parquet: Path) -> None:
         (pa.array([FIRST + timedelta(hours=1), None]), pa.date32(), None),
         (pa.array([1_767_225_600, None]), pa.timestamp("us", "UTC"), None), (pa.array([1, None]), pa.date32(), None),
         (pa.array([FIRST.date(), None]), pa.timestamp("us", "UTC"), [FIRST, None]),
+        (pa.array([17, None]), pa.utf8(), None), (pa.array([1.5, None]), pa.utf8(), None),
+        (pa.array([True, None]), pa.large_utf8(), None), (pa.array([FIRST, None]), pa.utf8(), None),
+        (pa.array(["17", None], pa.large_utf8()), pa.utf8(), ["17", None]),
+        (pa.array(["a", None]).dictionary_encode(), pa.utf8(), ["a", None]), (pa.nulls(2), pa.utf8(), [None, None]),
     ],
     ids=str,
 )  # fmt: skip
 def test_values_of_parquet_do_not_turn_into_others(
     tmp_path: Path, values: pa.Array, kind: pa.DataType, fits: list[Any] | None
 ) -> None:
-    """A number may count seconds or microseconds, a date has no time of day, and 2 is not true."""
+    """A number may count seconds or microseconds, a date has no time of day, 2 is not true, and 17 is no text."""
     count = len(values)
     table = pa.table({"job_id": list(range(count)), "submitted": [FIRST] * count, "x": values})
     pq.write_table(table, tmp_path / "jobs.parquet")
