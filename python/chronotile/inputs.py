@@ -332,14 +332,8 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
             isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64 for value in plain
         ):
             raise InvalidInputError(f"{what} holds an integer of more than 64 bits", kind="invalid-rows")
-        if (
-            wanted
-            and wanted.startswith("float")
-            and any(isinstance(value, str) and not scanning.is_number(value) for value in plain)
-        ):
-            # The archive reports the unit of the column.
-            wanted = None
         if wanted in _FLOAT_BITS:
+            _require_numbers(plain, wanted, what)
             _require_floats(plain, wanted, what)
         return _column_of_list(plain, wanted, what, kind)
     return _through_pyarrow(values, what)
@@ -401,6 +395,21 @@ def takes(wanted: str, value: Any) -> bool:
     if isinstance(value, int | float):
         return wanted.startswith(("bool", "int", "uint", "float", "decimal", "time", "date", "duration"))
     return True
+
+
+def _require_numbers(values: list[Any], wanted: str, what: str) -> None:
+    """Refuse text that is no number for a column of floats."""
+    for row, value in enumerate(values):
+        if isinstance(value, str) and not scanning.is_number(value):
+            advice = f"float({value.strip()!r})" if value.strip().lower() in _NOT_FINITE else "None where there is none"
+            raise InvalidInputError(
+                f"{what}: value {row} is the text {scanning.shown(value)}, but the column has type {wanted}: give a "
+                f"number, or {advice}",
+                kind="invalid-rows",
+            )
+
+
+_NOT_FINITE = frozenset(f"{sign}{word}" for sign in ("", "+", "-") for word in ("nan", "inf", "infinity"))
 
 
 def _require_floats(values: list[Any], wanted: str, what: str) -> None:
