@@ -459,6 +459,12 @@ def _ticks(value: Any, wanted: str, what: str) -> int:
     elif isinstance(value, timedelta):
         nanoseconds = times.timedelta_ns(value)
     elif isinstance(value, time):
+        if value.tzinfo is not None and value.utcoffset() != timedelta(0):
+            raise InvalidInputError(
+                f"{what} has type {wanted}, and {value!r} names a time zone, which the column does not keep: convert "
+                "it first",
+                kind="invalid-rows",
+            )
         since = timedelta(hours=value.hour, minutes=value.minute, seconds=value.second, microseconds=value.microsecond)
         nanoseconds = times.timedelta_ns(since)
     else:

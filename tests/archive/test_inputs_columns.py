@@ -7,6 +7,7 @@ import datetime as dt
 import sys
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -159,6 +160,21 @@ def test_text_that_is_no_number_is_refused_with_its_value_in_a_column_of_floats(
         advice = rf"or float\('{text.strip()}'\)"
         refused([text], match=f"is the text '{text}', but .* float32: give a number, {advice}", wanted="float32")
     assert column([1, 2], "float64").to_pylist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("kind", ["time32[s]", "time32[ms]", "time64[us]", "time64[ns]"])
+def test_times_of_day_are_those_of_a_day_and_keep_no_zone(kind: str) -> None:
+    ticks = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind[7:-1]]
+    dataset = ct.open("memory:").create("d", schema={"t": "timestamp[us]", "c": kind}, cell=ct.single(), time="t")
+    whole = pa.int32() if kind.startswith("time32") else pa.int64()
+    for values in ([0, ticks], [0, -1], pa.array([0, ticks], whole).cast(dataset.schema.field("c").type)):
+        with pytest.raises(InvalidInputError, match=r'row 1 does not fit dataset d: column "c" holds .* not fit Time'):
+            dataset.write({"t": [0, 1], "c": values})
+    dataset.write({"t": [0, 1], "c": [0, ticks - 1]})
+    assert dataset.read(order_by=["t"]).to_arrow()["c"].cast(whole).to_pylist() == [0, ticks - 1]
+    for zone in (dt.timezone(dt.timedelta(hours=2)), ZoneInfo("Europe/Berlin")):
+        refused([dt.time(1, tzinfo=zone)], match="names a time zone, which the column does not keep", wanted=kind)
+    assert column([dt.time(1, tzinfo=UTC)], kind).to_pylist() == [dt.time(1)]
 
 
 # ---------------------------------------------------------------- Python values

@@ -4,9 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{ByteArrayType, Float32Type, Float64Type};
+use arrow_array::types::{
+    ByteArrayType, Float32Type, Float64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType,
+    Time64NanosecondType,
+};
 use arrow_array::{
-    Array, ArrayRef, GenericByteArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions, UInt32Array, make_array,
+    Array, ArrayRef, ArrowPrimitiveType, GenericByteArray, OffsetSizeTrait, RecordBatch, RecordBatchOptions,
+    UInt32Array, make_array,
 };
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_cast::display::{ArrayFormatter, FormatOptions, array_value_to_string};
@@ -243,6 +247,33 @@ impl From<String> for Misfit {
 
 /// `array` as `wanted`, where nothing can be lost by it; otherwise what to do instead.
 pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
+    let conformed = cast_without_loss(array, wanted)?;
+    match first_outside_a_day(&conformed) {
+        None => Ok(conformed),
+        Some(row) => Err(Misfit { row: Some(row), reason: does_not_fit(&shown(array, row), wanted) }),
+    }
+}
+
+/// The first time of day that no clock shows.
+fn first_outside_a_day(array: &ArrayRef) -> Option<usize> {
+    const DAY_S: i64 = 86_400;
+    fn first<T: ArrowPrimitiveType>(array: &ArrayRef, day: i64) -> Option<usize>
+    where
+        T::Native: Into<i64>,
+    {
+        let mut times = array.as_primitive::<T>().iter();
+        times.position(|time| time.is_some_and(|time| !(0..day).contains(&time.into())))
+    }
+    match array.data_type() {
+        DataType::Time32(TimeUnit::Second) => first::<Time32SecondType>(array, DAY_S),
+        DataType::Time32(TimeUnit::Millisecond) => first::<Time32MillisecondType>(array, DAY_S * 1_000),
+        DataType::Time64(TimeUnit::Microsecond) => first::<Time64MicrosecondType>(array, DAY_S * 1_000_000),
+        DataType::Time64(TimeUnit::Nanosecond) => first::<Time64NanosecondType>(array, DAY_S * 1_000_000_000),
+        _ => None,
+    }
+}
+
+fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
     let array = &zoned(array, wanted);
     let given = array.data_type();
     if given == wanted {
@@ -378,7 +409,8 @@ mod tests {
     use super::*;
     use arrow_array::{
         BinaryArray, DictionaryArray, Float64Array, Int32Array, Int64Array, LargeBinaryArray, LargeStringArray,
-        ListArray, StringArray, StringViewArray, StructArray, TimestampMicrosecondArray, TimestampNanosecondArray,
+        ListArray, StringArray, StringViewArray, StructArray, Time32MillisecondArray, Time32SecondArray,
+        Time64MicrosecondArray, Time64NanosecondArray, TimestampMicrosecondArray, TimestampNanosecondArray,
         TimestampSecondArray,
     };
     use arrow_select::concat::concat_batches;
@@ -432,6 +464,27 @@ mod tests {
             let Misfit { row, reason } = conform_array(&given, &wanted).unwrap_err();
             let expected = format!("holds {shown}, which does not fit {wanted}");
             assert!(row == Some(1) && reason.starts_with(&expected), "{row:?}: {reason}");
+        }
+    }
+
+    #[test]
+    fn times_of_day_are_those_of_a_day() {
+        for (given, bad) in [
+            (array(Time32SecondArray::from(vec![Some(0), Some(86_399), Some(86_400)])), Some(2)),
+            (array(Time32MillisecondArray::from(vec![Some(86_399_999), None, Some(-1)])), Some(2)),
+            (array(Time64MicrosecondArray::from(vec![Some(86_400_000_000)])), Some(0)),
+            (array(Time64NanosecondArray::from(vec![None, Some(86_400_000_000_000)])), Some(1)),
+            (array(Time64NanosecondArray::from(vec![None, Some(86_399_999_999_999)])), None),
+        ] {
+            for wanted in [given.data_type(), &DataType::Time64(TimeUnit::Nanosecond)] {
+                match (conform_array(&given, wanted), bad) {
+                    (Err(Misfit { row, reason }), Some(_)) => {
+                        assert!(row == bad && reason.contains("does not fit Time"), "{row:?}: {reason}");
+                    }
+                    (Ok(_), None) => {}
+                    (found, _) => panic!("{wanted}: {found:?}"),
+                }
+            }
         }
     }
 
