@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int64Type, TimestampNanosecondType, UInt32Type};
+use arrow_array::types::{Float64Type, Int64Type, TimestampNanosecondType, UInt32Type, UInt64Type};
 use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray,
     UInt32Array, new_null_array,
@@ -465,6 +465,7 @@ impl Conforming<'_> {
         let value = cast(&self.value, &ArrowType::Float64).map_err(&failed)?;
         let value = value.as_primitive::<Float64Type>();
         self.check_whole(kind, value, &inside)?;
+        self.check_exact(value, &inside)?;
         let status = self.statuses(kind, mask, &|row| value.is_valid(row) && value.value(row).is_finite())?;
         let all_finite = value.null_count() == 0 && value.values().iter().all(|value| value.is_finite());
         let value: Float64Array = match all_finite {
@@ -482,6 +483,29 @@ impl Conforming<'_> {
             |row: &usize| inside(*row) && texts.is_valid(*row) && texts.value(*row).trim().parse::<f64>().is_err();
         let row = (row..texts.len()).find(is_none).unwrap_or(row);
         Some((row, texts.value(row)))
+    }
+
+    /// Refuses whole numbers that floats would round.
+    fn check_exact(&self, value: &Float64Array, inside: &dyn Fn(usize) -> bool) -> Result<()> {
+        let given: Box<dyn Fn(usize) -> i128> = match self.value.data_type() {
+            ArrowType::Int64 => {
+                let whole = self.value.as_primitive::<Int64Type>();
+                Box::new(move |row| i128::from(whole.value(row)))
+            }
+            ArrowType::UInt64 => {
+                let whole = self.value.as_primitive::<UInt64Type>();
+                Box::new(move |row| i128::from(whole.value(row)))
+            }
+            _ => return Ok(()),
+        };
+        let rounded = |row: &usize| inside(*row) && value.is_valid(*row) && value.value(*row) as i128 != given(*row);
+        match (0..value.len()).find(rounded) {
+            Some(row) => Err(self.refuse(
+                row,
+                format!("a float cannot hold its value {} exactly: use a tag of integers, or round it", given(row)),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Integer and bool tags take numbers that are whole, or 0 and 1.
