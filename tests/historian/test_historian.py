@@ -432,6 +432,26 @@ def test_whole_numbers_that_floats_would_round_are_refused(h: historian.Historia
     assert values(h.raw("f", START, START + 2)) == [2.0**53, 2.0**62]
 
 
+@pytest.mark.parametrize("name", ["mian", "fsat", "Main!", "other"])
+def test_a_group_without_tags_and_points_is_unknown_to_retention(h: historian.Historian, name: str) -> None:
+    before = list(h.archive)
+    h.set_retention("main", "100d")
+    assert h.retire("main") == 0, "no tag has to be defined first"
+    with historian.open(h.archive) as other:
+        other.define("t", group="fast")
+    near = {"mian": "main", "fsat": "fast", "Main!": "main"}.get(name)
+    hint = rf" \(did you mean {near}\?\)" if near else ""
+    for call in (lambda: h.set_retention(name, "5d"), lambda: h.set_retention(name, None), lambda: h.retire(name)):
+        with pytest.raises(
+            ct.InvalidInputError, match=rf'^no tag belongs to group "{name}"{hint}: .* fast, main$'
+        ) as error:
+            call()
+        assert error.value.kind == "invalid-request"
+    assert not [each for each in set(h.archive).difference(before) if name in each]
+    h.set_retention("fast", "5d")
+    assert h.retire("fast", dry_run=True) == 0
+
+
 # ---------------------------------------------------------------- bad input
 
 

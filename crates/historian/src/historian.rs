@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chronotile_archive::{Archive, ArchiveError, Dataset};
-use chronotile_types::Duration;
+use chronotile_types::{Duration, list_names, nearest};
 use tokio::sync::RwLock;
 
 use self::catalog::Catalog;
-use crate::error::{HistorianError, Result};
+use crate::error::{HistorianError, Result, meant};
 use crate::schema;
-use crate::tag::{Storage, Tag};
+use crate::tag::{GROUP_DEFAULT, Storage, Tag};
 
 /// How a historian behaves. Nothing of it is stored.
 #[derive(Clone, Debug)]
@@ -112,11 +112,36 @@ impl Historian {
         Ok(groups)
     }
 
+    /// Refuses a group that has neither points nor tags.
+    async fn check_group(&self, group: &str) -> Result<()> {
+        let mut known = self.groups().await?;
+        // Tags that are defined without a group will belong to this one.
+        known.push(GROUP_DEFAULT.to_owned());
+        if known.iter().any(|name| name == group) {
+            return Ok(());
+        }
+        // Other processes may have defined tags since.
+        self.refresh().await;
+        known.extend(self.all_tags().await?.iter().map(|tag| tag.group.clone()));
+        known.sort();
+        known.dedup();
+        match known.iter().any(|name| name == group) {
+            true => Ok(()),
+            false => {
+                let near: Vec<String> = nearest(group, &known).into_iter().map(str::to_owned).collect();
+                let known = list_names(&known);
+                let reason = format!("no tag belongs to group {group:?}{}: the groups are {known}", meant(&near));
+                Err(HistorianError::Request(reason))
+            }
+        }
+    }
+
     /// Sets the age past which [`Historian::retire`] drops the points of a group.
     ///
     /// # Errors
-    /// The engine.
+    /// No tag belongs to the group, or the engine.
     pub async fn set_retention(&self, group: &str, retention: Option<Duration>) -> Result<()> {
+        self.check_group(group).await?;
         for storage in [Storage::Float, Storage::Integer, Storage::Text] {
             self.points_of(group, storage).await?.set_retention(retention).await?;
         }
@@ -127,8 +152,9 @@ impl Historian {
     /// times. Whole slices of 30 days go at once. Gives the number of points dropped.
     ///
     /// # Errors
-    /// The engine.
+    /// No tag belongs to the group, or the engine.
     pub async fn retire(&self, group: &str, dry_run: bool) -> Result<u64> {
+        self.check_group(group).await?;
         let mut rows = 0;
         for (_, dataset) in self.existing_points(group).await? {
             if dataset.spec().retention.is_some() {
