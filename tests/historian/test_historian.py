@@ -417,21 +417,6 @@ def test_retention_goes_by_the_clock_and_not_by_the_newest_point(h: historian.Hi
     assert values(h.raw("kept", 0, now + DAY)) == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("as_given", [list, pa.array, np.array], ids=["list", "arrow", "numpy"])
-def test_whole_numbers_that_floats_would_round_are_refused(h: historian.Historian, as_given: Any) -> None:
-    h.define_many([{"name": "f"}, {"name": "i", "data_type": "integer"}])
-    for value in (2**53 + 1, -(2**53) - 1, 2**63 - 1):
-        points = {"tag": ["i", "f"], "time": [START] * 2, "value": as_given([value, value])}
-        with pytest.raises(
-            ct.InvalidInputError, match=rf'row 1, tag "f": .* its value {value} exactly: use a tag of int'
-        ):
-            h.write(points)
-        h.write({name: given[:1] for name, given in points.items()})
-        assert values(h.raw("i", START, START + 1)) == [value]
-    h.write({"tag": ["f"] * 2, "time": [START, START + 1], "value": as_given([2**53, 2**62])})
-    assert values(h.raw("f", START, START + 2)) == [2.0**53, 2.0**62]
-
-
 @pytest.mark.parametrize("name", ["mian", "fsat", "Main!", "other"])
 def test_a_group_without_tags_and_points_is_unknown_to_retention(h: historian.Historian, name: str) -> None:
     before = list(h.archive)
@@ -450,6 +435,29 @@ def test_a_group_without_tags_and_points_is_unknown_to_retention(h: historian.Hi
     assert not [each for each in set(h.archive).difference(before) if name in each]
     h.set_retention("fast", "5d")
     assert h.retire("fast", dry_run=True) == 0
+
+
+def test_a_unit_is_as_long_as_a_name_at_most(h: historian.Historian) -> None:
+    assert h.define("t", unit="\N{DEGREE SIGN}" * 256).unit == "\N{DEGREE SIGN}" * 256
+    for unit in ("x" * 513, "\N{DEGREE SIGN}" * 257, "deg\nC"):
+        with pytest.raises(ct.InvalidInputError, match='tag "t" cannot be defined: its unit must have up to 512 bytes'):
+            h.define("t", unit=unit)
+    assert h.tag("t").unit == "\N{DEGREE SIGN}" * 256
+
+
+@pytest.mark.parametrize("as_given", [list, pa.array, np.array], ids=["list", "arrow", "numpy"])
+def test_whole_numbers_that_floats_would_round_are_refused(h: historian.Historian, as_given: Any) -> None:
+    h.define_many([{"name": "f"}, {"name": "i", "data_type": "integer"}])
+    for value in (2**53 + 1, -(2**53) - 1, 2**63 - 1):
+        points = {"tag": ["i", "f"], "time": [START] * 2, "value": as_given([value, value])}
+        with pytest.raises(
+            ct.InvalidInputError, match=rf'row 1, tag "f": .* its value {value} exactly: use a tag of int'
+        ):
+            h.write(points)
+        h.write({name: given[:1] for name, given in points.items()})
+        assert values(h.raw("i", START, START + 1)) == [value]
+    h.write({"tag": ["f"] * 2, "time": [START, START + 1], "value": as_given([2**53, 2**62])})
+    assert values(h.raw("f", START, START + 2)) == [2.0**53, 2.0**62]
 
 
 # ---------------------------------------------------------------- bad input

@@ -103,5 +103,7 @@ impl std::fmt::Display for TagKey {
 pub const NAME_BYTES_MAX: usize = 512;
 /// The group of tags that are defined without one.
 pub(crate) const GROUP_DEFAULT: &str = "main";
+/// The longest unit of a tag, in bytes.
+pub(crate) const UNIT_BYTES_MAX: usize = NAME_BYTES_MAX;
 /// The longest name of a group: it becomes a part of the names of datasets.
 pub(crate) const GROUP_BYTES_MAX: usize = 24;

@@ -16,7 +16,7 @@ use crate::historian::{Historian, SharedTag};
 use crate::names::{Listed, Pattern};
 use crate::rules::Settings;
 use crate::schema;
-use crate::tag::{DataType, GROUP_BYTES_MAX, NAME_BYTES_MAX, Storage, Tag, TagKey};
+use crate::tag::{DataType, GROUP_BYTES_MAX, NAME_BYTES_MAX, Storage, Tag, TagKey, UNIT_BYTES_MAX};
 
 /// The tags this process knows.
 #[derive(Debug, Default)]
@@ -55,6 +55,9 @@ fn check(tag: &Tag) -> Result<()> {
     }
     if tag.group.is_empty() || tag.group.len() > GROUP_BYTES_MAX || !tag.group.chars().all(legal) {
         return refuse("its group must have 1 to 24 characters of a-z, 0-9 and _");
+    }
+    if tag.unit.len() > UNIT_BYTES_MAX || tag.unit.chars().any(char::is_control) {
+        return refuse("its unit must have up to 512 bytes and no control characters");
     }
     if let Err(refused) = tag.settings.check() {
         return refuse(&refused.to_string());
