@@ -98,9 +98,10 @@ fn convert(name: &str, column: &ArrayRef, from: &Field, to: &Field, rows_before:
 
 /// A column in another type, if converting it back proves that no value changed; else why not.
 fn exactly(column: &ArrayRef, target: &DataType) -> std::result::Result<ArrayRef, String> {
-    let source = column.data_type();
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let failed = |_: ArrowError| "does not fit".to_owned();
+    let column = &in_utc(column, target).map_err(failed)?;
+    let source = column.data_type();
     if is_text(source) && text::is_readable(target) {
         let texts = cast_with_options(column, &DataType::Utf8, &options).map_err(failed)?;
         return text::parse_column(texts.as_string::<i32>(), target)
@@ -114,6 +115,16 @@ fn exactly(column: &ArrayRef, target: &DataType) -> std::result::Result<ArrayRef
         }
     }
     Ok(converted)
+}
+
+/// Times with a zone as UTC, where the other type has no zone: a cast back would take them for times of their zone.
+fn in_utc(column: &ArrayRef, target: &DataType) -> std::result::Result<ArrayRef, ArrowError> {
+    match (column.data_type(), target) {
+        (DataType::Timestamp(unit, Some(_)), DataType::Timestamp(_, None)) => {
+            arrow_cast::cast(column, &DataType::Timestamp(*unit, None))
+        }
+        _ => Ok(column.clone()),
+    }
 }
 
 /// Equal row by row; NaN equals NaN, which plain comparison of buffers may deny for other payloads.

@@ -7,9 +7,11 @@ use std::fs;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float64Type, Int8Type, Int64Type};
-use arrow_array::{Array, ArrayRef, BinaryArray, Float64Array, Int64Array, RecordBatch, StringArray};
-use arrow_schema::DataType;
+use arrow_array::types::{Float64Type, Int8Type, Int64Type, TimestampMicrosecondType};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray,
+};
+use arrow_schema::{DataType, TimeUnit};
 use chronotile_io::{
     Format, IoError, OutFormat, ReadOptions, Sink, Source, TableOptions, UnknownFormat, WriteOptions, content_hash,
     format_type, open, parse_type, writer,
@@ -181,6 +183,26 @@ fn projection_and_types_apply_to_stored_columns() {
         lossy.types = vec![("value".to_owned(), DataType::Int64)];
         assert!(matches!(error(stream(&bytes), &lossy), IoError::Convert { .. }));
         assert!(matches!(error(stream(&bytes), &columns(&["nope"])), IoError::UnknownColumn { .. }));
+    }
+}
+
+#[test]
+fn times_of_any_zone_are_utc_in_a_column_without_one() {
+    let plain = TimestampMicrosecondArray::from(vec![Some(0), None, Some(2_000_003)]);
+    for zone in ["+02:00", "-11:30", "UTC"] {
+        let times: ArrayRef = Arc::new(plain.clone().with_timezone(zone));
+        let batch = RecordBatch::try_from_iter([("t", times)]).unwrap();
+        for format in [OutFormat::Parquet, OutFormat::Arrow] {
+            let bytes = write_all(format, std::slice::from_ref(&batch), &WriteOptions::default()).unwrap();
+            let typed = |unit: TimeUnit| ReadOptions {
+                types: vec![("t".to_owned(), DataType::Timestamp(unit, None))],
+                ..ReadOptions::default()
+            };
+            let read = read_all(stream(&bytes), &typed(TimeUnit::Microsecond)).unwrap();
+            assert_eq!(read.column(0).as_primitive::<TimestampMicrosecondType>(), &plain, "{zone}");
+            let message = error(stream(&bytes), &typed(TimeUnit::Second)).to_string();
+            assert!(message.contains("row 3 holds") && message.contains("would be rounded or cut"), "{message}");
+        }
     }
 }
 
