@@ -180,6 +180,9 @@ fn shape_check(target: &DataType) -> Option<Check> {
     };
     let fraction = |limit: usize| -> Check {
         Box::new(move |text| {
+            if has_second_60(text) {
+                return Some(" (seconds go up to 59: give a leap second as 59, or as the second after it)");
+            }
             (fraction_digits(text) > limit).then_some(" (its fraction of a second is finer than the unit)")
         })
     };
@@ -192,6 +195,18 @@ fn shape_check(target: &DataType) -> Option<Check> {
         }
         _ => None,
     }
+}
+
+/// Whether the seconds of a time are 60, which Arrow takes for the next minute.
+fn has_second_60(text: &str) -> bool {
+    let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let bytes = text.as_bytes();
+    (0..bytes.len()).any(|at| match &bytes[at..] {
+        [b':', b'0'..=b'9', b'0'..=b'9', b':', rest @ ..] => rest.starts_with(b"60") && digits(rest) == 2,
+        // A time without colons.
+        [b'T' | b't' | b' ', rest @ ..] => digits(rest) == 6 && rest[4..].starts_with(b"60"),
+        _ => false,
+    })
 }
 
 /// Digits after the first point, without zeros at the end.

@@ -187,6 +187,35 @@ fn projection_and_types_apply_to_stored_columns() {
 }
 
 #[test]
+fn seconds_of_60_are_refused_in_every_form_of_a_time() {
+    let micros = DataType::Timestamp(TimeUnit::Microsecond, None);
+    let day = DataType::Time64(TimeUnit::Microsecond);
+    for (text, to, fits) in [
+        ("2016-12-31T23:59:60Z", &micros, false),
+        ("2016-12-31 10:11:60", &micros, false),
+        ("2016-12-31T10:11:60.5+01:00", &micros, false),
+        ("2016-12-31T235960", &micros, false),
+        ("10:11:60", &day, false),
+        ("2016-12-31T10:11:59.60", &micros, true),
+        ("2016-12-31T10:11:06", &micros, true),
+        ("2016-12-31T101606", &micros, true),
+    ] {
+        let options = ReadOptions {
+            format: Some(Format::Csv),
+            types: vec![("t".to_owned(), to.clone())],
+            ..ReadOptions::default()
+        };
+        let file = format!("t\n{text}\n");
+        if fits {
+            assert_eq!(read_all(stream(file.as_bytes()), &options).unwrap().num_rows(), 1, "{text}");
+        } else {
+            let message = error(stream(file.as_bytes()), &options).to_string();
+            assert!(message.contains("line 2") && message.contains("give a leap second as 59"), "{message}");
+        }
+    }
+}
+
+#[test]
 fn times_of_any_zone_are_utc_in_a_column_without_one() {
     let plain = TimestampMicrosecondArray::from(vec![Some(0), None, Some(2_000_003)]);
     for zone in ["+02:00", "-11:30", "UTC"] {
