@@ -23,6 +23,14 @@ pub enum HistorianError {
         /// Names of tags that are near, the nearest first.
         near: Vec<String>,
     },
+    /// A group of which no tag is, and no point.
+    #[error("no group {group:?}{hint}")]
+    UnknownGroup {
+        /// How it was named.
+        group: String,
+        /// The groups there are.
+        hint: String,
+    },
     /// A definition that cannot be used.
     #[error("tag {tag:?} cannot be defined: {reason}")]
     Definition {
@@ -96,6 +104,7 @@ impl HistorianError {
         match self {
             Self::Archive(error) => error.kind(),
             Self::UnknownTag { .. } => ErrorKind::TagNotFound,
+            Self::UnknownGroup { .. } => ErrorKind::GroupNotFound,
             Self::Definition { .. } => ErrorKind::InvalidTag,
             Self::Columns(_) | Self::Point { .. } => ErrorKind::InvalidRows,
             Self::Grid(_) | Self::NotNumeric { .. } | Self::Request(_) => ErrorKind::InvalidRequest,

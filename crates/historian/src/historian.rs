@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chronotile_archive::{Archive, ArchiveError, Dataset};
-use chronotile_types::{Duration, list_names, nearest};
+use chronotile_types::{Duration, name_hint};
 use tokio::sync::RwLock;
 
 use self::catalog::Catalog;
-use crate::error::{HistorianError, Result, meant};
+use crate::error::{HistorianError, Result};
 use crate::schema;
 use crate::tag::{GROUP_DEFAULT, Storage, Tag};
 
@@ -127,12 +127,7 @@ impl Historian {
         known.dedup();
         match known.iter().any(|name| name == group) {
             true => Ok(()),
-            false => {
-                let near: Vec<String> = nearest(group, &known).into_iter().map(str::to_owned).collect();
-                let known = list_names(&known);
-                let reason = format!("no tag belongs to group {group:?}{}: the groups are {known}", meant(&near));
-                Err(HistorianError::Request(reason))
-            }
+            false => Err(HistorianError::UnknownGroup { group: group.to_owned(), hint: name_hint(group, &known) }),
         }
     }
 

@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use chronotile_types::{ErrorKind, name_hint};
-
 use crate::answers::Reply;
 use crate::app::{App, Call};
 use crate::failure::{Failure, Result};
@@ -178,24 +176,13 @@ pub(crate) async fn set_retention(app: Arc<App>, call: Call) -> Result<Reply> {
     let given: Retention = body(&call)?;
     let parsed = given.retention.map(|text| text.parse()).transpose();
     let retention = parsed.map_err(|error| Failure::from(chronotile_archive::ArchiveError::Time(error)))?;
-    let group = known_group(&app, &call).await?;
-    app.historian.set_retention(&group, retention).await?;
+    app.historian.set_retention(call.part("group"), retention).await?;
     Ok(Reply::nothing())
-}
-
-async fn known_group(app: &App, call: &Call) -> Result<String> {
-    let (group, known) = (call.part("group"), app.historian.groups().await?);
-    if known.iter().any(|name| name == group) {
-        return Ok(group.to_owned());
-    }
-    let message = format!("no group {group:?}{}", name_hint(group, &known));
-    Err(Failure::new(ErrorKind::GroupNotFound, message))
 }
 
 pub(crate) async fn retire(app: Arc<App>, call: Call) -> Result<Reply> {
     let dry_run = call.parameters.flag("dry_run")?.unwrap_or(false);
-    let group = known_group(&app, &call).await?;
-    let points = app.historian.retire(&group, dry_run).await?;
+    let points = app.historian.retire(call.part("group"), dry_run).await?;
     Ok(Reply::json(&json!({ "points": points })))
 }
 

@@ -488,7 +488,13 @@ class Historian(Closing):
         return self._native.groups()
 
     def set_retention(self, group: str, retention: str | timedelta | None) -> None:
-        """Set the age past which :meth:`retire` drops the points of a group; None keeps them forever."""
+        """Set the age past which :meth:`retire` drops the points of a group; None keeps them forever.
+
+        Raises
+        ------
+        InvalidInputError
+            Kind ``group-not-found``: the group has neither tags nor points. ``main`` needs neither.
+        """
         text = None if retention is None else times.duration_text(retention, "retention")
         self._native.set_retention(arguments.text(group, "group"), text)
 
@@ -496,6 +502,11 @@ class Historian(Closing):
         """Drop points older than the group's retention, in slices of 30 days; return their number.
 
         Age is measured by this machine's clock, never by the newest point, so a wrong future time drops nothing.
+
+        Raises
+        ------
+        InvalidInputError
+            As for :meth:`set_retention`.
         """
         return self._native.retire(arguments.text(group, "group"), arguments.flag(dry_run, "dry_run"))
 
