@@ -333,7 +333,15 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
         ):
             raise InvalidInputError(f"{what} holds an integer of more than 64 bits", kind="invalid-rows")
         if wanted in _FLOAT_BITS:
-            _require_numbers(plain, wanted, what)
+            _refuse_words_for_floats(plain, wanted, what)
+        if (
+            wanted
+            and wanted.startswith("float")
+            and any(isinstance(value, str) and not scanning.is_number(value) for value in plain)
+        ):
+            # The archive reports the unit of the column.
+            wanted = None
+        if wanted in _FLOAT_BITS:
             _require_floats(plain, wanted, what)
         return _column_of_list(plain, wanted, what, kind)
     return _through_pyarrow(values, what)
@@ -397,19 +405,20 @@ def takes(wanted: str, value: Any) -> bool:
     return True
 
 
-def _require_numbers(values: list[Any], wanted: str, what: str) -> None:
-    """Refuse text that is no number for a column of floats."""
+_NOT_FINITE = frozenset(f"{sign}{word}" for sign in ("", "+", "-") for word in ("nan", "inf", "infinity"))
+
+
+def _refuse_words_for_floats(values: list[Any], wanted: str, what: str) -> None:
+    """Refuse texts such as "nan" for a column of floats: a cast to floats, which is what other texts need, would hide
+    that they are texts.
+    """
     for row, value in enumerate(values):
-        if isinstance(value, str) and not scanning.is_number(value):
-            advice = f"float({value.strip()!r})" if value.strip().lower() in _NOT_FINITE else "None where there is none"
+        if isinstance(value, str) and (word := value.strip()).lower() in _NOT_FINITE:
             raise InvalidInputError(
-                f"{what}: value {row} is the text {scanning.shown(value)}, but the column has type {wanted}: give a "
-                f"number, or {advice}",
+                f"{what}: value {row} is the text {scanning.shown(value)}, but the column has type {wanted}: give "
+                f"float({word!r}), or None where there is no value",
                 kind="invalid-rows",
             )
-
-
-_NOT_FINITE = frozenset(f"{sign}{word}" for sign in ("", "+", "-") for word in ("nan", "inf", "infinity"))
 
 
 def _require_floats(values: list[Any], wanted: str, what: str) -> None:
