@@ -29,13 +29,13 @@ use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::report::WriteReport;
 use crate::request::WriteOptions;
-use crate::write::attempt::{Attempt, Given, Target};
+use crate::write::attempt::{Attempt, InputTotals, Target};
 use crate::write::pack::bytes_of;
-use crate::write::sort::Filed;
+use crate::write::sort::TiledRows;
 
 /// The smallest buffer of a write.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
-/// Bytes of rows that are joined, whatever the buffer may take: a column of text holds 2 GiB.
+/// Maximum bytes of rows that are joined, whatever the size of the buffer: a text column holds at most 2 GiB.
 const JOINED_BYTES_MAX: usize = i32::MAX as usize;
 
 impl Dataset {
@@ -44,12 +44,12 @@ impl Dataset {
     /// With [`WriteOptions::batch`] the outcome is exactly-once: repeating the same content under the same name changes
     /// nothing, whether the first try ended, failed or was cut off. Other content under a stored name is refused, unless
     /// `replace` asks for it; readers see the stored content until all of the new is durable. Where slices with rows of the batch were
-    /// retired since, all its rows are stored again. Rows may be up to `buffer_bytes` large before some of them are put; no reader
+    /// retired since, all its rows are stored again. Up to `buffer_bytes` of rows are buffered before some of them are put; no reader
     /// sees them before the write ends.
     ///
     /// # Errors
-    /// Rows that do not fit (nothing is acknowledged), the input's own failure, a stored batch of other content, or the
-    /// engine, or [`ArchiveError::SliceRetired`]. [`ArchiveError::outcome`] tells whether any of it can have happened.
+    /// Rows that do not match the schema (nothing is acknowledged), an error of the input, a stored batch with other content, an error of
+    /// the engine, or [`ArchiveError::SliceRetired`]. [`ArchiveError::outcome`] tells whether the write may have taken effect.
     pub async fn write<I>(&self, batches: I, options: WriteOptions) -> Result<WriteReport>
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
@@ -60,8 +60,8 @@ impl Dataset {
     }
 }
 
-/// Writes the rows of each input into its dataset, all as one batch, and returns a report for each. The inputs, at least one, are of
-/// datasets of one group, in which `dataset` is.
+/// Writes the rows of each input into its dataset, all as one batch, and returns a report for each. There is at least one input, and
+/// all inputs belong to datasets of the group of `dataset`.
 async fn write<I>(dataset: &Dataset, inputs: Vec<(Frame, I)>, options: WriteOptions) -> Result<Vec<WriteReport>>
 where
     I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
@@ -79,20 +79,20 @@ where
         attempt: dataset.clock().unique_batch(written_us).to_string(),
     };
     let mut write = Write::begin(&target, written_us).await?;
-    match write.take_in(inputs, buffer_bytes).await {
+    match write.read_inputs(inputs, buffer_bytes).await {
         Ok(buffer) => write.finish(buffer).await,
         Err(error) => {
-            write.give_up().await;
+            write.abort().await;
             Err(error)
         }
     }
 }
 
-/// How far a write has come.
+/// The phase of a write.
 enum Phase<'a> {
-    /// Nothing was put, and earlier writes of the batch are not looked for yet.
+    /// Nothing was put, and the catalog has not been searched for earlier writes of the batch.
     Buffering,
-    /// The name is taken and must not be replaced: rows are compared with what is stored, and then the attempt ends.
+    /// The batch is stored and must not be replaced: rows are only compared with it, then the attempt ends.
     Comparing(Attempt<'a>),
     /// Chunks may be put.
     Storing(Attempt<'a>),
@@ -101,35 +101,35 @@ enum Phase<'a> {
 struct Write<'a> {
     target: &'a Target<'a>,
     written_us: i64,
-    given: Given,
+    totals: InputTotals,
     phase: Phase<'a>,
 }
 
 impl<'a> Write<'a> {
     async fn begin(target: &'a Target<'a>, written_us: i64) -> Result<Self> {
-        let given = Given::new(target.frames.len());
-        let mut write = Self { target, written_us, given, phase: Phase::Buffering };
+        let totals = InputTotals::new(target.frames.len());
+        let mut write = Self { target, written_us, totals, phase: Phase::Buffering };
         if target.key.is_none() {
-            // Nobody else has its id.
+            // The batch id is new, so no other writer uses it.
             write.phase = Phase::Storing(Attempt::at_new(target, written_us));
         } else if target.replace {
-            write.look_back().await?;
+            write.load_earlier().await?;
         }
         Ok(write)
     }
 
-    /// Leaves the first phase.
-    async fn look_back(&mut self) -> Result<()> {
+    /// Leaves the phase [`Phase::Buffering`].
+    async fn load_earlier(&mut self) -> Result<()> {
         if matches!(self.phase, Phase::Buffering) {
-            let attempt = Attempt::look_back(self.target, self.written_us).await?;
+            let attempt = Attempt::load_earlier(self.target, self.written_us).await?;
             let only_compared = attempt.earlier.only_compared(self.target);
             self.phase = if only_compared { Phase::Comparing(attempt) } else { Phase::Storing(attempt) };
         }
         Ok(())
     }
 
-    /// Takes the rows of all inputs, and returns those that are left to put.
-    async fn take_in<I>(&mut self, inputs: Vec<I>, buffer_bytes: usize) -> Result<Vec<Filed>>
+    /// Reads the rows of all inputs, puts full buffers, and returns the rest.
+    async fn read_inputs<I>(&mut self, inputs: Vec<I>, buffer_bytes: usize) -> Result<Vec<TiledRows>>
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
     {
@@ -139,15 +139,15 @@ impl<'a> Write<'a> {
             for batch in input::in_parts(batches) {
                 let spec = &self.target.frames[input].spec;
                 let rows = input::conform(spec, &batch.map_err(ArchiveError::Source)?)
-                    .map_err(|error| error.behind_rows(self.given.rows[input] as u64))?;
+                    .map_err(|error| error.behind_rows(self.totals.rows[input] as u64))?;
                 let bytes = bytes_of(&rows);
                 if buffered + bytes > JOINED_BYTES_MAX && !buffer.is_empty() {
                     self.flush(std::mem::take(&mut buffer)).await?;
                     buffered = 0;
                 }
                 buffered += bytes;
-                if let Some(filed) = self.file(input, rows)? {
-                    buffer.push(filed);
+                if let Some(tiled) = self.tile_rows(input, rows)? {
+                    buffer.push(tiled);
                 }
                 if buffered >= buffer_bytes && !buffer.is_empty() {
                     self.flush(std::mem::take(&mut buffer)).await?;
@@ -158,40 +158,40 @@ impl<'a> Write<'a> {
         Ok(buffer)
     }
 
-    /// Checks and files rows; `None` where they are only compared.
-    fn file(&mut self, input: usize, rows: RecordBatch) -> Result<Option<Filed>> {
-        let filed = Filed::new(&self.target.frames[input], input, rows, self.given.rows[input])?;
-        self.given.add(&filed);
-        Ok((!matches!(self.phase, Phase::Comparing(_)) && filed.rows.num_rows() > 0).then_some(filed))
+    /// Checks rows and assigns them to tiles; `None` if they are only compared.
+    fn tile_rows(&mut self, input: usize, rows: RecordBatch) -> Result<Option<TiledRows>> {
+        let tiled = TiledRows::new(&self.target.frames[input], input, rows, self.totals.rows[input])?;
+        self.totals.add(&tiled);
+        Ok((!matches!(self.phase, Phase::Comparing(_)) && tiled.rows.num_rows() > 0).then_some(tiled))
     }
 
     /// Puts buffered rows before the batch ends.
-    async fn flush(&mut self, buffer: Vec<Filed>) -> Result<()> {
-        self.look_back().await?;
+    async fn flush(&mut self, buffer: Vec<TiledRows>) -> Result<()> {
+        self.load_earlier().await?;
         match &mut self.phase {
             Phase::Storing(attempt) => attempt.flush(buffer).await,
             Phase::Buffering | Phase::Comparing(_) => Ok(()),
         }
     }
 
-    /// Puts what is left and ends the batch. One that fits in a single commit is taken to be new, which most are: where it is not,
-    /// the commit says so and has done nothing.
-    async fn finish(self, buffer: Vec<Filed>) -> Result<Vec<WriteReport>> {
-        let Self { target, written_us, given, phase } = self;
+    /// Puts the rest of the rows and ends the batch. A batch that fits in a single commit is assumed to be new, as most are: if it is
+    /// not, the commit fails without any effect.
+    async fn finish(self, buffer: Vec<TiledRows>) -> Result<Vec<WriteReport>> {
+        let Self { target, written_us, totals, phase } = self;
         let mut attempt = match phase {
             Phase::Comparing(attempt) | Phase::Storing(attempt) => attempt,
             Phase::Buffering => {
                 let mut first = Attempt::at_new(target, written_us);
-                match first.end(buffer.clone(), &given).await {
-                    // The chunks of the attempt that failed may lie about: this one has a stamp of its own, and so other chunks.
+                match first.end(buffer.clone(), &totals).await {
+                    // Chunks of the failed attempt may remain, so this one has a new stamp, and therefore other chunk ids.
                     Err(ArchiveError::BatchRace { .. }) => {
-                        let next = Attempt::look_back(target, target.dataset.stamp_us().await?).await?;
+                        let next = Attempt::load_earlier(target, target.dataset.stamp_us().await?).await?;
                         first.take_back_unclaimed(&next).await;
                         next
                     }
-                    // The catalog tells what became of it. Its chunks stay: an answer that is late could make them count yet.
+                    // The catalog tells the outcome. The chunks stay, because a delayed commit could still make them count.
                     Err(error @ ArchiveError::Store(StoreError::Overtaken { .. })) => {
-                        let next = Attempt::look_back(target, target.dataset.stamp_us().await?).await?;
+                        let next = Attempt::load_earlier(target, target.dataset.stamp_us().await?).await?;
                         match next.earlier.counted(&first) {
                             Some(false) => next,
                             counted => {
@@ -204,25 +204,25 @@ impl<'a> Write<'a> {
                 }
             }
         };
-        if let Some(stored) = attempt.finds_stored(&given) {
-            let reports = stored.reports(target, &given);
+        if let Some(stored) = attempt.finds_stored(&totals) {
+            let reports = stored.reports(target, &totals);
             attempt.acknowledge_stored().await?;
             return Ok(reports);
         }
-        if let Some(stored) = attempt.must_keep(&given) {
-            let error = stored.differs(target, &given);
+        if let Some(stored) = attempt.must_keep(&totals) {
+            let error = stored.differs(target, &totals);
             attempt.leave_stored().await?;
             return Err(error);
         }
-        let ended = attempt.end(buffer, &given).await;
+        let ended = attempt.end(buffer, &totals).await;
         if ended.is_err() {
             attempt.take_back().await;
         }
         ended
     }
 
-    /// Takes back what was put of an input that failed.
-    async fn give_up(self) {
+    /// Takes back what was put before the input failed.
+    async fn abort(self) {
         match self.phase {
             Phase::Storing(attempt) | Phase::Comparing(attempt) => attempt.take_back().await,
             Phase::Buffering => {}

@@ -40,26 +40,26 @@ pub(crate) struct Clock {
     last_us: AtomicI64,
     /// When the engine was asked, and its time less this machine's.
     asked: Mutex<Option<(Instant, i64)>>,
-    machine: Given<i64>,
-    random: Given<u64>,
+    machine: Override<i64>,
+    random: Override<u64>,
 }
 
 /// What comes from the machine, or from where a simulation says.
-struct Given<T>(Option<Arc<dyn Fn() -> T + Send + Sync>>);
+struct Override<T>(Option<Arc<dyn Fn() -> T + Send + Sync>>);
 
-impl<T> Default for Given<T> {
+impl<T> Default for Override<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<T> std::fmt::Debug for Given<T> {
+impl<T> std::fmt::Debug for Override<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0.is_some() { "simulated" } else { "machine" })
     }
 }
 
-impl<T> Given<T> {
+impl<T> Override<T> {
     fn by(simulated: impl Fn() -> T + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(simulated)))
     }
@@ -72,12 +72,12 @@ impl<T> Given<T> {
 impl Clock {
     /// The clock of a process that takes `now_us` for the time of its machine.
     pub(crate) fn of_machine(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
-        Self { machine: Given::by(now_us), ..Self::default() }
+        Self { machine: Override::by(now_us), ..Self::default() }
     }
 
     /// The same with these random bits in new ids.
     pub(crate) fn with_random(self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
-        Self { random: Given::by(bits), ..self }
+        Self { random: Override::by(bits), ..self }
     }
 
     /// A stamp later than any this process has made or seen, and than any of a write that was acknowledged before, as far as the engine

@@ -1,15 +1,15 @@
-//! How those who drop slices agree with those who write.
+//! Coordinates processes that drop slices with processes that write to them.
 //!
 //! Where commits and drops are both one step ([`Capabilities::atomic_commits`], [`Capabilities::atomic_drops`]), the commit that
-//! ends a write demands that no drop began since the writer looked. Other engines need what follows ([`Fence::needs_closing`]).
+//! ends a write fails if a drop began since the writer read the record. Other engines need this protocol ([`Fence::needs_closing`]):
 //!
-//! One record of the archive says which slices are being *closed* and which are being *dropped*. Who drops a slice closes it
-//! first, waits until nobody can rely on not having seen that, and then looks what the slice holds; the record that turns closed
-//! into dropping is put only where the slice is closed still. Who writes looks at the record after its chunks are durable, who
-//! takes chunks out after they are gone, and both before anything is acknowledged. They open again a slice that is closed, and
-//! the drop is given up; where a slice is being dropped they are refused. `docs/decisions/017-dropping-slices-in-use.md` gives the reasons.
+//! One record of the archive lists the slices that are *closed* and those that are being *dropped*. A process that drops a slice
+//! first closes it, waits until no writer relies on an older state of the record, and then lists the chunks of the slice. It marks
+//! the slice as being dropped only if it is still closed. A writer reads the record after its chunks are durable; a process that
+//! removes chunks reads it after they are removed; both before they acknowledge anything. They reopen a closed slice, which cancels
+//! the drop; a slice that is being dropped refuses them. `docs/decisions/017-dropping-slices-in-use.md` gives the reasons.
 //!
-//! What was looked up counts for [`FRESH`], so that a write hardly ever asks for it.
+//! A process may use a cached state of the record for [`FRESH`], so that few writes need to read it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,21 +25,21 @@ use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 
-/// How long a writer may go by what it has seen of the record. Part of the archive's format: who closes a slice waits longer.
+/// How long a writer may use a cached state of the record. Part of the archive's format: a process that closes a slice waits longer.
 const FRESH: Duration = Duration::from_secs(10);
-/// How long who closed a slice waits before it looks what the slice holds.
+/// How long a process that closed a slice waits before it lists the chunks of the slice.
 pub(crate) const WAIT: Duration = Duration::from_secs(12);
 
-/// The record's key.
+/// Key of the record.
 pub(crate) const KEY: &str = "retiring";
 
-/// Slices of datasets, each with the token of who closed or drops it.
+/// Slices by dataset, each with the token of the process that closed or drops it.
 type Slices = BTreeMap<String, BTreeMap<i32, String>>;
 
-/// The record.
+/// The record of closed slices and slices being dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Retiring {
-    /// Differs after every change of the record, so that who saw it twice knows that nothing has happened in between.
+    /// Differs after every change of the record: the same token read twice means that nothing changed in between.
     token: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     closed: Slices,
@@ -47,21 +47,21 @@ pub(crate) struct Retiring {
     dropping: Slices,
 }
 
-/// The record as it lay in the catalog.
+/// The record as it was read, and when.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    looked: Instant,
+    read_at: Instant,
     state: Retiring,
     bytes: Option<Bytes>,
 }
 
 impl Observed {
-    /// Tells states of the record apart; the first is empty.
+    /// Identifies a state of the record; empty while there is no record.
     pub(crate) fn token(&self) -> &str {
         &self.state.token
     }
 
-    /// The condition that the record is as it was seen.
+    /// The condition that the record has not changed since it was read.
     fn unchanged(&self) -> RecordPut {
         match &self.bytes {
             Some(bytes) => catalog::put(KEY.to_owned(), bytes.clone(), Expect::Is(bytes.clone())),
@@ -69,7 +69,7 @@ impl Observed {
         }
     }
 
-    /// The put of a changed record, where it is still as it was seen.
+    /// The put of a changed record, on condition that nobody else has changed it.
     fn changed(&self, clock: &Clock, change: impl FnOnce(&mut Retiring)) -> Result<(Retiring, RecordPut)> {
         let mut state = self.state.clone();
         change(&mut state);
@@ -89,13 +89,13 @@ impl Observed {
         [&self.state.closed, &self.state.dropping].iter().all(|slices| !slices.contains_key(dataset.as_str()))
     }
 
-    /// The slices of a dataset of which a drop has begun and not ended, as far as the record knows.
+    /// The slices of a dataset whose drop has begun and not ended.
     pub(crate) fn dropping(&self, dataset: &DatasetName) -> Vec<SliceId> {
         self.state.dropping.get(dataset.as_str()).into_iter().flatten().map(|(slice, _)| SliceId(*slice)).collect()
     }
 }
 
-/// Whether a commit failed because the record is not as it was seen.
+/// Whether a commit failed because the record has changed since it was read.
 pub(crate) fn has_changed(error: &ArchiveError) -> bool {
     matches!(error, ArchiveError::Store(StoreError::RecordConflict { key }) if key == KEY)
 }
@@ -108,7 +108,7 @@ fn holder<'a>(slices: &'a Slices, dataset: &DatasetName, slice: SliceId) -> Opti
     slices.get(dataset.as_str())?.get(&slice.0).map(String::as_str)
 }
 
-fn take(slices: &mut Slices, dataset: &DatasetName, slice: SliceId) {
+fn remove(slices: &mut Slices, dataset: &DatasetName, slice: SliceId) {
     if let Some(own) = slices.get_mut(dataset.as_str()) {
         own.remove(&slice.0);
         if own.is_empty() {
@@ -117,7 +117,7 @@ fn take(slices: &mut Slices, dataset: &DatasetName, slice: SliceId) {
     }
 }
 
-/// The record of one archive, and what this process has seen of it. Clones share that.
+/// Access to the record of one archive, with a cache that clones share.
 #[derive(Clone, Debug)]
 pub(crate) struct Fence {
     store: Arc<dyn Store>,
@@ -125,7 +125,7 @@ pub(crate) struct Fence {
     seen: Arc<Mutex<Option<Observed>>>,
 }
 
-/// Slices that somebody has closed.
+/// The token of a process that closed slices or drops them.
 pub(crate) struct Closed {
     token: String,
 }
@@ -135,14 +135,14 @@ impl Fence {
         Self { store, clock, seen: Arc::default() }
     }
 
-    /// Whether who drops slices must close them first for their writers to notice. Only where commits and drops are both one step
-    /// is it enough that the commit which ends a write fails after a drop, and that a drop compares every commit before it.
+    /// Whether slices must be closed before they are dropped, so that writers notice. If commits and drops are both atomic, this is not
+    /// needed: the commit that ends a write fails after a drop, and a drop sees every commit before it.
     pub(crate) fn needs_closing(&self) -> bool {
         let Capabilities { atomic_commits, atomic_drops, .. } = self.store.capabilities();
         !(atomic_commits && atomic_drops)
     }
 
-    /// The condition by which a commit fails where a drop began after the record was seen; none where slices are closed instead.
+    /// The condition that no drop began after the record was read; `None` if slices are closed instead.
     pub(crate) fn no_drop_since(&self, seen: &Observed) -> Option<RecordPut> {
         (!self.needs_closing()).then(|| seen.unchanged())
     }
@@ -151,62 +151,62 @@ impl Fence {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, seen: &Observed) {
+    fn cache(&self, seen: &Observed) {
         let mut last = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_ref().is_none_or(|last| last.looked <= seen.looked) {
+        if last.as_ref().is_none_or(|last| last.read_at <= seen.read_at) {
             *last = Some(seen.clone());
         }
     }
 
-    /// The record as it is now.
-    pub(crate) async fn look(&self) -> Result<Observed> {
-        let looked = Instant::now();
+    /// Reads the record.
+    pub(crate) async fn read(&self) -> Result<Observed> {
+        let read_at = Instant::now();
         let found = catalog::get::<Retiring>(self.store.as_ref(), KEY).await?;
         let (state, bytes) = found.map_or_else(Default::default, |(state, bytes)| (state, Some(bytes)));
-        let seen = Observed { looked, state, bytes };
-        self.note(&seen);
+        let seen = Observed { read_at, state, bytes };
+        self.cache(&seen);
         Ok(seen)
     }
 
-    /// The record as this process saw it at some time.
-    pub(crate) async fn glance(&self) -> Result<Observed> {
+    /// The cached record, however old; reads it if there is none.
+    pub(crate) async fn cached(&self) -> Result<Observed> {
         match self.last() {
             Some(seen) => Ok(seen),
-            None => self.look().await,
+            None => self.read().await,
         }
     }
 
-    /// Looks again where what was seen may not count much longer; beside other work, so that nobody waits for it.
-    pub(crate) async fn renew(&self) {
-        if self.last().is_none_or(|seen| seen.looked.elapsed() > FRESH / 2) {
-            // Whoever needs it looks again.
-            let _ = self.look().await;
+    /// Reads the record again if the cached one expires soon. Runs in parallel with other work, so that no write waits for it.
+    pub(crate) async fn refresh(&self) {
+        if self.last().is_none_or(|seen| seen.read_at.elapsed() > FRESH / 2) {
+            // After an error, the next call that needs the record reads it.
+            let _ = self.read().await;
         }
     }
 
-    /// The slices of a dataset of which a drop began before this call and has not ended. A drop that begins later has what was there
-    /// before.
-    pub(crate) async fn dropping_by_now(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
+    /// The slices of a dataset whose drop began before this call and has not ended. A drop that begins later sees all that was
+    /// stored before.
+    pub(crate) async fn drops_in_progress(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
         if !self.needs_closing() {
             return Ok(vec![]);
         }
         Ok(self.recent(dataset).await?.dropping(dataset))
     }
 
-    /// The record as this process saw it a moment ago, or as it is now where some slice of the dataset was closed or being dropped then.
+    /// The cached record if it is fresh and has no slice of the dataset; otherwise reads it.
     async fn recent(&self, dataset: &DatasetName) -> Result<Observed> {
         match self.last() {
-            Some(seen) if seen.looked.elapsed() < FRESH && seen.is_open(dataset) => Ok(seen),
-            _ => self.look().await,
+            Some(seen) if seen.read_at.elapsed() < FRESH && seen.is_open(dataset) => Ok(seen),
+            _ => self.read().await,
         }
     }
 
-    /// Whether the chunks of a write into these slices stay, once they are durable; returns what it went by. To be called
-    /// before anything is acknowledged.
+    /// Ensures that durable chunks in these slices stay: reopens closed slices. Returns the state of the record that it relied on.
+    /// Call it before anything is acknowledged.
     ///
     /// # Errors
-    /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped.
-    pub(crate) async fn pass(&self, dataset: &DatasetRef, slices: &BTreeSet<SliceId>) -> Result<Observed> {
+    /// [`ArchiveError::SliceRetired`] if one of the slices is being dropped.
+    pub(crate) async fn ensure_open(&self, dataset: &DatasetRef, slices: &BTreeSet<SliceId>) -> Result<Observed> {
         let mut seen = self.recent(&dataset.name).await?;
         loop {
             if let Some(slice) = slices.iter().find(|slice| seen.is_dropping(&dataset.name, **slice)) {
@@ -218,33 +218,33 @@ impl Fence {
                 return Ok(seen);
             }
             let open =
-                |state: &mut Retiring| closed.iter().for_each(|slice| take(&mut state.closed, &dataset.name, *slice));
+                |state: &mut Retiring| closed.iter().for_each(|slice| remove(&mut state.closed, &dataset.name, *slice));
             self.change(dataset, &seen, open).await?;
-            seen = self.look().await?;
+            seen = self.read().await?;
         }
     }
 
-    /// Closes slices before they are dropped, and waits until every writer notices. Does nothing where that is not needed.
+    /// Closes slices before they are dropped, and waits until every writer notices. Does nothing if closing is not needed.
     pub(crate) async fn close(&self, dataset: &DatasetRef, slices: &[SliceId]) -> Result<Closed> {
         let token = self.clock.token();
         if self.needs_closing() {
             let close = |state: &mut Retiring| {
                 slices.iter().for_each(|slice| put(&mut state.closed, &dataset.name, *slice, &token))
             };
-            while !self.change(dataset, &self.look().await?, close).await? {}
+            while !self.change(dataset, &self.read().await?, close).await? {}
             tokio::time::sleep(WAIT).await;
         }
         Ok(Closed { token })
     }
 
-    /// What is to be put with the drop of a slice; `None` where somebody has opened it meanwhile.
+    /// The record to put with the drop of a slice; `None` if a writer has reopened the slice.
     pub(crate) async fn dropping(
         &self,
         dataset: &DatasetRef,
         slice: SliceId,
         closed: &Closed,
     ) -> Result<Option<RecordPut>> {
-        let seen = self.look().await?;
+        let seen = self.read().await?;
         if !self.needs_closing() {
             return Ok(Some(seen.changed(&self.clock, |_| ())?.1));
         }
@@ -252,7 +252,7 @@ impl Fence {
             None => Ok(None),
             Some(token) if token == closed.token => Ok(Some(
                 seen.changed(&self.clock, |state| {
-                    take(&mut state.closed, &dataset.name, slice);
+                    remove(&mut state.closed, &dataset.name, slice);
                     put(&mut state.dropping, &dataset.name, slice, &closed.token);
                 })?
                 .1,
@@ -261,9 +261,9 @@ impl Fence {
         }
     }
 
-    /// Takes over the drop of a slice that somebody began; `None` where it has ended.
+    /// Takes over the drop of a slice from another process; `None` if it has ended.
     pub(crate) async fn take_over(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Option<(Closed, RecordPut)>> {
-        let seen = self.look().await?;
+        let seen = self.read().await?;
         if !seen.is_dropping(&dataset.name, slice) {
             return Ok(None);
         }
@@ -273,8 +273,8 @@ impl Fence {
         Ok(Some((closed, record)))
     }
 
-    /// Ends what [`Self::close`] and [`Self::dropping`] began: what is closed is open again, and what is `gone` may be made
-    /// again. A slice of which the drop failed stays as it is until somebody ends that.
+    /// Ends what [`Self::close`] and [`Self::dropping`] began: reopens closed slices, and allows slices that are `gone` to be created
+    /// again. A slice whose drop failed keeps its mark until a process completes the drop.
     pub(crate) async fn open(
         &self,
         dataset: &DatasetRef,
@@ -286,7 +286,7 @@ impl Fence {
             return Ok(());
         }
         loop {
-            let seen = self.look().await?;
+            let seen = self.read().await?;
             let ours = |held: &Slices, slices: &[SliceId]| {
                 let own = |slice: &&SliceId| holder(held, &dataset.name, **slice) == Some(closed.token.as_str());
                 slices.iter().filter(own).copied().collect::<Vec<_>>()
@@ -296,8 +296,8 @@ impl Fence {
                 return Ok(());
             }
             let open = |state: &mut Retiring| {
-                closed.iter().for_each(|slice| take(&mut state.closed, &dataset.name, *slice));
-                dropping.iter().for_each(|slice| take(&mut state.dropping, &dataset.name, *slice));
+                closed.iter().for_each(|slice| remove(&mut state.closed, &dataset.name, *slice));
+                dropping.iter().for_each(|slice| remove(&mut state.dropping, &dataset.name, *slice));
             };
             if self.change(dataset, &seen, open).await? {
                 return Ok(());
@@ -305,13 +305,13 @@ impl Fence {
         }
     }
 
-    /// Changes the record; `false` where somebody else was first.
+    /// Changes the record; `false` if another process changed it first.
     async fn change(&self, dataset: &DatasetRef, seen: &Observed, change: impl FnOnce(&mut Retiring)) -> Result<bool> {
         let (state, put) = seen.changed(&self.clock, change)?;
-        let (looked, bytes) = (Instant::now(), put.value.clone());
+        let (read_at, bytes) = (Instant::now(), put.value.clone());
         match self.store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await {
             Ok(()) => {
-                self.note(&Observed { looked, state, bytes });
+                self.cache(&Observed { read_at, state, bytes });
                 Ok(true)
             }
             Err(StoreError::RecordConflict { .. }) => Ok(false),
@@ -335,25 +335,25 @@ mod tests {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let fence = Fence::new(store.clone(), Arc::default());
         let (dataset, slice) = (home("records"), SliceId(3));
-        assert_eq!(fence.look().await.unwrap().dropping(&dataset.name), []);
+        assert_eq!(fence.read().await.unwrap().dropping(&dataset.name), []);
         assert!(fence.take_over(&dataset, slice).await.unwrap().is_none());
         let begin = |state: &mut Retiring| put(&mut state.dropping, &dataset.name, slice, "first");
-        assert!(fence.change(&dataset, &fence.look().await.unwrap(), begin).await.unwrap());
+        assert!(fence.change(&dataset, &fence.read().await.unwrap(), begin).await.unwrap());
         // Another process sees it, of this dataset and slice alone.
         let other = Fence::new(store.clone(), Arc::default());
-        let seen = other.look().await.unwrap();
+        let seen = other.read().await.unwrap();
         assert_eq!(seen.dropping(&dataset.name), [slice]);
         assert_eq!(seen.dropping(&home("others").name), []);
         assert!(other.take_over(&dataset, SliceId(4)).await.unwrap().is_none());
         let (closed, record) = other.take_over(&dataset, slice).await.unwrap().unwrap();
         let taken = Commit { before: vec![record.clone()], ..Commit::default() };
         store.commit(&dataset, taken.clone()).await.unwrap();
-        let seen = fence.look().await.unwrap();
+        let seen = fence.read().await.unwrap();
         assert_eq!(holder(&seen.state.dropping, &dataset.name, slice), Some(&*closed.token));
         // It is taken over once: what was seen before has changed.
         let late = store.commit(&dataset, taken).await.unwrap_err();
         assert!(has_changed(&late.into()));
-        let end = |state: &mut Retiring| take(&mut state.dropping, &dataset.name, slice);
+        let end = |state: &mut Retiring| remove(&mut state.dropping, &dataset.name, slice);
         assert!(fence.change(&dataset, &seen, end).await.unwrap());
         assert!(!other.change(&dataset, &seen, |_| ()).await.unwrap(), "somebody else was first");
         assert!(other.take_over(&dataset, slice).await.unwrap().is_none());

@@ -1,4 +1,4 @@
-//! Clearing away what attempts at batches left that do not count.
+//! Removes the chunks and records that attempts left behind and that do not count.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -15,34 +15,34 @@ use crate::maintenance::batches;
 use crate::maintenance::foreign::{is_removal, removal_attempt};
 use crate::maintenance::take_out::Unwanted;
 
-/// What lies about of a batch beside what counts.
-pub(crate) struct Left {
-    /// Lists of chunks to take away.
+/// The chunks of a batch that do not count.
+pub(crate) struct Leftovers {
+    /// Lists of the chunks to remove.
     pub dead: Vec<ChunkList>,
-    /// Whether there are others, which readers may need still.
+    /// Whether there are other such chunks, which readers may still need.
     pub others: bool,
 }
 
 impl Dataset {
-    /// Takes away chunks of a batch that do not count, and rows of attempts before the one that does where these were
-    /// consolidated. Ends the hold on the batch that lies in the catalog as `intent`, unless `left` has others: then it stays for a
-    /// consolidation to clear up. `stored` is the record of the batch and its bytes.
+    /// Removes chunks of a batch that do not count, and consolidated rows of attempts before the one that counts. Deletes the
+    /// intent of the batch, whose value is `intent`; with [`Leftovers::others`] the intent stays, so that a consolidation removes the
+    /// rest. `stored` is the record of the batch and its bytes.
     ///
     /// # Errors
-    /// [`StoreError::RecordConflict`] where the hold was lost or the record is another one by now, and nothing was taken away;
+    /// [`StoreError::RecordConflict`] if the intent or the record has changed, and nothing was removed;
     /// [`ArchiveError::SliceRetired`]; the engine.
     pub(crate) async fn clear_dead(
         &self,
         batch: BatchId,
         intent: Bytes,
         stored: Option<(&BatchRecord, &Bytes)>,
-        left: Left,
+        leftovers: Leftovers,
     ) -> Result<()> {
         let home = &self.frame().dataset;
         let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
-        let mut refs: Vec<ChunkRef> = left.dead.iter().flat_map(|part| part.refs.iter().copied()).collect();
+        let mut refs: Vec<ChunkRef> = leftovers.dead.iter().flat_map(|part| part.refs.iter().copied()).collect();
         if let Some((record, _)) = stored {
-            // Attempts of one moment with the same rows have the same chunks.
+            // Attempts with the same stamp and rows have the same chunks.
             let (own, _) = record.own_parts(catalog::parts(self.store(), home, batch).await?);
             let own: HashSet<ChunkKey> = own.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key).collect();
             refs.retain(|chunk| !own.contains(&chunk.key));
@@ -53,28 +53,28 @@ impl Dataset {
         };
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone())), as_it_was];
         let mut after: Vec<RecordPut> =
-            left.dead.iter().map(|part| catalog::delete_part(home, batch, part.number)).collect();
-        after.push(match stored.filter(|_| left.others) {
+            leftovers.dead.iter().map(|part| catalog::delete_part(home, batch, part.number)).collect();
+        after.push(match stored.filter(|_| leftovers.others) {
             None => catalog::delete_known(intent_key, intent),
-            // With the stamp of the record, it says that the batch has ended and something is left.
+            // An intent with the stamp of the record means that the batch has ended and chunks remain.
             Some((record, _)) => {
                 let held: Intent = catalog::from_json(&intent_key, &intent)?;
                 let ended = catalog::to_json(&intent_key, &Intent { written_us: record.written_us, ..held })?;
                 catalog::put(intent_key, ended, Expect::Is(intent))
             }
         });
-        let before_us = stored.filter(|_| !left.others).map_or(i64::MIN, |(record, _)| record.written_us);
+        let before_us = stored.filter(|_| !leftovers.others).map_or(i64::MIN, |(record, _)| record.written_us);
         let of = Unwanted { batch, before_us, keep: None };
         self.clear_attempts(of, (&refs, &BTreeSet::new()), Commit { before, after, ..Commit::default() }).await
     }
 
-    /// Takes away rows that were met in these tiles of attempts that do not count and that nobody holds any more: of batches of which
-    /// the catalog knows nothing, once they began a day ago, and of attempts before the one that counts, once no reader needs them.
+    /// Removes rows in these tiles that do not count and whose batch has no intent: of batches without a record, a day after they
+    /// began, and of attempts before the one that counts, when no reader needs them.
     ///
     /// # Errors
     /// The engine.
     pub(crate) async fn sweep_strays(&self, strays: BTreeMap<Origin, BTreeSet<(SliceId, Tile)>>) -> Result<()> {
-        // A copy puts chunks before the records of their batches, and is unsettled until all records are there.
+        // A copy puts chunks before the records of their batches, and is unsettled until all records are put.
         if strays.is_empty() || self.superseded().await?.unsettled {
             return Ok(());
         }
@@ -89,7 +89,7 @@ impl Dataset {
                 None => self.sweep_unknown(origin, &tiles).await,
             };
             match swept {
-                // Its writer goes on, or somebody else clears up.
+                // The writer continues, or another process removes the rows.
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. }) | ArchiveError::SliceRetired { .. }) => {}
                 swept => swept?,
             }
@@ -97,7 +97,7 @@ impl Dataset {
         Ok(())
     }
 
-    /// Takes away rows of an attempt that came before the one that counts.
+    /// Removes rows of an attempt before the one that counts.
     async fn sweep_before(
         &self,
         origin: Origin,
@@ -116,8 +116,8 @@ impl Dataset {
         self.clear_attempts(of, (&[], tiles), Commit { before, ..Commit::default() }).await
     }
 
-    /// Takes away rows of a batch of which the catalog knows nothing. The record of a removed batch stays in its place, so that its
-    /// attempt, should it go on after all, finds that it has to begin again.
+    /// Removes rows of a batch without a record. Leaves the record of a removed batch, so that the attempt, should it continue after
+    /// all, finds it and starts again.
     async fn sweep_unknown(&self, origin: Origin, tiles: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
         let (home, batch) = (&self.frame().dataset, origin.batch);
         let stamp = self.stamp_us().await?;
@@ -139,8 +139,8 @@ impl Dataset {
         self.clear_attempts(of, (&[], tiles), Commit { before, after, ..Commit::default() }).await
     }
 
-    /// Clears up after attempts that were cut off: such as began a day ago, and such as ended their batch and did not clear up.
-    /// Returns how many there were.
+    /// Removes what interrupted attempts left: attempts that began a day ago, and attempts that ended their batch but left chunks.
+    /// Returns the number of attempts.
     ///
     /// # Errors
     /// The engine.
@@ -158,7 +158,7 @@ impl Dataset {
                 continue;
             }
             match self.clear_expired(batch, intent, record.value, stored).await {
-                // Somebody is at the batch after all, or at its slices: the next time tells.
+                // Another process uses the batch or its slices; the next consolidation tries again.
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. }) | ArchiveError::SliceRetired { .. }) => {}
                 result => {
                     result?;
@@ -167,7 +167,7 @@ impl Dataset {
             }
         }
         if cleared > 0 {
-            tracing::info!(target: LOG, dataset = %home.name, "cleared up after {cleared} writes that were cut off");
+            tracing::info!(target: LOG, dataset = %home.name, "removed what {cleared} interrupted writes left");
         }
         Ok(cleared)
     }
@@ -180,7 +180,7 @@ impl Dataset {
         stored: Option<(BatchRecord, Bytes)>,
     ) -> Result<()> {
         let key = catalog::intent_key(&self.frame().dataset, batch);
-        // From here on the attempt can put nothing more.
+        // After this commit the interrupted attempt can put nothing more.
         let attempt = self.clock().unique_batch(intent.written_us).to_string();
         let taken = catalog::to_json(&key, &Intent { attempt, ..intent })?;
         let before = vec![catalog::put(key, taken.clone(), Expect::Is(found))];
@@ -189,7 +189,7 @@ impl Dataset {
         self.clear_all_dead(batch, taken, stored).await
     }
 
-    /// Takes away all of a batch that does not count, as [`Self::clear_dead`] does.
+    /// Removes all chunks of a batch that do not count, as [`Self::clear_dead`] does.
     pub(crate) async fn clear_all_dead(
         &self,
         batch: BatchId,
@@ -201,6 +201,6 @@ impl Dataset {
             Some((record, _)) => record.own_parts(parts).1,
             None => parts,
         };
-        self.clear_dead(batch, intent, stored, Left { dead, others: false }).await
+        self.clear_dead(batch, intent, stored, Leftovers { dead, others: false }).await
     }
 }

@@ -206,7 +206,7 @@ impl Dataset {
         // reader needs them any more.
         let watch = self.watch(slices).await?;
         let ended = loop {
-            let seen = self.fence().look().await?;
+            let seen = self.fence().read().await?;
             let rows = match &stored {
                 Some((record, _)) => record.rows.saturating_sub(self.retirement(batch, record, None).await?.rows),
                 None => 0,

@@ -253,7 +253,7 @@ impl Dataset {
         let name = &self.frame().dataset.name;
         // A drop that begins after the notes were read is seen, or noted later.
         let retired = self.retired_since(slices.clone(), i64::MIN).await?;
-        let seen = self.fence().look().await?;
+        let seen = self.fence().read().await?;
         match slices.iter().find(|slice| seen.is_dropping(name, **slice)) {
             Some(slice) => Err(ArchiveError::SliceRetired { dataset: name.clone(), slice: *slice }),
             None => Ok(Watch { slices, retired, seen }),
@@ -267,7 +267,7 @@ impl Dataset {
     /// [`ArchiveError::SliceRetired`] where somebody did, or may do so still.
     pub(crate) async fn nothing_dropped(&self, watch: &Watch) -> Result<()> {
         let home = &self.frame().dataset;
-        if self.fence().pass(home, &watch.slices).await?.token() == watch.seen.token() {
+        if self.fence().ensure_open(home, &watch.slices).await?.token() == watch.seen.token() {
             return Ok(());
         }
         let retired = self.retired_since(watch.slices.clone(), i64::MIN).await?;
@@ -290,7 +290,7 @@ impl Dataset {
         if !self.fence().needs_closing() {
             return Ok(());
         }
-        for slice in self.fence().look().await?.dropping(&frame.dataset.name) {
+        for slice in self.fence().read().await?.dropping(&frame.dataset.name) {
             if !frame.spec.has_slice(slice) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! One attempt to store a batch: what it finds in the catalog, what it puts there, and how it ends.
+//! One attempt to store a batch: it reads the catalog, puts chunks and records, and ends or takes them back.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -13,19 +13,19 @@ use crate::catalog::{self, BatchPart, BatchRecord, ChunkList, ChunkRef, Intent, 
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
-use crate::maintenance::attempts::Left;
+use crate::maintenance::attempts::Leftovers;
 use crate::maintenance::batches::Retirement;
 use crate::report::WriteReport;
 use crate::write::content::Content;
 use crate::write::encode::{Repeats, encode_tiles};
-use crate::write::sort::Filed;
+use crate::write::sort::TiledRows;
 
-/// Which batch of which dataset is written, and how. It stays the same through all phases of a write.
+/// The batch that is written, its datasets and options: constant through all phases of a write.
 pub(crate) struct Target<'a> {
     pub dataset: &'a Dataset,
-    /// Where the catalog keeps the batch.
+    /// The dataset under whose name the catalog stores the records of the batch.
     pub home: DatasetRef,
-    /// The datasets that rows are given of.
+    /// The datasets to which the inputs belong, one for each input.
     pub frames: &'a [Frame],
     pub batch: BatchId,
     /// The name that the caller gave the batch.
@@ -44,7 +44,7 @@ impl Target<'_> {
         self.dataset.commit(commit).await.map_err(|error| self.as_race(error))
     }
 
-    /// A record that changed during this write is another writer of the same batch.
+    /// Reports a record conflict as a batch race: a record that changed during this write means another writer of the batch.
     fn as_race(&self, error: ArchiveError) -> ArchiveError {
         match error {
             ArchiveError::Store(StoreError::RecordConflict { .. }) => ArchiveError::BatchRace {
@@ -56,37 +56,37 @@ impl Target<'_> {
     }
 }
 
-/// What the input has given so far.
-pub(crate) struct Given {
-    /// Of each input.
+/// Row counts and content hash of the input so far.
+pub(crate) struct InputTotals {
+    /// Number of rows, by input.
     pub rows: Vec<i64>,
     pub content: Content,
 }
 
-impl Given {
+impl InputTotals {
     pub(crate) fn new(inputs: usize) -> Self {
         Self { rows: vec![0; inputs], content: Content::default() }
     }
 
-    pub(crate) fn add(&mut self, filed: &Filed) {
-        self.rows[filed.input] += filed.rows.num_rows() as i64;
-        filed.hashes.iter().for_each(|hash| self.content.add(*hash));
+    pub(crate) fn add(&mut self, tiled: &TiledRows) {
+        self.rows[tiled.input] += tiled.rows.num_rows() as i64;
+        tiled.hashes.iter().for_each(|hash| self.content.add(*hash));
     }
 }
 
-/// The record of an earlier write that ended, and its bytes, which a conditional put has to name.
+/// The batch record of a finished write, with its bytes for the condition of a put.
 pub(crate) struct Stored {
     record: BatchRecord,
     bytes: Bytes,
 }
 
 impl Stored {
-    pub(crate) fn has_content(&self, given: &Given) -> bool {
-        !self.record.removed && self.record.content == given.content.to_string()
+    pub(crate) fn has_content(&self, totals: &InputTotals) -> bool {
+        !self.record.removed && self.record.content == totals.content.to_string()
     }
 
     /// The reports of a write that found its batch stored.
-    pub(crate) fn reports(&self, target: &Target<'_>, given: &Given) -> Vec<WriteReport> {
+    pub(crate) fn reports(&self, target: &Target<'_>, totals: &InputTotals) -> Vec<WriteReport> {
         let report = |(frame, given): (&Frame, &i64)| {
             let own = self.record.of_dataset(frame.spec.group.as_ref());
             let (rows, tiles, chunks, bytes) =
@@ -94,23 +94,23 @@ impl Stored {
             let duplicates = (*given as u64).saturating_sub(rows);
             WriteReport { batch: target.batch, stored: false, rows, duplicates, tiles, chunks, bytes }
         };
-        target.frames.iter().zip(&given.rows).map(report).collect()
+        target.frames.iter().zip(&totals.rows).map(report).collect()
     }
 
-    pub(crate) fn differs(&self, target: &Target<'_>, given: &Given) -> ArchiveError {
+    pub(crate) fn differs(&self, target: &Target<'_>, totals: &InputTotals) -> ArchiveError {
         ArchiveError::BatchDiffers {
             dataset: target.home.name.clone(),
             key: target.key.clone().unwrap_or_default(),
             stored_rows: self.record.rows,
-            given_rows: given.rows.iter().sum::<i64>() as u64,
+            given_rows: totals.rows.iter().sum::<i64>() as u64,
         }
     }
 }
 
-/// The hold of an attempt on its batch: its intent, and what lies in the intent's place.
+/// The claim of an attempt on its batch: its intent, and the value under the key of the intent.
 struct Claim {
     intent: Intent,
-    /// The value in the catalog: of an earlier attempt, then ours. `None` where there is none.
+    /// The value in the catalog: of an earlier attempt, then of this one; `None` if there is no record.
     found: Option<Bytes>,
 }
 
@@ -119,7 +119,7 @@ impl Claim {
         catalog::intent_key(&target.home, target.batch)
     }
 
-    /// The put of the intent under the condition that nobody else put one, and whether it is the first of its stamp.
+    /// The put of the intent, on condition that no other attempt changed it, and whether this value is put for the first time.
     fn put(&mut self, target: &Target<'_>) -> Result<(RecordPut, bool)> {
         let key = Self::key(target);
         let value = catalog::to_json(&key, &self.intent)?;
@@ -128,7 +128,7 @@ impl Claim {
         Ok((catalog::put(key, value, found.map_or(Expect::Absent, Expect::Is)), first))
     }
 
-    /// Ends the claim, unless another attempt took the batch over: then it is theirs to end.
+    /// Deletes the intent, on condition that no other attempt has taken over the batch.
     fn release(&self, target: &Target<'_>) -> Result<RecordPut> {
         let key = Self::key(target);
         let intent = catalog::to_json(&key, &self.intent)?;
@@ -140,35 +140,35 @@ impl Claim {
 #[derive(Default)]
 pub(crate) struct Earlier {
     stored: Option<Stored>,
-    /// What of that went with slices that were retired.
+    /// The rows of the stored batch that were dropped with retired slices.
     retired: Retirement,
-    /// Slices that were being dropped when that was looked up.
+    /// Slices that were being dropped when `retired` was looked up.
     dropping: Vec<SliceId>,
-    /// Whether an attempt was cut off, by which chunks may lie about that do not count.
+    /// Whether an earlier attempt was interrupted: it may have left chunks that do not count.
     pub cut_off: bool,
     /// Lists of chunks that earlier attempts may have put.
     parts: Vec<ChunkList>,
 }
 
 impl Earlier {
-    /// Whether anything was found.
+    /// Whether the catalog has any record of the batch.
     fn is_known(&self) -> bool {
         self.stored.is_some() || self.cut_off || !self.parts.is_empty()
     }
 
-    /// The stored batch that rows are only compared with: the name is taken and must not be replaced.
+    /// Whether rows are only compared with the stored batch: it is complete and must not be replaced.
     pub(crate) fn only_compared(&self, target: &Target<'_>) -> bool {
         let stored = self.stored.as_ref().is_some_and(|stored| !stored.record.removed);
         stored && !target.replace && self.retired.rows == 0
     }
 
-    /// The stored batch where it is whole and has this content.
-    fn same(&self, given: &Given) -> Option<&Stored> {
-        self.stored.as_ref().filter(|stored| self.retired.rows == 0 && stored.has_content(given))
+    /// The stored batch if it is complete and has this content.
+    fn same(&self, totals: &InputTotals) -> Option<&Stored> {
+        self.stored.as_ref().filter(|stored| self.retired.rows == 0 && stored.has_content(totals))
     }
 
-    /// Whether the rows of an attempt that took the batch to be new have counted. `None` where that cannot be told: the catalog
-    /// knows of the attempt that counts and of the one before.
+    /// Whether the rows of an attempt at a new batch counted at any time. `None` if unknown: the catalog names only the attempt
+    /// that counts and the one before it.
     pub(crate) fn counted(&self, attempt: &Attempt<'_>) -> Option<bool> {
         let Some(Stored { record, .. }) = &self.stored else { return Some(false) };
         let (batch, origin) = (attempt.target.batch, Some(attempt.origin()));
@@ -179,58 +179,57 @@ impl Earlier {
         previous.is_none().then_some(false)
     }
 
-    /// The stored batch where it has other content.
-    fn other(&self, given: &Given) -> Option<&Stored> {
-        let other = |stored: &&Stored| !stored.record.removed && !stored.has_content(given);
+    /// The stored batch if it has other content and was not retired as a whole.
+    fn other(&self, totals: &InputTotals) -> Option<&Stored> {
+        let other = |stored: &&Stored| !stored.record.removed && !stored.has_content(totals);
         self.stored.as_ref().filter(other).filter(|_| !self.retired.whole)
     }
 }
 
-/// What an attempt has put, or may have.
-struct Put {
+/// What an attempt has put so far. A failed put may have stored chunks too, so they are included.
+struct Progress {
     parts: Vec<ChunkList>,
-    /// Of each input.
-    inputs: Vec<PutOfInput>,
+    inputs: Vec<InputProgress>,
 }
 
-/// What an attempt has put of one input.
-struct PutOfInput {
+/// What an attempt has put of one input so far.
+struct InputProgress {
     report: WriteReport,
     ticks: Option<(i64, i64)>,
     tiles: HashSet<Tile>,
     repeats: Repeats,
 }
 
-impl PutOfInput {
-    fn nothing(batch: BatchId) -> Self {
+impl InputProgress {
+    fn new(batch: BatchId) -> Self {
         let report = WriteReport { batch, stored: true, rows: 0, duplicates: 0, tiles: 0, chunks: 0, bytes: 0 };
         Self { report, ticks: None, tiles: HashSet::new(), repeats: Repeats::default() }
     }
 
-    fn enter(&mut self, filed: &Filed, given: usize, chunks: &[Chunk]) {
-        for tick in &filed.ticks {
+    fn enter(&mut self, tiled: &TiledRows, given: usize, chunks: &[Chunk]) {
+        for tick in &tiled.ticks {
             let (first, last) = self.ticks.unwrap_or((*tick, *tick));
             self.ticks = Some((first.min(*tick), last.max(*tick)));
         }
         self.tiles.extend(chunks.iter().map(|chunk| chunk.key.tile));
         let report = &mut self.report;
-        report.duplicates += (given - filed.rows.num_rows()) as u64;
-        report.rows += filed.rows.num_rows() as u64;
+        report.duplicates += (given - tiled.rows.num_rows()) as u64;
+        report.rows += tiled.rows.num_rows() as u64;
         report.tiles = self.tiles.len() as u64;
         report.chunks += chunks.len() as u64;
         report.bytes += chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
     }
 
-    /// What the record of the batch says of it in dataset `dataset` of a group.
+    /// The entry of the batch record for dataset number `dataset` of a group.
     fn part(&self, dataset: u8) -> BatchPart {
         let WriteReport { rows, tiles, chunks, bytes, .. } = self.report;
         BatchPart { dataset, rows, tiles, chunks, bytes, ticks: self.ticks, repeated: self.repeats.count() }
     }
 }
 
-impl Put {
-    fn nothing(target: &Target<'_>) -> Self {
-        let inputs = target.frames.iter().map(|_| PutOfInput::nothing(target.batch)).collect();
+impl Progress {
+    fn new(target: &Target<'_>) -> Self {
+        let inputs = target.frames.iter().map(|_| InputProgress::new(target.batch)).collect();
         Self { parts: Vec::new(), inputs }
     }
 
@@ -243,41 +242,41 @@ impl Put {
     }
 }
 
-/// An attempt that may put chunks. What it has put goes with it: who drops one without [`Attempt::end`] or
-/// [`Attempt::take_back`] leaves an unfinished batch, which a repeated write takes over.
+/// An attempt that may put chunks. A caller that drops it without [`Attempt::end`] or [`Attempt::take_back`] leaves an unfinished
+/// batch, which a repeated write takes over.
 pub(crate) struct Attempt<'a> {
     target: &'a Target<'a>,
     pub earlier: Earlier,
     claim: Claim,
-    put: Put,
-    /// The state of the archive's record of slices being dropped, from before chunks were put that the last commit does not put.
+    progress: Progress,
+    /// Token of the record of slices being dropped, read before the first chunk was put in a commit other than the last.
     fence: Option<String>,
 }
 
 impl<'a> Attempt<'a> {
-    /// An attempt at a batch that is taken to be new: its first commit fails where it is not, and then nothing has happened.
+    /// An attempt that assumes a new batch. If the batch exists, the first commit fails without any effect.
     pub(crate) fn at_new(target: &'a Target<'a>, written_us: i64) -> Self {
         Self {
             target,
             earlier: Earlier::default(),
             claim: Claim { intent: target.intent(written_us), found: None },
-            put: Put::nothing(target),
+            progress: Progress::new(target),
             fence: None,
         }
     }
 
-    /// Reads what earlier writes of the batch left, and takes over from one that was cut off.
-    pub(crate) async fn look_back(target: &'a Target<'a>, written_us: i64) -> Result<Self> {
+    /// An attempt that reads the records of earlier writes of the batch, and takes over from an interrupted one.
+    pub(crate) async fn load_earlier(target: &'a Target<'a>, written_us: i64) -> Result<Self> {
         let mut attempt = Self::at_new(target, written_us);
         let (store, home) = (target.dataset.store(), &target.home);
-        // The intent is read first: a write that ends in between is then found by its record.
+        // The intent is read first, so that the record reveals a write that ends between the two reads.
         let begun = catalog::get::<Intent>(store, &Claim::key(target)).await?;
         let stored = catalog::get::<BatchRecord>(store, &catalog::batch_key(home, target.batch)).await?;
         if let Some((record, bytes)) = stored {
-            // What replaces a batch is later than the batch, whichever machine wrote it.
+            // The replacement of a batch needs a later stamp than the batch, whichever machine wrote it.
             attempt.stamp_after(record.written_us).await?;
-            // Looked up first: what is dropped after this was there when this write began.
-            attempt.earlier.dropping = target.dataset.fence().dropping_by_now(&home.name).await?;
+            // Looked up before the retirement: slices whose drop begins later were present when this write began.
+            attempt.earlier.dropping = target.dataset.fence().drops_in_progress(&home.name).await?;
             attempt.earlier.retired = target.dataset.retirement(target.batch, &record, None).await?;
             attempt.stamp_after(attempt.earlier.retired.retired_us).await?;
             attempt.earlier.stored = Some(Stored { record, bytes });
@@ -287,7 +286,7 @@ impl<'a> Attempt<'a> {
             attempt.claim.found = Some(bytes);
             attempt.earlier.cut_off = true;
             tracing::info!(
-                target: LOG, dataset = %home.name, batch = target.key, "taking over a batch from a write that was cut off"
+                target: LOG, dataset = %home.name, batch = target.key, "taking over a batch from an interrupted write"
             );
             let before = attempt.conditions()?;
             target.commit(Commit { before, ..Commit::default() }).await?;
@@ -303,8 +302,8 @@ impl<'a> Attempt<'a> {
     /// Acknowledges a batch that was found stored.
     ///
     /// # Errors
-    /// [`ArchiveError::SliceRetired`] where a drop that began before this write takes rows of it: it may have been cut off, and end after
-    /// they were acknowledged. As [`Self::leave_stored`].
+    /// [`ArchiveError::SliceRetired`] if a drop that began before this write affects its rows: it may have been interrupted, and end
+    /// after they were acknowledged. As [`Self::leave_stored`].
     pub(crate) async fn acknowledge_stored(&self) -> Result<()> {
         self.leave_stored().await?;
         let Some(Stored { record, .. }) = self.earlier.stored.as_ref().filter(|_| !self.earlier.dropping.is_empty())
@@ -320,18 +319,18 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Ends an attempt at a batch that stays as it is stored: takes away what this one has put.
+    /// Ends an attempt that leaves the stored batch unchanged: removes what this attempt has put.
     pub(crate) async fn leave_stored(&self) -> Result<()> {
         let (Some(intent), Some(Stored { record, bytes })) = (&self.claim.found, &self.earlier.stored) else {
             return Ok(());
         };
         let Target { dataset, batch, .. } = *self.target;
-        let left = Left { dead: self.put.parts.clone(), others: !self.earlier.parts.is_empty() };
-        let cleared = dataset.clear_dead(batch, intent.clone(), Some((record, bytes)), left).await;
+        let leftovers = Leftovers { dead: self.progress.parts.clone(), others: !self.earlier.parts.is_empty() };
+        let cleared = dataset.clear_dead(batch, intent.clone(), Some((record, bytes)), leftovers).await;
         cleared.map_err(|error| self.target.as_race(error))
     }
 
-    /// Gives the rows a later stamp than this one.
+    /// Ensures that the stamp of the rows is later than `earlier_us`.
     async fn stamp_after(&mut self, earlier_us: i64) -> Result<()> {
         if self.claim.intent.written_us <= earlier_us {
             self.target.dataset.clock().saw(earlier_us);
@@ -340,19 +339,19 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// The stored batch where this attempt has put nothing and would store it again as it is.
-    pub(crate) fn finds_stored(&self, given: &Given) -> Option<&Stored> {
-        self.earlier.same(given).filter(|_| self.put.parts.is_empty())
+    /// The stored batch if this attempt has put nothing and would store the same content again.
+    pub(crate) fn finds_stored(&self, totals: &InputTotals) -> Option<&Stored> {
+        self.earlier.same(totals).filter(|_| self.progress.parts.is_empty())
     }
 
-    /// The stored batch that this attempt must not replace.
-    pub(crate) fn must_keep(&self, given: &Given) -> Option<&Stored> {
-        self.earlier.other(given).filter(|_| !self.target.replace)
+    /// The stored batch if it has other content and this attempt must not replace it.
+    pub(crate) fn must_keep(&self, totals: &InputTotals) -> Option<&Stored> {
+        self.earlier.other(totals).filter(|_| !self.target.replace)
     }
 
     /// Puts buffered rows before the batch ends.
-    pub(crate) async fn flush(&mut self, buffer: Vec<Filed>) -> Result<()> {
-        self.put.inputs.iter_mut().for_each(|input| input.repeats.several = true);
+    pub(crate) async fn flush(&mut self, buffer: Vec<TiledRows>) -> Result<()> {
+        self.progress.inputs.iter_mut().for_each(|input| input.repeats.several = true);
         let chunks = self.encode(buffer)?;
         self.watch_slices().await?;
         for chunks in split(chunks) {
@@ -362,7 +361,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Puts what is left and ends the batch.
-    pub(crate) async fn end(&mut self, buffer: Vec<Filed>, given: &Given) -> Result<Vec<WriteReport>> {
+    pub(crate) async fn end(&mut self, buffer: Vec<TiledRows>, totals: &InputTotals) -> Result<Vec<WriteReport>> {
         let chunks = self.encode(buffer)?;
         let mut steps = split(chunks);
         let last = steps.pop().unwrap_or_default();
@@ -370,15 +369,15 @@ impl<'a> Attempt<'a> {
             self.watch_slices().await?;
         }
         if steps.is_empty() && self.needs_no_claim() {
-            self.end_unclaimed(last, given).await?;
+            self.end_unclaimed(last, totals).await?;
         } else {
             for chunks in steps {
                 self.put_step(chunks).await?;
             }
-            self.end_with(last, given).await?;
+            self.end_with(last, totals).await?;
         }
         if self.earlier.stored.is_none() {
-            // Reads of this process that begin from here on need not ask.
+            // Later reads of this process then need not look up the record.
             self.target.dataset.remember_counting(std::iter::once(self.origin()));
         }
         Ok(self.reports())
@@ -386,27 +385,26 @@ impl<'a> Attempt<'a> {
 
     /// The reports of this attempt once it has ended.
     pub(crate) fn reports(&self) -> Vec<WriteReport> {
-        self.put.inputs.iter().map(|input| input.report.clone()).collect()
+        self.progress.inputs.iter().map(|input| input.report.clone()).collect()
     }
 
     fn origin(&self) -> Origin {
         self.claim.intent.origin(self.target.batch)
     }
 
-    /// Whether this attempt may put its chunks before it says anything in the catalog: it has begun nothing there, and knows of no
-    /// earlier one.
+    /// Whether this attempt may put its chunks before any catalog record: it has put no record yet and knows of no earlier attempt.
     fn needs_no_claim(&self) -> bool {
-        let is_first = self.claim.found.is_none() && self.put.parts.is_empty() && !self.earlier.is_known();
+        let is_first = self.claim.found.is_none() && self.progress.parts.is_empty() && !self.earlier.is_known();
         is_first && self.target.dataset.puts_unclaimed()
     }
 
-    /// Puts all chunks and ends the batch by one decision about its records. What is left of an attempt that is cut off between the
-    /// two counts nowhere, since no record names it; a consolidation takes it away a day later ([`Dataset::sweep_strays`]).
-    async fn end_unclaimed(&mut self, chunks: Vec<Chunk>, given: &Given) -> Result<()> {
+    /// Puts all chunks, then ends the batch with one conditional commit of its records. Chunks of an attempt that is interrupted
+    /// between the two never count, since no record names them; a consolidation removes them a day later ([`Dataset::sweep_strays`]).
+    async fn end_unclaimed(&mut self, chunks: Vec<Chunk>, totals: &InputTotals) -> Result<()> {
         let list = (!chunks.is_empty()).then(|| self.list(&chunks));
         self.put_watched(Commit { put: chunks, ..Commit::default() }).await?;
-        self.slices_stay().await?;
-        let mut before = vec![catalog::no_record(Claim::key(self.target)), self.put_record(&self.record(given)?)];
+        self.check_slices().await?;
+        let mut before = vec![catalog::no_record(Claim::key(self.target)), self.put_record(&self.record(totals)?)];
         before.extend(list);
         self.target.commit(Commit { before, ..Commit::default() }).await
     }
@@ -418,40 +416,40 @@ impl<'a> Attempt<'a> {
         if self.claim.found.is_some() || counting == Some(self.origin()) {
             return;
         }
-        let remove = self.put.refs().map(|chunk| chunk.key).collect();
-        // Where this fails, they count nowhere all the same.
+        let remove = self.progress.refs().map(|chunk| chunk.key).collect();
+        // If this fails, the chunks still never count.
         let _ = self.target.dataset.commit(Commit { remove, ..Commit::default() }).await;
     }
 
-    /// Takes back what this attempt has put. Where this fails too, the batch stays
-    /// unfinished; where the write had ended after all, its record is another one and nothing is taken back.
+    /// Takes back what this attempt has put. If this fails too, the batch stays unfinished. If the write had ended after all, its
+    /// record has changed, and nothing is taken back.
     pub(crate) async fn take_back(self) {
-        // Errors are ignored here: the caller reports the write's own, and nobody sees the rows.
+        // Errors are ignored: the caller reports the error of the write, and no reader sees the rows.
         if self.earlier.stored.is_some() {
             let _ = self.leave_stored().await;
             return;
         }
         let Some(intent) = self.claim.found else { return };
         let Target { dataset, batch, .. } = *self.target;
-        let dead = self.put.parts.into_iter().chain(self.earlier.parts).collect();
-        let _ = dataset.clear_dead(batch, intent, None, Left { dead, others: false }).await;
+        let dead = self.progress.parts.into_iter().chain(self.earlier.parts).collect();
+        let _ = dataset.clear_dead(batch, intent, None, Leftovers { dead, others: false }).await;
     }
 
-    /// Encodes buffered rows, noting what they become.
-    fn encode(&mut self, buffer: Vec<Filed>) -> Result<Vec<Chunk>> {
-        let mut by_input: Vec<Vec<Filed>> = self.target.frames.iter().map(|_| Vec::new()).collect();
-        buffer.into_iter().for_each(|filed| by_input[filed.input].push(filed));
+    /// Encodes buffered rows and updates the progress.
+    fn encode(&mut self, buffer: Vec<TiledRows>) -> Result<Vec<Chunk>> {
+        let mut by_input: Vec<Vec<TiledRows>> = self.target.frames.iter().map(|_| Vec::new()).collect();
+        buffer.into_iter().for_each(|tiled| by_input[tiled.input].push(tiled));
         let origin = self.origin();
         let mut all = Vec::new();
         for (input, buffer) in by_input.into_iter().enumerate().filter(|(_, buffer)| !buffer.is_empty()) {
             let frame = &self.target.frames[input];
-            let filed = Filed::concat(frame, buffer)?;
-            let given = filed.rows.num_rows();
-            let filed = filed.sorted(frame)?;
-            let put = &mut self.put.inputs[input];
-            put.repeats.enter(frame, &filed)?;
-            let chunks = encode_tiles(frame, &filed, origin)?;
-            put.enter(&filed, given, &chunks);
+            let tiled = TiledRows::concat(frame, buffer)?;
+            let given = tiled.rows.num_rows();
+            let tiled = tiled.sorted(frame)?;
+            let put = &mut self.progress.inputs[input];
+            put.repeats.enter(frame, &tiled)?;
+            let chunks = encode_tiles(frame, &tiled, origin)?;
+            put.enter(&tiled, given, &chunks);
             all.extend(chunks);
         }
         Ok(all)
@@ -464,21 +462,21 @@ impl<'a> Attempt<'a> {
         self.target.commit(Commit { before, put: chunks, ..Commit::default() }).await
     }
 
-    /// The last commit: remaining chunks, removal of what no longer belongs, the record.
-    async fn end_with(&mut self, chunks: Vec<Chunk>, given: &Given) -> Result<()> {
+    /// The last commit: puts the remaining chunks and the record, and removes chunks of earlier attempts.
+    async fn end_with(&mut self, chunks: Vec<Chunk>, totals: &InputTotals) -> Result<()> {
         let (dataset, batch, home) = (self.target.dataset, self.target.batch, &self.target.home);
         let mut before = self.conditions()?;
         if !chunks.is_empty() {
             before.push(self.list(&chunks));
         }
         let Some(Stored { record: old, .. }) = &self.earlier.stored else {
-            // No row of earlier attempts ever counted. Their lists go before the record comes.
-            let live: HashSet<ChunkKey> = self.put.refs().map(|r| r.key).collect();
+            // No row of earlier attempts ever counted. Their lists are deleted before the record is put.
+            let live: HashSet<ChunkKey> = self.progress.refs().map(|r| r.key).collect();
             let dead = self.earlier.parts.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key);
             let remove = dead.filter(|key| !live.contains(key)).collect();
             let mut after: Vec<RecordPut> =
                 self.earlier.parts.iter().map(|part| catalog::delete_part(home, batch, part.number)).collect();
-            let record = self.record(given)?;
+            let record = self.record(totals)?;
             after.extend([self.put_record(&record), self.claim.release(self.target)?]);
             return self.end_plain(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;
         };
@@ -490,13 +488,13 @@ impl<'a> Attempt<'a> {
         if counts {
             dataset.supersede(batch).await?;
         }
-        // What a process is moving elsewhere must not be replaced.
+        // Rows of a slice that a process is moving elsewhere must not be replaced.
         let watch = dataset.watch(slices).await?;
-        // Readers see the old rows until here, and the new ones from here on. The intent stays where old ones are left, until a
-        // consolidation finds that no reader needs them any more.
+        // This commit switches readers from the old rows to the new ones. If old rows remain, the intent stays until a
+        // consolidation finds that no reader needs them.
         let record = loop {
-            let seen = self.slices_stay().await?;
-            let record = self.record(given)?;
+            let seen = self.check_slices().await?;
+            let record = self.record(totals)?;
             let mut before = match self.earlier.parts.is_empty() {
                 true => vec![self.claim.release(self.target)?],
                 false => self.conditions()?,
@@ -521,7 +519,7 @@ impl<'a> Attempt<'a> {
             Err(error) if !matches!(error, ArchiveError::SliceRetired { .. }) => {
                 tracing::warn!(
                     target: LOG, dataset = %home.name, batch = self.target.key,
-                    "the new rows count, and consolidation will take away the old ones: {error}"
+                    "the new rows count; consolidation will remove the old ones: {error}"
                 );
                 Ok(())
             }
@@ -529,22 +527,22 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The last commit of a batch that takes no rows out of chunks of others.
+    /// The last commit of a batch that replaces no stored one.
     async fn end_plain(&mut self, commit: Commit) -> Result<()> {
         let target = self.target;
         if self.fence.is_none() {
-            // One step, in which the slices are there.
+            // A single commit puts everything, so no drop can come between chunks and record.
             return target.commit(commit).await;
         }
         if target.dataset.fence().needs_closing() {
             let Commit { before, put, remove, after, .. } = commit;
             self.put_watched(Commit { before, put, ..Commit::default() }).await?;
-            self.slices_stay().await?;
+            self.check_slices().await?;
             return target.commit(Commit { remove, after, ..Commit::default() }).await;
         }
         loop {
             let mut last = commit.clone();
-            let seen = self.slices_stay().await?;
+            let seen = self.check_slices().await?;
             last.before.extend(target.dataset.fence().no_drop_since(&seen));
             match target.dataset.commit_telling(last).await {
                 Err(error) if fence::has_changed(&error) => continue,
@@ -553,29 +551,29 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Notes, before the first chunk is put, which slices are being dropped.
+    /// Remembers, before the first chunk is put, which slices are being dropped.
     async fn watch_slices(&mut self) -> Result<()> {
         if self.fence.is_none() {
-            self.fence = Some(self.target.dataset.fence().glance().await?.token().to_owned());
+            self.fence = Some(self.target.dataset.fence().cached().await?.token().to_owned());
         }
         Ok(())
     }
 
-    /// Puts chunks, and looks beside it which slices are being dropped where that was not looked at for long.
+    /// Puts chunks and, in parallel, refreshes the record of slices being dropped if it is stale.
     async fn put_watched(&self, commit: Commit) -> Result<()> {
-        let (put, ()) = futures::join!(self.target.commit(commit), self.target.dataset.fence().renew());
+        let (put, ()) = futures::join!(self.target.commit(commit), self.target.dataset.fence().refresh());
         put
     }
 
-    /// Whether the chunks of this write, which are durable by now, have not gone with their slices, and will not go unseen.
-    async fn slices_stay(&mut self) -> Result<Observed> {
+    /// Checks that no chunk of this write, all of which are durable, was dropped with its slice, and that no later drop can miss them.
+    async fn check_slices(&mut self) -> Result<Observed> {
         let Target { dataset, home, .. } = self.target;
-        let refs: Vec<ChunkRef> = self.put.refs().copied().collect();
+        let refs: Vec<ChunkRef> = self.progress.refs().copied().collect();
         let seen = if dataset.fence().needs_closing() {
             let slices: BTreeSet<SliceId> = refs.iter().map(|chunk| chunk.key.slice).collect();
-            dataset.fence().pass(home, &slices).await?
+            dataset.fence().ensure_open(home, &slices).await?
         } else {
-            dataset.fence().look().await?
+            dataset.fence().read().await?
         };
         if self.fence.as_deref() != Some(seen.token()) {
             let there: HashSet<ChunkKey> = dataset.existing(&refs).await?.into_iter().collect();
@@ -587,7 +585,7 @@ impl<'a> Attempt<'a> {
         Ok(seen)
     }
 
-    /// The conditions under which this attempt may go on: its intent, and at first what it found, still lie in the catalog.
+    /// The conditions under which this attempt may continue: its intent is unchanged and, the first time, so is the batch record.
     fn conditions(&mut self) -> Result<Vec<RecordPut>> {
         let (intent, first) = self.claim.put(self.target)?;
         let mut puts = vec![intent];
@@ -595,7 +593,7 @@ impl<'a> Attempt<'a> {
             let key = catalog::batch_key(&self.target.home, self.target.batch);
             match &self.earlier.stored {
                 Some(Stored { bytes, .. }) => puts.push(catalog::put(key, bytes.clone(), Expect::Is(bytes.clone()))),
-                // Somebody else may have begun and ended the batch since it was looked for.
+                // Another writer may have begun and ended the batch since this attempt read the catalog.
                 None if self.target.key.is_some() => puts.push(catalog::no_record(key)),
                 None => {}
             }
@@ -603,13 +601,13 @@ impl<'a> Attempt<'a> {
         Ok(puts)
     }
 
-    fn record(&self, given: &Given) -> Result<Stored> {
+    fn record(&self, totals: &InputTotals) -> Result<Stored> {
         let key = catalog::batch_key(&self.target.home, self.target.batch);
-        let put = &self.put;
+        let put = &self.progress;
         let number = |frame: &Frame| frame.spec.group.as_ref().map(|group| group.number);
         let parts = self.target.frames.iter().zip(&put.inputs);
         let datasets: Vec<BatchPart> = parts.filter_map(|(frame, input)| Some(input.part(number(frame)?))).collect();
-        // Ticks of different datasets may be of different lengths.
+        // Datasets of a group may differ in the length of their ticks, so the record has none for the group as a whole.
         let only = put.inputs.first().filter(|_| datasets.is_empty());
         let record = BatchRecord {
             key: self.target.key.clone(),
@@ -621,9 +619,9 @@ impl<'a> Attempt<'a> {
             tiles: put.sum(|report| report.tiles),
             chunks: put.sum(|report| report.chunks),
             bytes: put.sum(|report| report.bytes),
-            content: given.content.to_string(),
+            content: totals.content.to_string(),
             ticks: only.and_then(|input| input.ticks),
-            parts: (self.first_part(), self.first_part() + self.put.parts.len() as u32),
+            parts: (self.first_part(), self.first_part() + self.progress.parts.len() as u32),
             previous: self.earlier.stored.as_ref().map(|stored| stored.record.as_previous()),
             copied: None,
             repeated: only.and_then(|input| input.repeats.count()),
@@ -633,30 +631,30 @@ impl<'a> Attempt<'a> {
         Ok(Stored { record, bytes })
     }
 
-    /// The put of a record in the place of the one that was found.
+    /// The put of the batch record, on condition that the record that was read is unchanged.
     fn put_record(&self, record: &Stored) -> RecordPut {
         let key = catalog::batch_key(&self.target.home, self.target.batch);
         let expect = self.earlier.stored.as_ref().map_or(Expect::Absent, |stored| Expect::Is(stored.bytes.clone()));
         catalog::put(key, record.bytes.clone(), expect)
     }
 
-    /// The number of the first list of this attempt. It goes on from those of earlier attempts, whose lists are still needed.
+    /// The number of the first list of this attempt. It follows those of earlier attempts, whose lists are still needed.
     fn first_part(&self) -> u32 {
         self.earlier.parts.last().map_or(0, |part| part.number + 1)
     }
 
-    /// The list of chunks that are about to be put.
+    /// Adds the list of chunks that are about to be put, and returns the put of its record.
     fn list(&mut self, chunks: &[Chunk]) -> RecordPut {
-        let number = self.first_part() + self.put.parts.len() as u32;
+        let number = self.first_part() + self.progress.parts.len() as u32;
         let refs = chunks.iter().map(|chunk| ChunkRef { key: chunk.key, rows: chunk.rows }).collect();
         let part = ChunkList { number, refs };
         let record = part.put(&self.target.home, self.target.batch);
-        self.put.parts.push(part);
+        self.progress.parts.push(part);
         record
     }
 }
 
-/// Chunks in steps whose parts and commits stay within limits.
+/// Splits chunks into steps whose part records and commits stay within the limits.
 fn split(mut chunks: Vec<Chunk>) -> Vec<Vec<Chunk>> {
     let mut steps = Vec::new();
     while chunks.len() > REFS_PER_PART_MAX {

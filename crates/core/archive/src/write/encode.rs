@@ -15,7 +15,7 @@ use crate::frame::Frame;
 use crate::keys::Keys;
 use crate::write::content::Content;
 use crate::write::pack::{TileRows, bytes_of, pack, zones};
-use crate::write::sort::Filed;
+use crate::write::sort::TiledRows;
 
 /// Below this many rows a batch is encoded by the calling thread alone.
 const PARALLEL_ROWS: usize = 4_096;
@@ -36,19 +36,19 @@ impl Repeats {
     /// Rows kept account of; some 16 bytes each.
     const ROWS_MAX: usize = 1 << 22;
 
-    pub(crate) fn enter(&mut self, frame: &Frame, filed: &Filed) -> Result<()> {
+    pub(crate) fn enter(&mut self, frame: &Frame, tiled: &TiledRows) -> Result<()> {
         // Rows without ids are told apart by their numbers.
         if !self.several || self.given_up || frame.ids.is_empty() {
             return Ok(());
         }
-        if self.hashes.len() + filed.rows.num_rows() > Self::ROWS_MAX {
+        if self.hashes.len() + tiled.rows.num_rows() > Self::ROWS_MAX {
             (self.given_up, self.hashes) = (true, HashSet::new());
             return Ok(());
         }
         let columns: Vec<_> = frame.ids.iter().copied().chain(frame.version).collect();
-        let columns: Vec<_> = columns.into_iter().map(|column| filed.rows.column(column).clone()).collect();
+        let columns: Vec<_> = columns.into_iter().map(|column| tiled.rows.column(column).clone()).collect();
         let keys = Keys::new(&columns).map_err(|e| frame.compute("comparing ids", e))?;
-        for (row, tile) in filed.tiles.iter().enumerate() {
+        for (row, tile) in tiled.tiles.iter().enumerate() {
             self.repeated += u64::from(!self.hashes.insert(self.hasher.hash_one((keys.get(row), tile))));
         }
         Ok(())
@@ -60,27 +60,27 @@ impl Repeats {
 }
 
 /// Encodes sorted rows tile by tile, on all cores where there are many.
-pub(crate) fn encode_tiles(frame: &Frame, filed: &Filed, origin: Origin) -> Result<Vec<Chunk>> {
-    let ids = frame.ids.first().map(|id| filed.rows.column(*id));
-    let zones = zones(ids, frame, std::iter::repeat_n(origin, filed.rows.num_rows()))?;
-    let row_bytes = bytes_of(&filed.rows) / filed.rows.num_rows().max(1);
+pub(crate) fn encode_tiles(frame: &Frame, tiled: &TiledRows, origin: Origin) -> Result<Vec<Chunk>> {
+    let ids = frame.ids.first().map(|id| tiled.rows.column(*id));
+    let zones = zones(ids, frame, std::iter::repeat_n(origin, tiled.rows.num_rows()))?;
+    let row_bytes = bytes_of(&tiled.rows) / tiled.rows.num_rows().max(1);
     let encode = |range: Range<usize>| {
         let rows = TileRows {
-            tile: filed.tiles[range.start],
-            rows: filed.rows.slice(range.start, range.len()),
-            ticks: &filed.ticks[range.clone()],
+            tile: tiled.tiles[range.start],
+            rows: tiled.rows.slice(range.start, range.len()),
+            ticks: &tiled.ticks[range.clone()],
             zones: &zones[range.clone()],
             origins: &[origin],
             row_origin: None,
-            ordinals: frame.ids.is_empty().then(|| &filed.ordinals[range.clone()]),
+            ordinals: frame.ids.is_empty().then(|| &tiled.ordinals[range.clone()]),
             unique_ids: !frame.keeps_latest(),
         };
-        let hashes = &filed.hashes[range];
+        let hashes = &tiled.hashes[range];
         let tile = rows.tile;
         pack(frame, &rows, row_bytes, &|within| chunk_id(origin, tile, &hashes[within]))
     };
-    let ranges = filed.tile_ranges();
-    let chunks: Result<Vec<Vec<Chunk>>> = if filed.rows.num_rows() < PARALLEL_ROWS {
+    let ranges = tiled.tile_ranges();
+    let chunks: Result<Vec<Vec<Chunk>>> = if tiled.rows.num_rows() < PARALLEL_ROWS {
         ranges.into_iter().map(encode).collect()
     } else {
         ranges.into_par_iter().map(encode).collect()

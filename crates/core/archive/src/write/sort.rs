@@ -1,4 +1,4 @@
-//! Input rows, filed: put into the order of their tiles and cleared of ids that stand twice.
+//! Input rows with their tiles: sorted by tile, without duplicate ids.
 
 use arrow_array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow_select::concat::concat_batches;
@@ -14,21 +14,21 @@ use crate::time_axis;
 use crate::time_axis::Times;
 use crate::write::content::{add_ordinals, row_hashes};
 
-/// Rows of a batch with what places them.
+/// Rows of a batch with the tile, time, hash and ordinal of each.
 #[derive(Clone)]
-pub(crate) struct Filed {
-    /// Which of the datasets that are written they are of.
+pub(crate) struct TiledRows {
+    /// Number of the input, and so of the dataset, to which the rows belong.
     pub input: usize,
     pub rows: RecordBatch,
     pub tiles: Vec<Tile>,
     pub ticks: Vec<i64>,
     pub hashes: Vec<u64>,
-    /// Place of each row in its batch.
+    /// Position of each row in its input.
     pub ordinals: Vec<i64>,
 }
 
-impl Filed {
-    /// Files rows of an input that have the dataset's columns; `first` is the ordinal of their first row.
+impl TiledRows {
+    /// Assigns rows with the columns of the dataset to tiles; `first` is the ordinal of the first row.
     pub(crate) fn new(frame: &Frame, input: usize, rows: RecordBatch, first: i64) -> Result<Self> {
         let spec = &frame.spec;
         let bad = |column: &str, row: usize, reason: &str| ArchiveError::Row {
@@ -55,7 +55,7 @@ impl Filed {
         Ok(Self { input, rows, tiles, ticks, hashes, ordinals })
     }
 
-    /// Joins several of one input into one.
+    /// Joins parts of one input.
     pub(crate) fn concat(frame: &Frame, mut parts: Vec<Self>) -> Result<Self> {
         if parts.len() == 1
             && let Some(only) = parts.pop()
@@ -80,7 +80,7 @@ impl Filed {
         Ok(all)
     }
 
-    /// Rows by tile, then time, ids, version and ordinal; of rows of one tile with the same identity the last one only.
+    /// Sorts rows by tile, time, ids, version and ordinal. Of rows in one tile with the same ids and version, keeps only the last.
     pub(crate) fn sorted(self, frame: &Frame) -> Result<Self> {
         if frame.timed_ids()
             && let Some(order) = self.distinct_times(frame)
@@ -114,8 +114,8 @@ impl Filed {
         self.take(frame, order)
     }
 
-    /// Where the time is a part of the ids and no two rows of a tile have the same: the rows by tile and time, without a look
-    /// at the ids. `None` where some have.
+    /// The order by tile and time, without comparing ids, where the time is a part of the ids; `None` if two rows of a tile have the
+    /// same time.
     fn distinct_times(&self, frame: &Frame) -> Option<Vec<u32>> {
         if matches!(time_axis::times(self.rows.column(frame.time)), Some(Times::Days(_))) {
             return None;
@@ -126,7 +126,7 @@ impl Filed {
         order.windows(2).all(|pair| key(pair[0]) != key(pair[1])).then_some(order)
     }
 
-    /// Rows whose identity a later row of the same tile has too; `None` where all ids differ, which is the rule.
+    /// Rows with the same ids and version as a later row of the same tile; `None` if all ids differ, as they usually do.
     fn superseded(&self, keys: &Keys, versions: Option<&Keys>) -> Option<HashSet<u32>> {
         let rows = self.rows.num_rows();
         let mut seen = HashSet::with_capacity(rows);
