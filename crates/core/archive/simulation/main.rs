@@ -1,31 +1,32 @@
-//! The protocol of batches under simulated time: processes that write, replace and remove the same batches, consolidate, read, and drop
-//! slices, on an engine that is slow, loses answers and brings removed chunks back, with clocks that are wrong and processes that die.
+//! Simulates the batch protocol: processes write, replace and remove the same batches, consolidate, read, and drop slices. The engine
+//! is slow, loses answers and brings removed chunks back; clocks are wrong and processes die.
 //!
-//! In every other history the batches are those of a group of two datasets, and are written to both. In every other one their rows are
-//! versions of the same records, of which the older are parted from the newest. In some, old slices are retired; in others they are
-//! moved elsewhere: read, kept, and dropped if they hold what was read still. In every other one there is an index, which two processes
-//! build, and readers count rows by it or leave out tiles. In a third a process copies the archive to another one, whose readers see whole
-//! batches all the while, and in the end what the source has.
+//! Half of the histories write each batch to both datasets of a group. In half of them the rows of a batch are versions of the same
+//! records, and consolidation separates older versions from the newest. Some histories retire old slices; others move them
+//! elsewhere: they read and keep the rows, and drop the slice if it still holds the same. In half of them two processes build an
+//! index, by which readers count rows or skip tiles. In a third, a process copies the archive to another one, whose readers see only
+//! whole batches and which in the end equals the source.
 //!
-//! What readers see is held against what they may see ([`model`]). A batch is whole or not there, in both datasets of a group where these
-//! are read together, but for slices that were dropped. The state that a reader sees of it is one
-//! that some call has asked for, and no call that was acknowledged before the read began has come after that one. Rows are absent only
-//! where they may have been retired, or where who moved them has them. In the end everything
-//! ends, nothing is left of writes that were cut off, and verification finds nothing wrong.
+//! The [`model`] checks what readers see. A batch is visible as a whole or not at all, and in both datasets of a group where these are
+//! read together, except for slices that were dropped. The state that a reader sees is one that some call asked for, and no call that
+//! was acknowledged before the read began came after it. Rows are absent only where they may have been retired, or where
+//! the process that moved them holds them. In the end every operation ends, no interrupted write leaves anything behind, and
+//! verification finds no errors.
 //!
-//! A seed gives the same history each time ([`calls`]): time, chance and ids come from it, and all of a history runs on one thread.
+//! A seed always gives the same history ([`calls`]): it determines time, chance and ids, and a history runs on one thread.
 //!
 //! `CHRONOTILE_HISTORIES` is the number of histories, `CHRONOTILE_SEED` the first seed, `CHRONOTILE_REPEATED` the number of histories that
-//! are run twice. With `CHRONOTILE_CALLS=1` a failure tells all that was asked of the engine, and its answers.
+//! are run twice. With `CHRONOTILE_CALLS=1` a failure lists all calls to the engine and its answers.
 #![allow(clippy::unwrap_used)]
 
 mod calls;
 #[path = "../tests/archive/common.rs"]
 mod common;
+mod drops;
 mod engine;
+mod handle;
 mod model;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,139 +34,35 @@ use std::time::Duration;
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
-use arrow_select::concat::concat_batches;
 use chronotile_archive::{
-    Archive, ArchiveError, Comparison, ConsolidateOptions, CopyOptions, Dataset, Group, IndexBuildOptions, Place,
-    Predicate, ReadRequest, RetireLimit, Rows, SliceInfo, TileFailure, WriteOptions,
+    Archive, ArchiveError, Comparison, CopyOptions, IndexBuildOptions, Place, Predicate, ReadRequest, WriteOptions,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Outcome, Store};
-use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule, SliceId, SliceOwner};
+use chronotile_types::{DatasetName, DatasetSpec, Membership, MergeRule, SliceOwner};
 use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use calls::Calls;
 use common::{HOUR, between, latest, read, spec};
 use engine::{Chance, Link, Weather, World};
+use handle::{Handle, PAIR};
 use model::{Look, Model, Seen, Slices, Written};
 
-/// Seeds that have found defects, beside those that every run begins with. A change that adds a call gives them other histories.
+/// Seeds that found defects; every run includes them. A change that adds a call gives them other histories.
 const FOUND: [u64; 7] = [5_062, 12_539, 27_868, 90_431, 164_360, 404_988, 749_985];
-/// Names that writers share.
+/// Number of batch names that writers share.
 const NAMES: u64 = 2;
-/// Longer than anything takes in calm weather.
+/// An operation that takes longer hangs: without faults none takes this long.
 const HANGS: Duration = Duration::from_secs(6 * 3_600);
 
-/// Rows of tests are few: each older version is parted.
-fn parting() -> ConsolidateOptions {
-    ConsolidateOptions { older_min: Some(1), ..ConsolidateOptions::default() }
-}
-
-/// What a process writes to and reads from.
-#[derive(Clone)]
-enum Handle {
-    One(Dataset),
-    Two(Group),
-}
-
-/// The datasets of a group.
-const PAIR: [&str; 2] = ["records", "others"];
-
-impl Handle {
-    fn datasets(&self) -> &[Dataset] {
-        match self {
-            Self::One(dataset) => std::slice::from_ref(dataset),
-            Self::Two(group) => group.datasets(),
-        }
-    }
-
-    async fn remove(&self, name: &str) -> Result<u64, ArchiveError> {
-        match self {
-            Self::One(dataset) => dataset.remove_batch(name).await,
-            Self::Two(group) => group.remove_batch(name).await,
-        }
-    }
-
-    /// Consolidates one dataset, or both together where `None`; the tiles that failed.
-    async fn consolidate(&self, dataset: Option<usize>) -> Result<Vec<TileFailure>, ArchiveError> {
-        match (self, dataset) {
-            (Self::Two(group), None) => {
-                let reports = group.consolidate(&PAIR, parting(), None).await?;
-                Ok(reports.into_iter().flat_map(|(_, report)| report.failed).collect())
-            }
-            (_, dataset) => Ok(self.datasets()[dataset.unwrap_or(0)].consolidate(parting(), None).await?.failed),
-        }
-    }
-
-    /// Drops the slices that end before an hour, or says which they are: by dataset.
-    async fn retire(&self, hour: i64, dry_run: bool) -> Result<Vec<Vec<SliceInfo>>, ArchiveError> {
-        let limit = RetireLimit::Before(chronotile_types::Instant::NativeTicks(hour * HOUR));
-        match self {
-            Self::One(dataset) => Ok(vec![dataset.retire(limit, dry_run).await?]),
-            Self::Two(group) => {
-                let retired = group.retire(&PAIR, limit, dry_run).await?;
-                Ok(retired.into_iter().map(|(_, slices)| slices).collect())
-            }
-        }
-    }
-
-    /// Drops those slices of datasets, which share them, that have these fingerprints still; says which went.
-    async fn retire_unchanged(&self, of: &[usize], wanted: &[(SliceId, u128)]) -> Result<Vec<SliceInfo>, ArchiveError> {
-        match self {
-            Self::One(dataset) => dataset.retire_unchanged(wanted).await,
-            Self::Two(group) => {
-                let names: Vec<&str> = of.iter().map(|dataset| PAIR[*dataset]).collect();
-                Ok(group.retire_unchanged(&names, wanted).await?.swap_remove(0).1)
-            }
-        }
-    }
-
-    /// Writes the rows, one at a time, and the failure of the input if there is one.
-    async fn write(&self, rows: &RecordBatch, fails: bool, options: WriteOptions) -> Result<(), ArchiveError> {
-        let parts = || (0..rows.num_rows()).map(|row| Ok(rows.slice(row, 1))).collect::<Vec<_>>();
-        let mut last: Vec<Result<RecordBatch, arrow_schema::ArrowError>> = parts();
-        if fails {
-            last.push(Err(arrow_schema::ArrowError::ComputeError("the input's own".into())));
-        }
-        match self {
-            Self::One(dataset) => dataset.write(last, options).await.map(drop),
-            Self::Two(group) => group.write(vec![(PAIR[0], parts()), (PAIR[1], last)], options).await.map(drop),
-        }
-    }
-
-    /// Rows of one dataset, as who moves them elsewhere reads them.
-    async fn read_every_write(&self, dataset: usize, request: ReadRequest) -> Result<RecordBatch, ArchiveError> {
-        read(&self.datasets()[dataset].seeing_every_write(), request).await
-    }
-
-    /// Rows of each dataset as of one moment, or of one dataset.
-    async fn read(&self, request: ReadRequest, one: Option<usize>) -> Result<Vec<RecordBatch>, ArchiveError> {
-        match (self, one) {
-            (Self::One(dataset), _) => Ok(vec![read(dataset, request).await?]),
-            (Self::Two(group), Some(one)) => Ok(vec![read(&group.datasets()[one], request).await?]),
-            (Self::Two(group), None) => Ok(whole(group.read(PAIR.map(|name| (name, request.clone())).to_vec()).await?)),
-        }
-    }
-
-    /// Rows of both datasets as of one moment, those of the second in the cells of the first alone, where they all are.
-    async fn read_in_cells(&self, request: ReadRequest) -> Result<Vec<RecordBatch>, ArchiveError> {
-        let Self::Two(group) = self else { return self.read(request, None).await };
-        let [first, second] = PAIR;
-        Ok(whole(group.read_in_cells_of((first, request.clone()), "tag", vec![(second, request)]).await?))
-    }
-}
-
-fn whole(found: Vec<Rows>) -> Vec<RecordBatch> {
-    found.iter().map(|(schema, batches)| concat_batches(schema, batches).unwrap()).collect()
-}
-
-/// How a reader gets to know the rows.
+/// The kind of read by which a reader checks the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum ReadKind {
     Rows,
-    /// Rows that hold any of the tags there are, which an index tells the tiles of.
+    /// Rows with any existing tag: an index gives the tiles to read.
     Tags,
-    /// Rows of all ids that there are.
+    /// Rows of all existing ids.
     Ids,
     /// Rows of the second dataset in the cells of those of the first.
     Cells,
@@ -177,7 +74,7 @@ enum By {
     Latest,
 }
 
-impl By {
+impl ReadKind {
     fn is_of_one(self) -> bool {
         matches!(self, Self::Counts | Self::Number | Self::Latest)
     }
@@ -204,12 +101,12 @@ fn specs(grouped: bool, shared: bool, versions: bool) -> Vec<DatasetSpec> {
     ]
 }
 
-/// What becomes of old slices.
+/// What a history does with old slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Old {
     Stay,
     Go,
-    /// Are kept elsewhere, and go.
+    /// Are copied elsewhere, then dropped.
     Move,
 }
 
@@ -218,13 +115,13 @@ struct History {
     shared: bool,
     versions: bool,
     indexed: bool,
-    /// What the archive is copied to, where it is.
+    /// The target of copies; `None` if the archive is not copied.
     copy: Option<Arc<MemoryStore>>,
-    /// Whether somebody consolidates the copy, also while it is made.
+    /// Whether a process consolidates the copy, also while it is being made.
     copy_consolidated: bool,
     began: Instant,
     old: Old,
-    /// Slices that end before are old.
+    /// Slices that end before this hour are old.
     hour: i64,
     world: Arc<World>,
     model: Model,
@@ -233,7 +130,7 @@ struct History {
 }
 
 impl History {
-    /// The archive as a process reaches it, which goes by a clock of its own.
+    /// The archive as one process opens it, with a clock of its own.
     fn archive(&self, url: &str, store: Arc<dyn Store>) -> Archive {
         let skew_us = self.chance.below(240_000_000) as i64 - 120_000_000;
         let (clock, bits) = (self.world.clone(), self.world.clone());
@@ -255,34 +152,34 @@ impl History {
         }
     }
 
-    /// Waits a while. Where slices are closed before they are dropped, which takes some seconds, others go on meanwhile.
+    /// Waits for a random time. Closing slices before a drop takes seconds, so other processes may wait long enough to overlap with it.
     async fn idle(&self, ms: u64) {
         let slow = self.old != Old::Stay && !self.world.is_one_step() && self.chance.below(2) == 0;
         tokio::time::sleep(Duration::from_millis(self.chance.below(if slow { 60 * ms } else { ms }))).await;
     }
 
-    /// How long a process lives: once in so many times, not longer than this.
+    /// Lifetime of a process: below `ms` in one of `once_in` cases, unlimited otherwise.
     fn patience(&self, once_in: u64, ms: u64) -> Duration {
         if self.chance.below(once_in) == 0 { Duration::from_millis(self.chance.below(ms)) } else { HANGS }
     }
 
-    /// Holds what a reader sees of each batch against what it may see.
+    /// Reads in a random way and checks what the reader sees of each batch.
     async fn look(&self, handle: &Handle, who: &'static str) {
         let by = match self.chance.below(8) {
-            0 | 1 => By::Tags,
-            2 => By::Counts,
-            3 => By::Ids,
-            // What drops and versions make of these is not worked out.
-            4 if !self.versions && self.old == Old::Stay => By::Number,
-            5 if !self.versions && self.old == Old::Stay => By::Latest,
-            // The datasets' old slices go one after the other.
-            6 if self.grouped && self.old == Old::Stay => By::Cells,
-            _ => By::Rows,
+            0 | 1 => ReadKind::Tags,
+            2 => ReadKind::Counts,
+            3 => ReadKind::Ids,
+            // The model does not predict these with drops or versions.
+            4 if !self.versions && self.old == Old::Stay => ReadKind::Number,
+            5 if !self.versions && self.old == Old::Stay => ReadKind::Latest,
+            // With drops, the datasets lose their old slices one after the other.
+            6 if self.grouped && self.old == Old::Stay => ReadKind::Cells,
+            _ => ReadKind::Rows,
         };
         self.look_by(by, handle, who).await;
     }
 
-    async fn look_by(&self, by: By, handle: &Handle, who: &'static str) {
+    async fn look_by(&self, by: ReadKind, handle: &Handle, who: &'static str) {
         let began = Instant::now();
         let part = match self.chance.below(4) {
             0 => ReadRequest { time: between(0, 2 * HOUR), ..ReadRequest::default() },
@@ -290,34 +187,34 @@ impl History {
         };
         let hours = if part.time.end.is_some() { 0..2 } else { 0..i64::MAX };
         let one = (self.chance.below(2) == 0 || by.is_of_one()).then(|| self.chance.below(2) as usize);
-        let one = one.filter(|_| by != By::Cells);
+        let one = one.filter(|_| by != ReadKind::Cells);
         let newest = self.versions && self.chance.below(3) > 0;
         let part = ReadRequest { history: self.versions && !newest, ..part };
         let what = if newest { "newest versions" } else { "all" };
         self.world.note(who, move || format!("reads {what} of {one:?} by {by:?}"));
         let dataset = &handle.datasets()[one.filter(|_| self.grouped).unwrap_or(0)];
         let found = match by {
-            By::Rows => handle.read(part, one).await,
-            By::Cells => handle.read_in_cells(part).await,
-            By::Ids => {
+            ReadKind::Rows => handle.read(part, one).await,
+            ReadKind::Cells => handle.read_in_cells(part).await,
+            ReadKind::Ids => {
                 let ids: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(self.model.ids(self.versions)))];
                 handle.read(ReadRequest { ids: Some(ids), ..part }, one).await
             }
-            By::Tags => {
+            ReadKind::Tags => {
                 let tags = Arc::new(Int64Array::from(vec![0, 1, 2]));
                 let any = Predicate { column: "tag".into(), comparison: Comparison::In, values: tags };
                 handle.read(ReadRequest { predicates: vec![any], ..part }, one).await
             }
-            By::Counts => {
+            ReadKind::Counts => {
                 dataset.count_by(part, &INDEXED.map(str::to_owned), true, None).await.map(|(counts, _)| vec![counts])
             }
-            By::Number => dataset.count(part).await.map(|rows| {
+            ReadKind::Number => dataset.count(part).await.map(|rows| {
                 vec![
                     RecordBatch::try_from_iter([("rows", Arc::new(UInt64Array::from(vec![rows])) as ArrayRef)])
                         .unwrap(),
                 ]
             }),
-            By::Latest => {
+            ReadKind::Latest => {
                 let tags: ArrayRef = Arc::new(Int64Array::from(vec![0, 1, 2]));
                 latest(dataset, ReadRequest { place: Place::Keys(vec![tags]), ..part }).await.map(|rows| vec![rows])
             }
@@ -332,25 +229,25 @@ impl History {
         let datasets = if self.grouped { one.map_or(vec![0, 1], |one| vec![one]) } else { vec![0] };
         let mut seen = Seen::default();
         let look = Look { who, datasets, hours, began, ended: Instant::now(), but: None };
-        if by == By::Number {
+        if by == ReadKind::Number {
             return self.model.judge_number(&look, found[0].column(0).as_primitive::<UInt64Type>().value(0));
         }
         for (dataset, rows) in look.datasets.iter().zip(&found) {
             match by {
-                By::Counts => {
+                ReadKind::Counts => {
                     let window = handle.datasets()[*dataset].spec().window_ticks();
                     seen.enter_counts(*dataset, rows, window, self.versions);
                 }
                 _ => seen.enter(*dataset, rows, self.versions),
             }
         }
-        if by == By::Latest {
+        if by == ReadKind::Latest {
             return self.model.judge_latest(&look, &seen);
         }
         if newest { self.model.judge_newest(&look, &seen) } else { self.model.judge(&look, &seen) }
     }
 
-    /// Changes a batch, or repeats what was asked for last.
+    /// Writes or removes a batch, or repeats the last write.
     async fn act(&self, handle: &Handle, who: &'static str, number: u64, last: &mut Option<(String, String)>) {
         let private = self.chance.below(4) == 0;
         let name = if private { format!("{who}{number}") } else { format!("n{}", self.chance.below(NAMES)) };
@@ -442,7 +339,7 @@ impl History {
         }
     }
 
-    /// Brings indexes up to date from time to time.
+    /// Updates indexes from time to time.
     async fn indexer(&self, who: &'static str, rounds: u64) {
         let mut handle = self.open(who).await;
         for _ in 0..rounds {
@@ -470,7 +367,7 @@ impl History {
         }
     }
 
-    /// Brings indexes up to date once nothing fails, after which counts come from them alone.
+    /// Updates indexes after the faults have stopped; counts then come from the indexes alone.
     async fn index_last(&self, handle: &Handle) {
         for dataset in handle.datasets() {
             let report = dataset.build_indexes(&IndexBuildOptions::default(), None).await.unwrap();
@@ -481,11 +378,11 @@ impl History {
             assert!(is_used && unknown == 0, "an index that was just built does not know all: {used:?}");
             assert!(self.versions || used.tiles_read == 0, "{used:?}");
         }
-        self.look_by(By::Counts, handle, "z").await;
-        self.look_by(By::Tags, handle, "z").await;
+        self.look_by(ReadKind::Counts, handle, "z").await;
+        self.look_by(ReadKind::Tags, handle, "z").await;
     }
 
-    /// Copies the archive from time to time, and looks at the copy. It shows whole batches, each as it was at some time.
+    /// Copies the archive from time to time and checks the copy, which shows whole batches, each as it was at some time.
     async fn copier(&self, rounds: u64) {
         let Some(target) = &self.copy else { return };
         for _ in 0..rounds {
@@ -508,7 +405,7 @@ impl History {
         }
     }
 
-    /// Consolidates the copy at some moment, if it is there by then.
+    /// Consolidates the copy at a random moment, if it exists then.
     async fn consolidate_copy(&self, target: &Archive) {
         if !self.copy_consolidated {
             return;
@@ -525,7 +422,7 @@ impl History {
         }
     }
 
-    /// Holds what readers of the copy see against what was there since some time.
+    /// Checks that readers of the copy see a state that the source had since `began`.
     async fn look_at_copy(&self, target: &Archive, began: Instant) {
         let handle = self.handle(target).await;
         for dataset in 0..handle.datasets().len() {
@@ -545,160 +442,13 @@ impl History {
         }
     }
 
-    /// Copies the archive once nothing fails: then the copy has what it has.
+    /// Copies the archive after the faults have stopped; the copy then equals the source.
     async fn copy_last(&self) {
         let Some(target) = &self.copy else { return };
         let (began, target) = (Instant::now(), self.archive("copy:", target.clone()));
         let report = self.source("z").copy_to(&target, CopyOptions::default(), None).await.unwrap();
         assert!(report.datasets.iter().all(|dataset| dataset.ok() && dataset.caught_up), "{report:?}");
         self.look_at_copy(&target, began).await;
-    }
-
-    /// How long a process that drops slices lives where it dies.
-    fn drop_patience(&self) -> Duration {
-        self.patience(3, if self.world.is_one_step() { 400 } else { 15_000 })
-    }
-
-    /// Drops old slices, which keeps nobody from writing to them again.
-    async fn retire(&self, handle: &Handle, who: &'static str, patience: Duration) -> Result<(), ArchiveError> {
-        let at = self.model.begin_retire(self.model.slices.before(self.hour), None);
-        self.world.note(who, || "retires".into());
-        let result = tokio::time::timeout(patience, handle.retire(self.hour, false)).await;
-        self.end_retire(who, at, patience, result.map(|result| result.map(|_| true))).await.map(drop)
-    }
-
-    /// Notes how a drop has ended, that of all slices where it says so; `None` where nobody knows.
-    async fn end_retire<E>(
-        &self,
-        who: &'static str,
-        at: usize,
-        patience: Duration,
-        result: Result<Result<bool, ArchiveError>, E>,
-    ) -> Result<Option<bool>, ArchiveError> {
-        let done = result.as_ref().ok().and_then(|result| result.as_ref().ok()).copied();
-        self.model.end_retire(at, done);
-        match result {
-            Err(_) => {
-                assert!(patience < HANGS, "a drop never ends");
-                self.world.note(who, || "dies".into());
-                Ok(None)
-            }
-            Ok(Ok(done)) => {
-                self.world.note(who, move || format!("ends: {}", if done { "dropped" } else { "changed" }));
-                Ok(Some(done))
-            }
-            Ok(Err(error)) => {
-                let text = error.to_string();
-                self.world.note(who, move || format!("fails: {text}"));
-                assert!(error.outcome() != Outcome::Refused, "{who} cannot drop slices: {error}");
-                Err(error)
-            }
-        }
-    }
-
-    /// Ends drops that were cut off.
-    async fn end_drops(&self, handle: &Handle, who: &'static str, patience: Duration) -> Result<(), ArchiveError> {
-        for set in self.sets() {
-            let at = self.model.begin_retire([].into(), None);
-            self.world.note(who, || "ends drops".into());
-            let result = tokio::time::timeout(patience, handle.retire_unchanged(&set, &[])).await;
-            self.end_retire(who, at, patience, result.map(|result| result.map(|_| true))).await?;
-        }
-        Ok(())
-    }
-
-    /// The datasets by the slices that they have.
-    fn sets(&self) -> Vec<Vec<usize>> {
-        match (self.grouped, self.shared) {
-            (false, _) => vec![vec![0]],
-            (true, false) => vec![vec![0], vec![1]],
-            (true, true) => vec![vec![0, 1]],
-        }
-    }
-
-    /// Moves old slices elsewhere: reads and keeps what each holds, then drops it if it holds the same still. Says whether all are gone.
-    async fn move_old(&self, handle: &Handle, who: &'static str, dies: bool) -> Result<bool, ArchiveError> {
-        let patience = || if dies { self.drop_patience() } else { HANGS };
-        self.end_drops(handle, who, patience()).await?;
-        let mut all = true;
-        for set in self.sets() {
-            let mut slices: BTreeMap<(i64, i64), (SliceId, u128)> = BTreeMap::new();
-            let found = handle.retire(self.hour, true).await?;
-            slices.extend(found[set[0]].iter().map(|info| (info.ticks, (info.slice, info.fingerprint))));
-            for ((start, end), wanted) in slices {
-                let (began, mut copy) = (Instant::now(), Seen::default());
-                for dataset in &set {
-                    let part =
-                        ReadRequest { time: between(start, end), history: self.versions, ..ReadRequest::default() };
-                    copy.enter(*dataset, &handle.read_every_write(*dataset, part).await?, self.versions);
-                }
-                let hours = start / HOUR..end / HOUR;
-                for dataset in &set {
-                    // Each is as of a moment of its own.
-                    let look = Look {
-                        who,
-                        datasets: vec![*dataset],
-                        hours: hours.clone(),
-                        began,
-                        ended: Instant::now(),
-                        but: None,
-                    };
-                    self.model.judge(&look, &copy.only(*dataset));
-                }
-                let slice = self.model.slices.at(set[0], hours.start);
-                let began = Instant::now();
-                let at = self.model.begin_retire([slice].into(), Some(copy.clone()));
-                self.world.note(who, move || format!("moves slice {slice:?}"));
-                let patience = patience();
-                let result = tokio::time::timeout(patience, handle.retire_unchanged(&set, &[wanted])).await;
-                let result = result.map(|result| result.map(|dropped| !dropped.is_empty()));
-                let done = self.end_retire(who, at, patience, result).await?;
-                if done == Some(true) {
-                    // What was kept is what was there when the slice was dropped.
-                    let look = Look { who, datasets: set.clone(), hours, began, ended: Instant::now(), but: Some(at) };
-                    self.model.judge(&look, &copy);
-                }
-                all &= done == Some(true);
-            }
-        }
-        Ok(all)
-    }
-
-    /// Drops old slices from time to time, or moves them elsewhere.
-    async fn dropper(&self, who: &'static str, rounds: u64) {
-        let mut handle = self.open(who).await;
-        for _ in 0..rounds {
-            self.idle(300).await;
-            // An error tells that others are at it, or that nobody knows.
-            match self.old {
-                Old::Stay => return,
-                Old::Go => _ = self.retire(&handle, who, self.drop_patience()).await,
-                Old::Move => {
-                    if let Err(error) = self.move_old(&handle, who, true).await {
-                        assert!(error.outcome() != Outcome::Refused, "{who} cannot move slices: {error}");
-                    }
-                }
-            }
-            if self.chance.below(3) == 0 {
-                handle = self.open(who).await;
-            }
-        }
-    }
-
-    /// Ends drops that were cut off, once nothing fails.
-    async fn end_all_drops(&self, handle: &Handle) {
-        if self.old != Old::Stay {
-            self.end_drops(handle, "z", HANGS).await.unwrap();
-        }
-    }
-
-    /// Drops old slices once nothing fails.
-    async fn drop_last(&self, handle: &Handle) {
-        match self.old {
-            Old::Stay => {}
-            Old::Go => self.retire(handle, "z", HANGS).await.unwrap(),
-            Old::Move => assert!(self.move_old(handle, "z", false).await.unwrap(), "a slice in no use is not dropped"),
-        }
     }
 }
 
@@ -715,11 +465,11 @@ async fn run(history: &Arc<History>) {
             }
         }
     }
-    // One writer and two readers may share a process, and what it knows.
+    // One writer and two readers may share a process and its caches.
     let shared = history.open("p").await;
     let own = |alone: bool| (!alone).then(|| shared.clone());
     let alone = history.chance.below(2) == 0;
-    // Each process is a task of its own, so that one that waits costs the others nothing.
+    // Each process is a task of its own, so that a waiting one does not block the others.
     let (one, other, seconds) = (own(alone), own(alone), history.chance.below(2) * 2);
     let (second_reader, of) = (own(alone), || history.clone());
     let (a, b, r, s, t, k, d, e, i, j, c) = (of(), of(), of(), of(), of(), of(), of(), of(), of(), of(), of());
@@ -743,7 +493,7 @@ async fn run(history: &Arc<History>) {
         }
     }
     history.world.calm_down();
-    // Whoever died is taken to be dead after a day.
+    // An attempt that was interrupted counts as dead after a day.
     tokio::time::sleep(Duration::from_secs(30 * 3_600)).await;
     let last = history.open("z").await;
     history.look(&last, "z").await;
@@ -767,7 +517,7 @@ async fn run(history: &Arc<History>) {
     history.model.judge_counts(last.datasets().len());
 }
 
-/// Verification finds nothing wrong once everything has ended, but for chunks that came back.
+/// Verification finds no errors after all operations have ended, except chunks that the engine brought back.
 async fn verify(history: &History, last: &Handle) {
     for dataset in last.datasets() {
         let report = dataset.verify(None).await.unwrap();
@@ -776,7 +526,7 @@ async fn verify(history: &History, last: &Handle) {
             report.damage.is_empty() && report.rows_missing.is_empty() && report.records.is_empty(),
             "verification finds {report:?}"
         );
-        assert_eq!(report.batches_unfinished, 0, "something is left of writes that were cut off");
+        assert_eq!(report.batches_unfinished, 0, "interrupted writes left something behind");
         if returns > 0 {
             dataset.remove_foreign().await.unwrap();
             history.look(last, "z").await;
@@ -785,15 +535,15 @@ async fn verify(history: &History, last: &Handle) {
     }
 }
 
-/// What became of one history.
+/// The result of one history.
 struct Ran {
-    /// How many reads it had, or what went wrong, with the log of it.
+    /// The number of reads, or the failure with its log.
     reads: Result<u64, String>,
-    /// What was asked of the engine, and answered, where that was to be noted.
+    /// The calls to the engine and its answers, if they were recorded.
     calls: Vec<String>,
 }
 
-/// One history.
+/// Runs the history of a seed.
 fn history(seed: u64, note_calls: bool) -> Ran {
     let chance = Chance::new(seed ^ 0x5eed);
     let weather = Weather {
@@ -850,12 +600,12 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// Runs work for each seed on all cores, until one fails; the sum of what it gave.
+/// Runs `work` for each seed on all cores until one fails, and returns the sum of its results.
 fn for_each_seed(seeds: &[u64], work: impl Fn(u64) -> Result<u64, String> + Sync) -> u64 {
     let next = AtomicUsize::new(0);
     let (sum, failure) = (AtomicU64::new(0), Mutex::new(None));
     let run = || {
-        // The thread is all of the pool for what takes long, which then waits for no other thread. It may be in one already.
+        // A pool of this thread alone: CPU-bound work then waits for no other thread. Fails if the thread is in a pool already.
         let _ = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
         loop {
             let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
@@ -890,7 +640,6 @@ fn no_history_loses_mixes_or_brings_back_rows() {
     println!("{} histories with {reads} reads", seeds.len());
 }
 
-/// What a seed has found once, it finds again.
 #[test]
 fn a_seed_repeats_its_history() {
     let (histories, first) = (setting("CHRONOTILE_REPEATED", 40), setting("CHRONOTILE_SEED", 1));
