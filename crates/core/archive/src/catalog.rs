@@ -24,10 +24,10 @@ use crate::error::{ArchiveError, Result};
 pub(crate) const REFS_PER_PART_MAX: usize = 100_000;
 const PAGE: usize = 1_000;
 
-/// An attempt that began so long ago, in microseconds, is taken to be dead. One that goes on all the same fails at its next step.
+/// Age in microseconds at which an attempt counts as dead. If it continues after all, its next step fails.
 pub(crate) const EXPIRES_US: i64 = 24 * 3_600_000_000;
 
-/// What the keys of definitions begin with.
+/// Prefix of the keys of definitions.
 pub(crate) const DATASETS: &str = "dataset/";
 
 pub(crate) fn dataset_key(name: &str) -> String {
@@ -54,7 +54,7 @@ pub(crate) fn copy_key(dataset: &DatasetRef) -> String {
     format!("copy/{}", dataset.name)
 }
 
-/// The key of what is known of the dataset, or the group, that was last dropped under a name.
+/// Key of the record of the dataset or group that was last dropped under a name.
 pub(crate) fn dropped_key(name: &str) -> String {
     format!("dropped/{name}")
 }
@@ -63,7 +63,7 @@ pub(crate) fn group_key(name: &str) -> String {
     format!("group/{name}")
 }
 
-/// What the keys of one kind of records begin with that are kept by the item.
+/// Prefix of the keys of a kind of records with one record per item.
 pub(crate) fn items(kind: &str, dataset: &DatasetRef) -> String {
     format!("{kind}/{}/", dataset.name)
 }
@@ -73,73 +73,73 @@ pub(crate) fn items(kind: &str, dataset: &DatasetRef) -> String {
 pub(crate) struct GroupRecord {
     /// By number.
     pub datasets: Vec<DatasetName>,
-    /// Another one after each change of the definition of one of them.
+    /// Differs after each change of the definition of a dataset of the group.
     #[serde(default)]
     pub token: String,
 }
 
 impl GroupRecord {
-    /// The same after a change.
+    /// The record with a new token, for a change of a definition.
     pub(crate) fn changed(self, clock: &Clock) -> Self {
         Self { token: clock.token(), ..self }
     }
 }
 
-/// That a dataset, or a group of them, was dropped: until its writers notice, they may leave rows under the name.
+/// Marks a dropped dataset or group: until its writers notice the drop, they may leave rows under the name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DroppedRecord {
     pub dropped_us: i64,
-    /// The datasets that went.
+    /// The dropped datasets.
     pub datasets: Vec<DatasetName>,
 }
 
-/// That a slice was dropped: chunks written to it before are gone on purpose.
+/// Marks a dropped slice: chunks written to it before the drop are missing on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Retired {
     pub retired_us: i64,
 }
 
-/// The hold of an attempt at a batch, from its beginning until nothing of earlier attempts is left.
+/// The claim of an attempt on a batch, from its start until nothing of earlier attempts is left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Intent {
     /// The key its writer gave.
     pub key: Option<String>,
-    /// Write stamp of the rows, another one for each attempt: the record of the batch names the attempt by it.
+    /// Write stamp of the rows. The batch record identifies the attempt by it and by a token.
     pub written_us: i64,
-    /// Differs with every try: a later one takes the batch over from an earlier one, which then can put nothing more.
+    /// Unique to each attempt: a later one takes the batch over from an earlier one, which can then put nothing more.
     pub attempt: String,
 }
 
 impl Intent {
-    /// The attempt at a batch that holds it.
+    /// The origin of the rows of this attempt.
     pub(crate) fn origin(&self, batch: BatchId) -> Origin {
         Origin { batch, written_us: self.written_us, token: xxh3_64(self.attempt.as_bytes()) as u32 }
     }
 }
 
-/// What is known of a batch whose writing has ended.
+/// The record of a stored or removed batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BatchRecord {
     pub key: Option<String>,
     pub written_us: i64,
-    /// Tells the attempt from others of the same moment.
+    /// Distinguishes attempts with the same write stamp.
     #[serde(default)]
     pub token: u32,
     /// When the record was put: by then all rows were durable.
     pub ended_us: i64,
-    /// Whether the batch was taken out again.
+    /// Whether the batch was removed.
     pub removed: bool,
     pub rows: u64,
     pub tiles: u64,
     pub chunks: u64,
     pub bytes: u64,
-    /// 32 hexadecimal digits; the same rows in any order give the same.
+    /// Content hash, 32 hexadecimal digits, independent of the order of rows.
     pub content: String,
     /// First and last tick; `None` without rows.
     pub ticks: Option<(i64, i64)>,
-    /// Numbers of its lists of chunks, the end excluded. Lists with other numbers are of attempts that do not count.
+    /// Range of the numbers of its lists of chunks, the end excluded. Other lists belong to attempts that do not count.
     pub parts: (u32, u32),
-    /// What counted before; `None` for a new batch.
+    /// The state of the batch before this record; `None` for a new batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<Previous>,
     /// The copy that brought it from another archive; `None` where it was written here.
@@ -149,12 +149,12 @@ pub(crate) struct BatchRecord {
     /// consolidated. `None` where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
-    /// What it has in each dataset of a group that it was written to, by number.
+    /// Its part in each dataset of a group to which it was written, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub datasets: Vec<BatchPart>,
 }
 
-/// What a batch has in one dataset of a group.
+/// The part of a batch in one dataset of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BatchPart {
     /// Number of the dataset.
@@ -168,7 +168,7 @@ pub(crate) struct BatchPart {
     pub repeated: Option<u64>,
 }
 
-/// What a batch was before its record was put.
+/// The state of a batch before its current record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Previous {
     pub written_us: i64,
@@ -186,7 +186,7 @@ impl Previous {
 }
 
 impl BatchRecord {
-    /// This as what was before.
+    /// This record as the previous state of its successor.
     pub(crate) fn as_previous(&self) -> Previous {
         let Self { written_us, token, ended_us, removed, .. } = *self;
         Previous { written_us, token, ended_us, removed }
@@ -197,7 +197,7 @@ impl BatchRecord {
         (!self.removed).then_some(Origin { batch, written_us: self.written_us, token: self.token })
     }
 
-    /// What it says of one dataset; `None` for one of a group that it was not written to.
+    /// The record restricted to one dataset; `None` for a dataset of the group to which the batch was not written.
     pub(crate) fn of_dataset(&self, group: Option<&Membership>) -> Option<Self> {
         let Some(group) = group.filter(|_| !self.removed) else { return Some(self.clone()) };
         let part = self.datasets.iter().find(|part| part.dataset == group.number)?;
@@ -205,21 +205,21 @@ impl BatchRecord {
         Some(Self { rows, tiles, chunks, bytes, ticks, repeated, ..self.clone() })
     }
 
-    /// Those of the lists that are of the attempt that counts, and the others.
+    /// Splits lists of chunks into those of the attempt that counts and the others.
     pub(crate) fn own_parts(&self, parts: Vec<ChunkList>) -> (Vec<ChunkList>, Vec<ChunkList>) {
         let (from, to) = self.parts;
         parts.into_iter().partition(|part| !self.removed && (from..to).contains(&part.number))
     }
 }
 
-/// That a dataset is a copy of one in another archive.
+/// Marks a dataset as a copy of one in another archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CopyRecord {
     /// The archive it comes from, without user, password and settings.
     pub source: String,
-    /// Names the copy for good.
+    /// Permanent id of the copy.
     pub copy: String,
-    /// Names the run that is at it, or was last.
+    /// Id of the current or last run.
     pub attempt: String,
     /// When the copy first began.
     pub begun_us: i64,
@@ -234,7 +234,7 @@ pub(crate) struct ChunkList {
     pub refs: Vec<ChunkRef>,
 }
 
-/// Names a chunk and how many rows it was written with.
+/// The key of a chunk and the number of rows with which it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkRef {
     pub key: ChunkKey,
@@ -294,12 +294,12 @@ pub(crate) fn delete(key: String) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Any }
 }
 
-/// Changes nothing, under the condition that there is no such record.
+/// The condition that a record does not exist; changes nothing.
 pub(crate) fn no_record(key: String) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Absent }
 }
 
-/// Deletes a record that nobody has changed.
+/// Deletes a record on condition that it still has this value.
 pub(crate) fn delete_known(key: String, value: Bytes) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Is(value) }
 }
@@ -314,7 +314,7 @@ pub(crate) fn to_json<T: Serialize>(key: &str, value: &T) -> Result<Bytes> {
     text.map(|text| checksum::seal(key, text).into()).map_err(|e| damaged(key, e.to_string()))
 }
 
-/// The value of a record whose checksum holds.
+/// Verifies the checksum of a record and parses its value.
 pub(crate) fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T> {
     let text = checksum::open(key, value).map_err(|reason| damaged(key, reason.to_owned()))?;
     serde_json::from_slice(&text).map_err(|e| damaged(key, e.to_string()))
@@ -324,7 +324,7 @@ fn damaged(key: &str, reason: String) -> ArchiveError {
     ArchiveError::Catalog { key: key.to_owned(), reason }
 }
 
-/// Reads one record; with its bytes, which a conditional put has to name.
+/// Reads one record, with its bytes for the condition of a put.
 pub(crate) async fn get<T: DeserializeOwned>(store: &dyn Store, key: &str) -> Result<Option<(T, Bytes)>> {
     match store.record(key).await? {
         Some(bytes) => Ok(Some((from_json(key, &bytes)?, bytes))),
@@ -352,7 +352,7 @@ pub(crate) async fn parts(store: &dyn Store, dataset: &DatasetRef, batch: BatchI
     records.iter().map(ChunkList::parse).collect()
 }
 
-/// The batches whose writing has begun and not ended.
+/// The batches whose writing has begun but not ended.
 pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetRef) -> Result<Vec<(BatchId, Intent)>> {
     let mut begun = Vec::new();
     for record in list(store, &items("intent", dataset)).await? {
@@ -373,8 +373,8 @@ pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetRef) -> Result<
     records.iter().map(|record| Ok((id_of(&record.key)?, from_json(&record.key, &record.value)?))).collect()
 }
 
-/// The names that writers gave to batches that are stored or begun, in order. Takes in a page of records at a time, so that very many
-/// batches take no memory but for their names.
+/// The names that writers gave to batches that are stored or begun, in order. Reads a page of records at a time, so that
+/// memory holds little more than the names.
 pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetRef) -> Result<Vec<String>> {
     let (mut names, mut removed) = (BTreeSet::new(), HashSet::new());
     for prefix in [items("batch", dataset), items("intent", dataset)] {
@@ -399,7 +399,7 @@ pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetRef) -> Resu
     Ok(names.into_iter().collect())
 }
 
-/// What the record of a batch and that of one that was begun have in common.
+/// The fields that batch records and intents have in common.
 #[derive(Deserialize)]
 struct NamedBatch {
     key: Option<String>,

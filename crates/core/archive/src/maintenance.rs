@@ -1,4 +1,4 @@
-//! What keeps a dataset in order: consolidation, retention, removal, statistics and verification.
+//! Maintenance of datasets: consolidation, retention, removal, statistics and verification.
 
 pub(crate) mod attempts;
 pub(crate) mod batches;

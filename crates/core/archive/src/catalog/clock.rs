@@ -1,8 +1,8 @@
-//! Write stamps, and ids that differ from all others: all that this crate has from the clock of the machine and from chance. A
-//! simulation gives both, so that it goes the same way each time.
+//! Write stamps, and ids that differ from all others: the only use that this crate makes of the machine's clock and of random
+//! numbers. A simulation supplies both, so that a run can be repeated.
 //!
-//! Of two versions of a record the later stamp wins, so a stamp must not lie behind what its writer could have seen, whatever the
-//! clock of its machine says; `docs/decisions/016-stamps-and-clocks.md` gives the reasons.
+//! Of two versions of a record the later stamp wins, so a stamp must be later than all that its writer could have seen, whatever
+//! the clock of its machine says; `docs/decisions/016-stamps-and-clocks.md` gives the reasons.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use crate::error::{ArchiveError, Result};
 
-/// How long it counts what a cluster's node said of the time. Quartz clocks drift by some milliseconds in it.
+/// How long a time difference that a cluster's node reported is used. Quartz clocks drift by some milliseconds in it.
 const ASKED_FOR: Duration = Duration::from_secs(60);
-/// Stamps from here on, the year 75000, are nobody's time and set no clock.
+/// Stamps from here on (the year 75000) are invalid times and do not set the clock.
 const STAMP_US_MAX: i64 = i64::MAX / 4;
 
 #[expect(clippy::disallowed_methods, reason = "here is where it is to be called")]
@@ -25,7 +25,7 @@ fn machine_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
 }
 
-/// The time given, or one microsecond after the last, whichever is later.
+/// `now_us`, or one microsecond after the last stamp, whichever is later.
 fn later(last_us: &AtomicI64, now_us: i64) -> i64 {
     let next = |last: i64| Some(now_us.max(last + 1));
     // `next` never declines, so the update always succeeds.
@@ -38,13 +38,13 @@ fn later(last_us: &AtomicI64, now_us: i64) -> i64 {
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     last_us: AtomicI64,
-    /// When the engine was asked, and its time less this machine's.
+    /// When the engine was asked for its time, and the difference to this machine's time.
     asked: Mutex<Option<(Instant, i64)>>,
     machine: Override<i64>,
     random: Override<u64>,
 }
 
-/// What comes from the machine, or from where a simulation says.
+/// A source of values: the machine, or the replacement that a simulation supplies.
 struct Override<T>(Option<Arc<dyn Fn() -> T + Send + Sync>>);
 
 impl<T> Default for Override<T> {
@@ -70,12 +70,12 @@ impl<T> Override<T> {
 }
 
 impl Clock {
-    /// The clock of a process that takes `now_us` for the time of its machine.
+    /// A clock that uses `now_us` as the time of the machine.
     pub(crate) fn of_machine(now_us: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         Self { machine: Override::by(now_us), ..Self::default() }
     }
 
-    /// The same with these random bits in new ids.
+    /// The same clock with these random bits in new ids.
     pub(crate) fn with_random(self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { random: Override::by(bits), ..self }
     }
@@ -137,7 +137,7 @@ impl Clock {
         self.random.get(random_bits)
     }
 
-    /// A text that differs from every other one, for what is to be told from what was there before.
+    /// A unique text by which a changed record differs from its earlier states.
     pub(crate) fn token(&self) -> String {
         self.unique_batch(self.about_now_us()).to_string()
     }

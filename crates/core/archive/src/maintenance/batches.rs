@@ -1,4 +1,4 @@
-//! Batches as units: listing them and taking them out.
+//! Lists and removes batches.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -14,9 +14,9 @@ use crate::error::{ArchiveError, Result};
 use crate::maintenance::take_out::Unwanted;
 use crate::report::BatchInfo;
 
-/// Slices whose notes are looked up one by one; of more all are listed.
+/// Up to this many slices, the records of retired slices are read one by one; above, all are listed.
 const LOOKED_UP: usize = 16;
-/// Notes of slices that are looked up at once.
+/// Records of retired slices that are read concurrently.
 const NOTES_AT_ONCE: usize = 16;
 
 impl Dataset {
@@ -28,7 +28,7 @@ impl Dataset {
         let begun = catalog::unfinished(this.store(), home).await?;
         let mut ended = catalog::finished(this.store(), home).await?;
         ended.retain(|(_, record)| !record.removed);
-        // What is stored counts until what replaces it is.
+        // A stored batch counts until its replacement is stored.
         let ended_ids: HashSet<BatchId> = ended.iter().map(|(batch, _)| *batch).collect();
         let begun = begun.into_iter().filter(|(batch, _)| !ended_ids.contains(batch));
         let retired = this.retired_slices().await?;
@@ -46,7 +46,7 @@ impl Dataset {
         Ok(batches)
     }
 
-    /// The batch of this key; `None` where there is none.
+    /// The batch with this key; `None` if there is none.
     pub async fn batch(&self, key: &str) -> Result<Option<BatchInfo>> {
         let this = &self.reader();
         let (frame, batch) = (this.frame(), BatchId::of_key(key));
@@ -67,7 +67,7 @@ impl Dataset {
         })
     }
 
-    /// What of a batch went with slices that were retired: of all its datasets, or of this one.
+    /// The rows of a batch that were dropped with retired slices: of all its datasets, or of `only`.
     pub(crate) async fn retirement(
         &self,
         batch: BatchId,
@@ -100,14 +100,14 @@ impl Dataset {
         refs.retain(|chunk| only.is_none_or(|spec| spec.has_window(chunk.key.slice, chunk.key.tile.window)));
         let (noted, others): (Vec<ChunkRef>, Vec<ChunkRef>) =
             refs.into_iter().partition(|chunk| notes.contains_key(&chunk.key.slice));
-        // A writer whose clock is slow may have come after the drop.
+        // A writer whose clock is slow may have put chunks after the drop.
         let there: HashSet<ChunkKey> = self.existing(&noted).await?.into_iter().collect();
         let gone = || noted.iter().filter(|chunk| !there.contains(&chunk.key));
         let rows = gone().map(|chunk| u64::from(chunk.rows)).sum();
         Ok(Retirement { rows, whole: rows > 0 && others.is_empty() && there.is_empty(), retired_us })
     }
 
-    /// Those of the slices that were retired at this stamp or later, each with the last time.
+    /// The slices among these that were retired at this stamp or later, each with the stamp of its last drop.
     pub(crate) async fn retired_since(
         &self,
         slices: BTreeSet<SliceId>,
@@ -123,7 +123,7 @@ impl Dataset {
         notes.try_filter_map(|note| ready(Ok(note))).try_collect().await
     }
 
-    /// All slices that were ever retired, each with the last time.
+    /// All slices that were ever retired, each with the stamp of its last drop.
     async fn retired_slices(&self) -> Result<BTreeMap<SliceId, i64>> {
         let records = catalog::list(self.store(), &catalog::items("retired", &self.frame().dataset)).await?;
         let note = |record: &chronotile_store::Record| {
@@ -136,14 +136,13 @@ impl Dataset {
         records.iter().map(note).collect()
     }
 
-    /// Takes a batch out, wherever its rows lie by now, and returns how many rows it had that were not retired
-    /// before. A batch whose writing was cut
-    /// off can be removed too, and so can one that was removed and of which chunks have come back. The same key can be written
-    /// again afterwards.
+    /// Removes a batch, also from consolidated chunks, and returns the number of its rows that were not retired before. An
+    /// unfinished batch can be removed too, and so can a removed batch of which chunks have come back. The same key can be
+    /// written again afterwards.
     ///
     /// # Errors
-    /// No batch of this key and no rows of one; a batch that somebody else is writing or removing at the same time; a dataset of a
-    /// group, whose batches are taken out with [`crate::Group::remove_batch`]; the engine.
+    /// No batch with this key and no rows of one; a batch that another process is writing or removing; a dataset of a
+    /// group, whose batches are removed with [`crate::Group::remove_batch`]; the engine.
     pub async fn remove_batch(&self, key: &str) -> Result<u64> {
         match &self.spec().group {
             None => self.remove_from_all(key).await,
@@ -154,7 +153,7 @@ impl Dataset {
         }
     }
 
-    /// Takes a batch out of all datasets that it was written to.
+    /// Removes a batch from all datasets to which it was written.
     pub(crate) async fn remove_from_all(&self, key: &str) -> Result<u64> {
         self.refresh_group().await?;
         let (home, batch) = (&self.frame().dataset, BatchId::of_key(key));
@@ -162,13 +161,13 @@ impl Dataset {
         let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
         let stored = catalog::get::<BatchRecord>(self.store(), &record_key).await?;
         let gone = stored.as_ref().is_none_or(|(record, _)| record.removed);
-        // What a removal left for reads that began before it is nothing to remove.
+        // Chunks that an earlier removal keeps for older reads do not count as a batch to remove.
         let left = stored.as_ref().zip(begun.as_ref());
         let left = left.is_some_and(|((record, _), (intent, _))| record.written_us == intent.written_us);
         let gone = gone && (begun.is_none() || left);
         let returned = if gone && !left { self.tiles_with(batch).await? } else { BTreeSet::new() };
         if gone && returned.is_empty() {
-            // That there is no such batch is the answer, also where the others cannot be listed.
+            // Report the missing batch even if the other batches cannot be listed for the hint.
             let known = catalog::batch_names(self.store(), home).await.unwrap_or_default();
             let hint = match known.is_empty() {
                 true => "; it has no batch with a name".to_owned(),
@@ -182,15 +181,15 @@ impl Dataset {
             }
             other => other,
         };
-        // From here on a writer that was at the batch can put nothing more.
         if let Some((record, _)) = &stored {
-            // What comes after the removal is told from what was before by its stamp.
+            // The removal needs a later stamp than the batch.
             self.clock().saw(record.written_us);
         }
         let stamp = self.stamp_us().await?;
         let attempt = self.clock().unique_batch(stamp).to_string();
         let intent = catalog::to_json(&intent_key, &Intent { key: Some(key.to_owned()), written_us: stamp, attempt })?;
         let expect = begun.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
+        // After this commit no other writer of the batch can put anything more.
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), expect)];
         self.commit(Commit { before, ..Commit::default() }).await.map_err(race)?;
         self.supersede(batch).await?;
@@ -202,8 +201,7 @@ impl Dataset {
         let ours = catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()));
         let expect = stored.as_ref().map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes.clone()));
         let previous = stored.as_ref().map(|(record, _)| record.as_previous());
-        // Readers see the rows until here, and none from here on. What is left of them goes with a consolidation that finds that no
-        // reader needs them any more.
+        // This commit hides the rows from readers. A consolidation removes the chunks when no reader needs them.
         let watch = self.watch(slices).await?;
         let ended = loop {
             let seen = self.fence().read().await?;
@@ -236,7 +234,7 @@ impl Dataset {
         }
         if self.kept_us() == 0 || !returned.is_empty() {
             match self.clear_all_dead(batch, intent, Some((&record, &bytes))).await {
-                // Somebody else clears up after it already.
+                // Another process is already removing them.
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => {}
                 cleared => cleared.map_err(ArchiveError::behind_record)?,
             }
@@ -244,7 +242,7 @@ impl Dataset {
         Ok(rows)
     }
 
-    /// The tiles that hold rows of a batch, whatever the catalog says of it. Looks at the heads of all chunks.
+    /// The tiles that hold rows of a batch, found from the heads of all chunks, whatever the catalog says.
     async fn tiles_with(&self, batch: BatchId) -> Result<BTreeSet<(SliceId, Tile)>> {
         let mut tiles = BTreeSet::new();
         for frame in self.frames() {
@@ -255,7 +253,7 @@ impl Dataset {
             let mut heads = self.store().scan(&frame.dataset, scan).await?;
             while let Some(chunks) = heads.try_next().await? {
                 for chunk in chunks {
-                    // A damaged head names no batch; verify tells of it.
+                    // A damaged head names no batch; `verify` reports it.
                     let head = frame.head(&chunk).ok();
                     if head.is_some_and(|head| head.origins.iter().any(|origin| origin.batch == batch)) {
                         tiles.insert((chunk.key.slice, chunk.key.tile));
@@ -267,7 +265,7 @@ impl Dataset {
     }
 }
 
-/// What stays of a removed batch: readers of the change feed learn of the removal.
+/// The record of a removed batch, by which readers of the change feed learn of the removal.
 pub(crate) fn removed(
     key: Option<&str>,
     (written_us, ended_us): (i64, i64),
@@ -293,18 +291,18 @@ pub(crate) fn removed(
     }
 }
 
-/// What of a batch went with slices that were retired.
+/// The rows of a batch that were dropped with retired slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Retirement {
-    /// Rows that are gone.
+    /// Number of dropped rows.
     pub rows: u64,
-    /// Whether that is all of the batch.
+    /// Whether all rows of the batch were dropped.
     pub whole: bool,
     /// Stamp of the last drop.
     pub retired_us: i64,
 }
 
-/// The first and last slice of a dataset that rows of these ticks lie in.
+/// The first and last slice of a dataset for rows with these ticks.
 fn slices_of(spec: &DatasetSpec, ticks: Option<(i64, i64)>) -> Option<(SliceId, SliceId)> {
     let (first, last) = ticks?;
     let slice = |tick| spec.window_of(tick).map(|window| spec.slice_of(window));

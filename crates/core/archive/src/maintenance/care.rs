@@ -1,4 +1,4 @@
-//! Looking after a dataset: statistics, and room for writers.
+//! Statistics of datasets, and slices created ahead of writers.
 
 use std::collections::BTreeSet;
 

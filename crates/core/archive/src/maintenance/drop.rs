@@ -1,4 +1,4 @@
-//! Dropping datasets, and making them again under their names.
+//! Drops datasets, and prepares their names for reuse.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const INDEX_KINDS: [&str; 3] = ["index", "lease", "posting"];
 const RECORDS: usize = 500;
 
 impl Archive {
-    /// Drops a dataset with all its rows, for good. One that is cut off half-way is there still, with fewer rows: drop it again.
+    /// Drops a dataset with all its rows, permanently. After an interrupted drop the dataset still exists with fewer rows: drop it again.
     ///
     /// A write that begins later is refused, or follows the definition of the dataset that was made again under the name. What writers
     /// leave that were at it is taken away before a dataset is made under the name again; on nodes, where writers go on for some

@@ -1,4 +1,4 @@
-//! Removing rows of batches that are not stored, as `verify` finds them.
+//! Removes rows of batches that are not stored, which `verify` reports as foreign.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::error::{ArchiveError, Result};
 use crate::maintenance::take_out::Unwanted;
 use crate::report::ForeignChunk;
 
-/// How the attempt in an intent of a removal begins. Such an intent does not stand for a writer.
+/// Prefix of the attempt in the intent of a removal. Such an intent belongs to no writer.
 const ATTEMPT: &str = "remove-foreign-";
 
 /// Whether an intent is that of a removal of foreign rows, perhaps one that was interrupted.
@@ -20,7 +20,7 @@ pub(crate) fn is_removal(intent: &Intent) -> bool {
     intent.attempt.starts_with(ATTEMPT)
 }
 
-/// What such an intent is told apart by, with this stamp.
+/// A unique attempt for the intent of a removal with this stamp.
 pub(crate) fn removal_attempt(clock: &Clock, stamp: i64) -> String {
     format!("{ATTEMPT}{}", clock.unique_batch(stamp))
 }
@@ -31,7 +31,7 @@ impl Dataset {
     /// stored batches stay, also where they share a chunk with foreign ones. A removal that was interrupted is finished by the next.
     ///
     /// # Errors
-    /// A batch that somebody writes at the same moment; the engine.
+    /// A batch that another process is writing; the engine.
     pub async fn remove_foreign(&self) -> Result<Vec<ForeignChunk>> {
         let foreign = self.verify(None).await?.foreign;
         let mut tiles: BTreeMap<BatchId, BTreeSet<(SliceId, Tile)>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Batches of groups: listing them and taking them out.
+//! Lists and removes batches of groups.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::maintenance::batches;
 use crate::report::BatchInfo;
 
 impl Group {
-    /// The batch of this key; `None` where there is none.
+    /// The batch with this key; `None` if there is none.
     ///
     /// # Errors
     /// The engine.
@@ -62,7 +62,7 @@ impl Group {
         Ok(GroupBatch { key: record.key.clone(), batch, written_us: record.written_us, finished: true, datasets })
     }
 
-    /// Takes a batch out of all datasets that it was written to, as [`Dataset::remove_batch`] does, and returns how many rows it had
+    /// Removes a batch from all datasets to which it was written, as [`Dataset::remove_batch`] does, and returns how many rows it had
     /// that were not retired before.
     ///
     /// # Errors

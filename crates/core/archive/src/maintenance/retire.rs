@@ -1,5 +1,5 @@
-//! Dropping slices, also such that are in use: what a slice is dropped with is exactly what was reported, and no row of a write
-//! that was acknowledged goes unseen.
+//! Drops slices, also while they are in use. A slice is dropped with exactly the content that was reported, and no row of an
+//! acknowledged write is dropped unreported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use crate::report::SliceInfo;
 use crate::request::RetireLimit;
 use crate::time_axis::Bounds;
 
-/// Tries to drop a slice that others keep writing to.
+/// Attempts to drop a slice that other processes keep writing to.
 const TRIES: usize = 5;
 /// Looks at what a slice holds, in one try.
 const LOOKS: usize = 20;
@@ -29,7 +29,7 @@ const LOOKS: usize = 20;
 /// A slice to drop, with the fingerprint it must have; any where `None`.
 type Wanted = (SliceId, Option<u128>);
 
-/// What became of a slice.
+/// Outcome of the drop of a slice.
 enum Fate {
     /// With what it held, by dataset.
     Dropped(Vec<SliceInfo>),
@@ -164,7 +164,7 @@ impl Dataset {
         Ok(by_dataset(frames, dropped))
     }
 
-    /// Drops closed slices; returns those that somebody has opened.
+    /// Drops closed slices; returns those that a writer has reopened.
     async fn try_to_drop(
         &self,
         frames: &[Frame],
@@ -245,10 +245,10 @@ impl Dataset {
         Ok(Pending { attempts, may_count })
     }
 
-    /// Begins to take chunks out of slices.
+    /// Records the state of slices before chunks are removed from them.
     ///
     /// # Errors
-    /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped.
+    /// [`ArchiveError::SliceRetired`] if one of the slices is being dropped.
     pub(crate) async fn watch(&self, slices: BTreeSet<SliceId>) -> Result<Watch> {
         let name = &self.frame().dataset.name;
         // A drop that begins after the notes were read is seen, or noted later.
@@ -284,7 +284,7 @@ impl Dataset {
         Ok(catalog::put(key, value, Expect::Any))
     }
 
-    /// Ends drops that were cut off: their slices take no rows until then.
+    /// Completes interrupted drops: their slices accept no rows until then.
     async fn end_drops(&self, frame: &Frame) -> Result<()> {
         let name = &frame.spec.name;
         if !self.fence().needs_closing() {
@@ -299,7 +299,7 @@ impl Dataset {
             let when = DropSlice { holding: None, before: vec![record, self.note_retired(frame, slice).await?] };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => self.fence().open(&frame.dataset, &[slice], &[slice], &closed).await?,
-                // Somebody else is at it.
+                // Another process is completing it.
                 Err(StoreError::RecordConflict { .. }) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -1,4 +1,4 @@
-//! Taking the rows of a batch away, also out of chunks where they lie beside rows of others.
+//! Removes the rows of a batch, also from chunks that they share with other batches.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::maintenance::rewrite::{FETCH_CHUNKS, Kind, Parting, rewrite, sets};
 use crate::read::on_pool;
 use crate::read::part::ParsedChunk;
 
-/// The attempts at a batch whose rows are taken away. Others that begin meanwhile are never among them.
+/// The attempts at a batch whose rows are removed. Attempts that begin during the removal are never among them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unwanted {
     pub batch: BatchId,
-    /// Attempts with this stamp or a later one are not among them.
+    /// Attempts with this stamp or a later one are kept.
     pub before_us: i64,
-    /// Nor is this one.
+    /// This attempt is kept too.
     pub keep: Option<Origin>,
 }
 
@@ -47,7 +47,7 @@ impl Dataset {
         last: Commit,
         watch: &Watch,
     ) -> Result<()> {
-        // Others may have added columns, which rewritten chunks must keep.
+        // Another process may have added columns, which rewritten chunks must keep.
         self.refresh_group().await?;
         let this = self.seeing_every_write();
         if !self.fence().needs_closing() {
@@ -60,10 +60,10 @@ impl Dataset {
         self.commit(last).await
     }
 
-    /// Takes away rows of a batch that do not count any more, as [`Dataset::clear_out`] does.
+    /// Removes rows of a batch that no longer count, as [`Dataset::clear_out`] does.
     ///
     /// # Errors
-    /// [`ArchiveError::SliceRetired`] where one of the slices is being dropped, or was meanwhile; the engine.
+    /// [`ArchiveError::SliceRetired`] if one of the slices is being dropped or was dropped meanwhile; the engine.
     pub(crate) async fn clear_attempts(
         &self,
         of: Unwanted,
