@@ -1,8 +1,8 @@
 //! Aggregates of stored tags.
 //!
-//! Where maintenance has left statistics of a tile's hours that still hold, whole hours inside an interval are taken from
-//! them, and points are read at the edges alone. Whether they hold is told by the ids of the tile's chunks: any write to the
-//! tile since, late or not, makes it read in full again.
+//! Whole hours of an interval are computed from the hourly statistics of maintenance while these are valid; points are read
+//! only at the edges. Statistics are valid for the chunk ids from which they were computed: after any later write to a tile, the
+//! tile is read in full.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is known of the tiles of tags without reading them: their heads, and the statistics of their hours that hold.
+//! Metadata of the tiles of tags, read without their points: spans, and the hourly statistics that are still valid.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::read::range_request;
 use crate::rules::{Aggregate, Segment};
 
-/// Statistics of an hour, or notice that the hour must be read.
+/// Statistics of an hour. Without a segment, the points of the hour must be read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hour {
     pub first_time: i64,
@@ -21,7 +21,7 @@ pub(crate) struct Hour {
     pub segment: Option<Segment>,
 }
 
-/// Tiles of a tag, and the statistics there are of them.
+/// The tiles of a tag and their hourly statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub spans: Vec<TileSpan>,
@@ -29,22 +29,22 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The statistics of a tile, if they hold.
+    /// The statistics of a tile, if they match its current chunks.
     pub(crate) fn hours(&self, span: &TileSpan) -> Option<&[Hour]> {
         self.hours.get(&(span.tile.window, span.fingerprint)).map(Vec::as_slice)
     }
 
-    /// Those of the tile with the last point before `low`.
+    /// The statistics of the tile with the last point before `low`.
     pub(crate) fn before(&self, low: i64) -> Option<&[Hour]> {
         self.hours(self.spans.iter().rev().find(|span| span.tick_min < low)?)
     }
 
-    /// Those of the tile with the first point at or behind `high`.
+    /// The statistics of the tile with the first point at or after `high`.
     pub(crate) fn behind(&self, high: i64) -> Option<&[Hour]> {
         self.hours(self.spans.iter().find(|span| span.tick_max >= high)?)
     }
 
-    /// Whether the first point at or behind `low` is Good and lies at it.
+    /// Whether there is a point at `low`, the first of an hour of Good points.
     pub(crate) fn begins_at(&self, low: i64) -> bool {
         let begins = |hours: &[Hour]| hours.iter().any(|hour| hour.first_time == low && hour.segment.is_some());
         self.behind(low).is_some_and(begins)

@@ -30,10 +30,10 @@ const COMPARED_MAX: usize = 5_000;
 /// Bytes in which a name differs from one that it may stand for.
 const DIFFERENT_BYTES_MAX: usize = 3;
 
-/// A pattern of names: `*` stands for any characters and `?` for one; all else for itself.
+/// A pattern of names: `*` matches any characters, `?` matches one, every other character matches itself.
 #[derive(Debug)]
 pub(crate) struct Pattern<'a> {
-    /// What stands before the first `*` or `?`.
+    /// The text before the first `*` or `?`.
     pub prefix: &'a str,
     rest: &'a str,
     /// The longest of the other parts without `*` and `?`.
@@ -47,12 +47,12 @@ impl<'a> Pattern<'a> {
         Self { prefix, rest, part }
     }
 
-    /// Whether every name fits.
+    /// Whether the pattern matches every name.
     fn fits_all(&self) -> bool {
         self.prefix.is_empty() && self.rest.chars().all(|c| c == '*')
     }
 
-    /// Whether a name fits.
+    /// Whether the pattern matches a name.
     pub(crate) fn fits(&self, name: &str) -> bool {
         name.strip_prefix(self.prefix).is_some_and(|name| matches(self.rest, name))
     }

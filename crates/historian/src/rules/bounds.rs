@@ -4,24 +4,24 @@ use super::Settings;
 use super::frame::Output;
 use super::status::{Class, Point, Status};
 
-/// The points around an instant, those that are Bad left out.
+/// The latest usable points before an instant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Around {
     /// The usable point before `before`.
     pub earlier: Option<Point>,
     /// The last usable point before the instant.
     pub before: Option<Point>,
-    /// When the first point after `before` that is Bad lies.
+    /// Time of the first unusable point after `before`.
     pub first_bad: Option<i64>,
 }
 
 impl Around {
-    /// A usable point follows.
+    /// Advances to a usable point.
     pub(crate) fn step(&mut self, point: Point) {
         *self = Self { earlier: self.before, before: Some(point), first_bad: None };
     }
 
-    /// A point that is not usable follows.
+    /// Advances to a point that is not usable.
     pub(crate) fn bad(&mut self, time: i64) {
         self.first_bad.get_or_insert(time);
     }

@@ -1,4 +1,4 @@
-//! What stands for a run of Good points.
+//! Statistics that replace a run of Good points.
 
 use super::Status;
 use super::status::Point;
@@ -43,7 +43,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The statistics of points in ascending time; `None` where one of them is not Good, or there are none.
+    /// The statistics of points in ascending time; `None` without points, or if one is not Good or has no finite value.
     pub fn of(times: &[i64], values: &[f64], statuses: Option<&[u32]>) -> Option<Self> {
         let all_good = statuses.is_none_or(|statuses| statuses.iter().all(|status| Status(*status).is_good()));
         if times.is_empty() || !all_good || !values.iter().all(|value| value.is_finite()) {
