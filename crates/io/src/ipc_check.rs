@@ -45,7 +45,7 @@ fn check<'a>(
         )));
     }
     let variadic: Vec<i64> = batch.variadicBufferCounts().into_iter().flatten().collect();
-    let mut left = Left { version, nodes: nodes.iter(), buffers: buffers.len(), variadic: variadic.iter() };
+    let mut left = Unassigned { version, nodes: nodes.iter(), buffers: buffers.len(), variadic: variadic.iter() };
     for field in fields {
         let rows = left.take(field)?;
         if rows != batch.length() {
@@ -64,8 +64,8 @@ fn is_inside((offset, length): (i64, i64), body_bytes: usize) -> bool {
     offset.checked_add(length).is_some_and(|end| end <= body_bytes)
 }
 
-/// The nodes and buffers of a batch that no column has taken yet.
-struct Left<'a> {
+/// The nodes and buffers of a batch that are not assigned to a column yet.
+struct Unassigned<'a> {
     version: MetadataVersion,
     /// Length and null count.
     nodes: std::slice::Iter<'a, (i64, i64)>,
@@ -74,8 +74,8 @@ struct Left<'a> {
     variadic: std::slice::Iter<'a, i64>,
 }
 
-impl Left<'_> {
-    /// Takes what the column and its children need; returns the column's length.
+impl Unassigned<'_> {
+    /// Assigns nodes and buffers to a column and its children; returns the column's length.
     fn take(&mut self, field: &Field) -> Result<i64, ArrowError> {
         let name = field.name();
         let Some((length, null_count)) = self.nodes.next().copied() else {
@@ -115,7 +115,7 @@ impl Left<'_> {
         Ok(length)
     }
 
-    /// Buffers of the column without those of its children.
+    /// Number of buffers of the column itself, without those of its children.
     fn own_buffers(&mut self, field: &Field) -> Result<usize, ArrowError> {
         Ok(match field.data_type() {
             DataType::Null | DataType::RunEndEncoded(..) => 0,
