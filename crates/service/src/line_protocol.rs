@@ -10,7 +10,7 @@ use crate::points::{Points, Value, check_series, check_texts, series_name, shown
 /// Reads a body. Times are whole numbers of `unit_ns` nanoseconds; a line without one has `now_ns`. Lines that are not
 /// understood are noted with their number, and reading goes on behind them.
 pub fn read(body: &[u8], unit_ns: i64, now_ns: i64, points: &mut Points) {
-    points.tells_integers = true;
+    points.marks_integers = true;
     let mut cursor = Cursor { body, at: 0, line: 1 };
     while points.memory_error().is_none() && cursor.skip_to_line() {
         let (line, mark) = (cursor.line, cursor.at);
