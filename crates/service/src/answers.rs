@@ -1,4 +1,4 @@
-//! Rows as the body of an answer, streamed in the format that the client asks for.
+//! Response bodies with rows, streamed in the format that the client asks for.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ pub(crate) struct RowStream {
 }
 
 impl RowStream {
-    /// The same rows, which hold memory until the last of them is taken.
+    /// Keeps `charge` until the stream is dropped.
     pub fn holding(self, charge: Charge) -> Self {
         let held = move |batch| {
             let _ = &charge;
@@ -57,11 +57,11 @@ impl From<chronotile_archive::ReadStream> for RowStream {
     }
 }
 
-/// What an endpoint answers.
+/// The response of an endpoint.
 pub(crate) enum Reply {
-    /// All of it.
+    /// A complete response.
     Whole(Response),
-    /// What comes; an error breaks the answer off, so that nobody takes a part for the whole.
+    /// A content type and a streamed body. An error aborts the response, so that no client takes a part for the whole.
     Stream(&'static str, BoxStream<'static, Result<Bytes>>),
 }
 
@@ -90,7 +90,7 @@ enum ResponseFormat {
     Plain(OutFormat),
 }
 
-/// Documents as they came, a line each.
+/// Documents as they were stored, one per line.
 pub(crate) const LINES: &str = "text/plain; charset=utf-8";
 pub(crate) const ARROW: &str = "application/vnd.apache.arrow.stream";
 pub(crate) const FORMATS: [&str; 5] =
@@ -105,7 +105,7 @@ impl ResponseFormat {
         ("parquet", Self::Plain(OutFormat::Parquet)),
     ];
 
-    /// What `format` or the header `Accept` asks for; JSON where they leave it open.
+    /// The format that the parameter `format` or the header `Accept` asks for; JSON by default.
     fn of(call: &Call) -> Result<Self> {
         if let Some(name) = call.parameters.one("format")? {
             let found = Self::ALL.iter().find(|(known, _)| *known == name);
@@ -135,18 +135,18 @@ impl ResponseFormat {
     }
 }
 
-/// Bytes of an answer that are made before it begins, so that errors among them have a status of their own.
+/// Bytes of a response that are buffered before it is sent, so that an early error can still set the HTTP status.
 const BYTES_BEFORE_ANSWER: usize = 4 << 20;
-/// Encoded bytes of a row group of a Parquet answer, which is held until the group is whole.
+/// Encoded bytes of a Parquet row group, which stays in memory until it is complete.
 const ROW_GROUP_BYTES: usize = 8 << 20;
-/// Bytes of rows that are turned into text at a time.
+/// Maximum bytes of rows that are encoded at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// Rows of the same.
+/// Maximum number of rows that are encoded at a time.
 const PIECE_ROWS: usize = 16_384;
-/// What an answer that is streamed takes: a batch, a piece of it, and its text in all the places that it passes.
+/// Memory of a streamed response: a batch, a piece of it, and the copies of its encoded bytes on the way out.
 const STREAM_BYTES: usize = 8 << 20;
 
-/// The rows as an answer: see [`bytes()`].
+/// Responds with rows: see [`bytes()`].
 pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: RowStream) -> Result<Reply> {
     let form = ResponseFormat::of(call)?;
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
@@ -154,7 +154,7 @@ pub(crate) async fn rows(app: &Arc<App>, call: &Call, rows: RowStream) -> Result
     bytes(app, call, form.content_type(), encoded(limited, encoder)).await
 }
 
-/// The bytes of batches, those of large ones made apart.
+/// Encodes batches, large ones on a separate thread.
 fn encoded(batches: BoxStream<'static, Result<RecordBatch>>, encoder: Encoder) -> BoxStream<'static, Result<Bytes>> {
     let cut = batches.flat_map(|batch| stream::iter(pieces(batch)));
     let pieces = stream::unfold((cut.boxed(), Some(encoder)), |(mut batches, encoder)| async move {
@@ -178,8 +178,8 @@ fn encoded(batches: BoxStream<'static, Result<RecordBatch>>, encoder: Encoder) -
     pieces.boxed()
 }
 
-/// Bytes that come, as an answer. What is wrong before many have come is told by a status, later on the answer is broken off. A
-/// client that goes away drops the stream, and with it the work of the engine.
+/// Responds with a stream of bytes. An error within the first [`BYTES_BEFORE_ANSWER`] sets the HTTP status; a later one aborts the
+/// response. A client that disconnects drops the stream, which cancels the work of the engine.
 pub(crate) async fn bytes(
     app: &App,
     call: &Call,
@@ -203,12 +203,12 @@ pub(crate) async fn bytes(
     Ok(Reply::Stream(content_type, head.chain(rest).boxed()))
 }
 
-/// A batch in pieces that are small as text, too; a row is never cut.
+/// Splits a batch between rows into pieces that stay small as text.
 fn pieces(batch: Result<RecordBatch>) -> Vec<Result<RecordBatch>> {
     pieces_of(batch, PIECE_ROWS)
 }
 
-/// The same, of at most so many rows.
+/// Splits a batch between rows into pieces of at most `rows_max` rows.
 pub(crate) fn pieces_of(batch: Result<RecordBatch>, rows_max: usize) -> Vec<Result<RecordBatch>> {
     let Ok(batch) = batch else { return vec![batch] };
     let rows = (batch.num_rows() * PIECE_BYTES / bytes_of(&batch).max(PIECE_BYTES)).clamp(1, rows_max);
@@ -216,13 +216,13 @@ pub(crate) fn pieces_of(batch: Result<RecordBatch>, rows_max: usize) -> Vec<Resu
     (0..batch.num_rows()).step_by(rows).map(cut).collect()
 }
 
-/// Bytes of the rows that a batch shows.
+/// Memory of the rows of a batch, without the rest of a sliced array.
 pub(crate) fn bytes_of(batch: &RecordBatch) -> usize {
     let of_column = |column: &arrow_array::ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0);
     batch.columns().iter().map(of_column).sum()
 }
 
-/// The texts of the first column, a line each.
+/// Responds with the texts of the first column, one per line.
 pub(crate) async fn lines(app: &App, call: &Call, rows: RowStream) -> Result<Reply> {
     let limited = limited(rows.stream, app.settings.limits.points, call.rows.clone());
     let cut = limited.flat_map(|batch| stream::iter(pieces(batch)));
@@ -245,7 +245,7 @@ fn lines_of(batch: &RecordBatch) -> Result<Bytes> {
     Ok(out.into())
 }
 
-/// Counts rows, and fails where there are more than allowed.
+/// Counts rows, and fails at more than `rows_max`.
 pub(crate) fn limited(
     rows: BoxStream<'static, Result<RecordBatch>>,
     rows_max: u64,
@@ -280,14 +280,14 @@ fn in_time<T: Send + 'static>(
     .boxed()
 }
 
-/// Rows to bytes of one format.
+/// Encodes rows in one format.
 struct Encoder {
     writer: Writer,
     bytes: Shared,
     form: ResponseFormat,
     /// Whether a row has been written.
     begun: bool,
-    /// What the writer holds of rows that were written: only Parquet holds many.
+    /// Memory of the rows that the writer buffers: only Parquet buffers many.
     charge: Charge,
 }
 

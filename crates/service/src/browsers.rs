@@ -1,9 +1,9 @@
-//! What keeps web pages of others out of a service without tokens: a browser on this machine reaches the loopback interface for
+//! Protects a service without tokens from web pages of other sites: a browser on this machine can reach the loopback interface for
 //! any page that it shows.
 //!
-//! A page of another origin is told by `Origin` and `Sec-Fetch-Site`, which pages cannot change. A name that was made to lead to
-//! 127.0.0.1 after the page was loaded is told by `Host`. And a form can send three types of bodies alone, so a type is asked for
-//! that is none of them where the endpoint has one.
+//! `Origin` and `Sec-Fetch-Site`, which pages cannot change, reveal requests of other origins. `Host` reveals DNS rebinding: a name
+//! that was pointed to 127.0.0.1 after the page was loaded. Forms can send only three content types, so endpoints that have a
+//! type of their own require it.
 
 use axum::http::request::Parts;
 use axum::http::{HeaderName, header};
@@ -16,7 +16,7 @@ use crate::failure::{Failure, Result};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Refuses what another site's page may have sent. Programs send none of these headers but `Host`.
+/// Refuses requests that a page of another site may have sent. Of these headers, programs send only `Host`.
 pub(crate) fn check(parts: &Parts, role: Role) -> Result<()> {
     let refuse = |kind, message: String| Err(Failure::new(kind, message));
     let hosts = parts.headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));

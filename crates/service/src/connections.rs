@@ -1,4 +1,4 @@
-//! Who is connected, and who has to go where room is short: no number of idle connections, and no one address, keeps others out.
+//! Admission of connections: neither idle connections nor a single address can keep other clients out.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Connections {
     open: Mutex<Open>,
-    /// Of all addresses.
+    /// Limit for all addresses together.
     count_max: usize,
-    /// Of one address: the last quarter is left to others.
+    /// Limit for one address: three quarters of all.
     share_max: usize,
 }
 
@@ -27,17 +27,17 @@ struct Open {
 #[derive(Debug)]
 struct Slot {
     origin: IpAddr,
-    /// Requests whose answers have not left yet.
+    /// Requests whose responses are not sent yet.
     requests: u32,
     idle_since: Instant,
     close: Arc<Notify>,
 }
 
-/// What became of a new connection.
+/// The result of admitting a new connection.
 pub(crate) enum Admission {
-    /// It may stay. `made_room` where an idle one was closed for it.
+    /// The connection is admitted. `made_room`: an idle one was closed for it.
     Taken { place: ConnectionSlot, made_room: bool },
-    /// All others are busy.
+    /// The limit is reached and no connection that could make room is idle.
     Full,
 }
 

@@ -1,28 +1,28 @@
 //! Prometheus remote write, version 1: a snappy block with a protobuf message.
 //!
-//! The message is taken field by field from its bytes: nothing is built of it but the points, so that what is empty costs nothing.
+//! The message is decoded field by field straight into points, so that empty fields take no memory.
 
 use crate::points::{Points, Value, check_series, series_name, shown};
 
-/// Labels of a series.
+/// Maximum number of labels of a series.
 const LABELS_MAX: usize = 128;
 
-/// The NaN by which Prometheus says that a series has ended.
+/// The NaN with which Prometheus marks the end of a series (staleness marker).
 const STALE: u64 = 0x7ff0_0000_0000_0002;
 /// Bad_NoData.
 const NO_DATA: u32 = 0x809B_0000;
-/// Bad_SensorFailure: a value that is no number.
+/// Bad_SensorFailure: a NaN or infinite value.
 const SENSOR_FAILURE: u32 = 0x808C_0000;
 
-/// Bytes that a body says it unpacks to.
+/// The unpacked length that a body declares, at least its own length.
 pub(crate) fn unpacked_bytes(body: &[u8]) -> usize {
     snap::raw::decompress_len(body).unwrap_or(0).max(body.len())
 }
 
-/// Reads a body that unpacks to `bytes_max` bytes at most. Series that cannot be stored are noted by their number.
+/// Reads a body that unpacks to at most `bytes_max` bytes. Series that cannot be stored are refused by their number.
 ///
 /// # Errors
-/// A body that is no such message.
+/// The body is not a remote write message, or unpacks to more than `bytes_max` bytes.
 pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), String> {
     let size = snap::raw::decompress_len(body).map_err(|error| format!("the body is not a snappy block: {error}"))?;
     if size > bytes_max {
@@ -38,7 +38,7 @@ pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), St
     let wrong = |error| format!("the body is not a WriteRequest: {error}");
     let (mut rest, mut number) = (&*message, 0);
     while let Some((tag, field)) = next_field(&mut rest).map_err(wrong)? {
-        // Field 1 is a series; metadata are passed over.
+        // Field 1 is a series; metadata are skipped.
         let (1, Field::Bytes(bytes)) = (tag, field) else { continue };
         number += 1;
         if points.memory_error().is_some() {
@@ -52,7 +52,7 @@ pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), St
     Ok(())
 }
 
-/// What a field holds, of the kinds that are needed here.
+/// The value of a protobuf field, by wire type.
 enum Field<'a> {
     Bytes(&'a [u8]),
     Fixed64(u64),
@@ -112,7 +112,7 @@ fn text(bytes: &[u8]) -> Decoded<&str> {
     std::str::from_utf8(bytes).map_err(|_| "a label is invalid UTF-8")
 }
 
-/// A series as it stands in the message.
+/// A series and its undecoded bytes.
 struct Series<'a> {
     bytes: &'a [u8],
     name: &'a str,
@@ -120,8 +120,8 @@ struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// Its name and labels, or why it cannot be stored. All of it is looked through once, so that nothing of a series is stored
-    /// whose end is not understood.
+    /// Decodes name and labels, or says why the series cannot be stored. Checks all fields first, so that a series with a malformed
+    /// end is not stored in part.
     fn of(bytes: &'a [u8]) -> Decoded<Result<Self, String>> {
         let (mut rest, mut name, mut labels) = (bytes, "", Vec::new());
         let (mut has_histograms, mut too_many, mut far) = (false, false, false);

@@ -56,7 +56,7 @@ pub async fn serve(
     listening: impl FnOnce(std::net::SocketAddr) + Send,
 ) -> Result<(), ServiceError> {
     log::start(settings.log);
-    work::spread_in_background();
+    work::lower_rayon_priority();
     let access = Access::open(settings.tokens.as_deref())?;
     if !access.is_required() && !settings.listen.ip().is_loopback() {
         return Err(ServiceError::Exposed { listen: settings.listen });

@@ -1,4 +1,4 @@
-//! Signals, seen by a thread of its own whatever the threads of the service do, and the end of the process in its time.
+//! Handles signals on a separate thread, which works even if all threads of the service are busy, and ends the process in time.
 
 use std::io;
 use std::time::Duration;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-/// What the process is told from outside.
+/// Receivers of the signals that the process handles.
 pub(crate) struct Signals {
-    /// SIGTERM or SIGINT came.
+    /// Resolves on SIGTERM or SIGINT.
     pub stop: oneshot::Receiver<()>,
-    /// SIGHUP came.
+    /// Receives a message on SIGHUP.
     pub hang_up: mpsc::Receiver<()>,
 }
 
 impl Signals {
-    /// Starts to wait for signals. The process ends `stop_time` after SIGTERM or SIGINT, with status 0 and whatever it does: code that
-    /// computes, in Python with the interpreter's lock, cannot be asked to stop.
+    /// Starts to wait for signals. The process ends `stop_time` after SIGTERM or SIGINT, with status 0, even in the middle of
+    /// work: a computation, such as one in Python that holds the interpreter's lock, cannot be interrupted.
     pub fn start(stop_time: Duration) -> io::Result<Self> {
         let ((stopping, stop), (hanging_up, hang_up), (started, has_started)) =
             (oneshot::channel(), mpsc::channel(1), std::sync::mpsc::channel());
@@ -34,7 +34,7 @@ impl Signals {
     }
 }
 
-/// Whether the process was told to stop; false where nobody waits for signals any more.
+/// Waits for SIGTERM or SIGINT and returns true; returns false once the receiver is dropped.
 async fn wait(
     mut stopping: oneshot::Sender<()>,
     hanging_up: &mpsc::Sender<()>,
@@ -54,7 +54,7 @@ async fn wait(
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            // One that was not looked at yet stands for this one too.
+            // If the channel is full, the pending message covers this signal too.
             _ = hang_up.recv() => drop(hanging_up.try_send(())),
             () = stopping.closed() => return false,
         }
@@ -64,11 +64,11 @@ async fn wait(
 }
 
 fn end(stop_time: Duration) {
-    // A log that nobody takes in must not delay the end.
+    // A blocked log output must not delay the end.
     std::thread::spawn(move || {
         tracing::warn!("what was not over after {} s was cut off with the process", stop_time.as_secs_f64());
     });
     std::thread::sleep(Duration::from_millis(50));
-    // Neither the interpreter nor other threads are waited for. What was acknowledged is durable.
+    // Do not wait for the interpreter or other threads. Acknowledged writes are durable.
     signal_hook::low_level::exit(0);
 }

@@ -15,8 +15,8 @@ use tokio::time::Sleep;
 
 use crate::connections::Busy;
 
-/// How long what a client still sends is thrown away after an answer that did not wait for it. A connection that is closed with
-/// bytes unread is reset, and the client may lose the answer.
+/// How long to discard further input after a response that did not wait for the whole request. Closing a connection with unread
+/// bytes resets it, and the client may lose the response.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 /// A stream whose other end must take in what is written, piece by piece, within a time.

@@ -1,11 +1,10 @@
-//! Work that keeps a processor busy: away from the threads that drive connections, and little of it at the same time.
+//! CPU-bound work: it runs away from the threads that drive connections, with limited concurrency.
 //!
 //! Small requests (a look-up of some names, a write of some lines) are served by the threads that drive connections. All others are
-//! served [`in_background`], by threads to which the system gives a processor once no other thread of the service wants it, so that
-//! no number of large requests makes a small one wait.
+//! served [`in_background`], by threads of lower priority, so that large requests do not delay small ones, however many they are.
 //!
-//! As many threads as there are processors unpack, parse and encode, and front ends in Python, which hold one lock most of the time,
-//! get a few. More would only take turns: each would hold memory for longer.
+//! Unpacking, parsing and encoding use one thread per processor; front ends in Python, which hold one lock most of the time, get a
+//! few. More threads would only take turns, and each would hold its memory for longer.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -19,81 +18,85 @@ use tokio::task::JoinHandle;
 
 use crate::failure::{Failure, Result};
 
-/// Bytes on which work is done at once where they are: a thread of their own would take longer to start.
+/// Work on fewer bytes runs on the calling thread: starting another would take longer.
 pub(crate) const APART_BYTES: usize = 32 << 10;
 
-/// Threads that unpack, parse or encode.
+/// Limits the threads that unpack, parse or encode.
 static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(processors())));
 
-/// Threads on which front ends work. Some of them wait for the engine.
+/// Limits the threads of front ends, some of which wait for the engine.
 static FRONT_END_TURNS: LazyLock<Arc<Semaphore>> =
     LazyLock::new(|| Arc::new(Semaphore::new((2 * processors()).clamp(4, 16))));
 
-/// How much nicer threads in the background are. With 3 such a thread gets a third of a processor that another one wants: other
-/// programs of the machine do not starve large requests, and a lock is let go of soon.
+/// Increment of the nice value of background threads. With 3, such a thread gets a third of a contended processor, so that other
+/// programs do not starve large requests and locks are released soon.
 #[cfg(target_os = "linux")]
-const NICER: i32 = 3;
+const NICE_INCREMENT: i32 = 3;
 
-/// How long a thread for blocking work waits for more: what it allocated goes back when it ends.
+/// Idle time after which a thread for blocking work ends, which returns its memory.
 const THREAD_IDLE: Duration = Duration::from_secs(1);
 
-/// What drives large requests. It never ends: threads of front ends may be in the middle of a wait when the service stops.
+/// The runtime of large requests. It is never shut down: threads of front ends may be waiting when the service stops.
 static BACKGROUND: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
     builder.enable_all().worker_threads(processors()).thread_keep_alive(THREAD_IDLE).thread_name("chronotile-bg");
-    builder.on_thread_start(give_way).build().ok()
+    builder.on_thread_start(lower_priority).build().ok()
 });
 
-/// Lowers the priority of this thread; on Linux alone each thread has one of its own.
-fn give_way() {
+/// Lowers the priority of this thread. Only Linux has priorities per thread.
+fn lower_priority() {
     #[cfg(target_os = "linux")]
-    // Where it is not allowed, large requests are as fast as small ones.
-    let _ = rustix::process::nice(NICER);
+    // If this is not permitted, large requests compete with small ones at equal priority.
+    let _ = rustix::process::nice(NICE_INCREMENT);
 }
 
-/// Makes threads among which the work of one request is spread give way too: only large requests have so much. To be called before there
-/// are any; threads that this process has already stay as they are.
-pub(crate) fn spread_in_background() {
+/// Lowers the priority of rayon's threads too, which only large requests use. Call this before the first use of rayon: existing
+/// threads keep their priority.
+pub(crate) fn lower_rayon_priority() {
     let threads = rayon::ThreadPoolBuilder::new().thread_name(|number| format!("chronotile-cpu{number}"));
-    if threads.start_handler(|_| give_way()).build_global().is_err() {
+    if threads.start_handler(|_| lower_priority()).build_global().is_err() {
         tracing::debug!("threads for large requests were there before the service");
     }
 }
 
-/// What drives large requests; where the system had no threads for it, what drives all others.
+/// The runtime of large requests, or the current one if the system had no threads for it.
 pub(crate) fn background() -> Handle {
     BACKGROUND.as_ref().map_or_else(Handle::current, |runtime| runtime.handle().clone())
 }
 
-/// A task that ends when nobody waits for it any more.
-struct Task<T>(JoinHandle<T>);
+/// A task that is aborted on drop.
+struct AbortOnDrop<T>(JoinHandle<T>);
 
-impl<T> Drop for Task<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Does work that may take long in the background. It is given up where this is dropped.
+/// Runs long work in the background. Dropping the future cancels it.
 ///
 /// # Errors
-/// Work that panicked.
+/// The work panicked.
 pub(crate) async fn in_background<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T> {
-    let mut task = Task(background().spawn(work));
+    let mut task = AbortOnDrop(background().spawn(work));
     (&mut task.0).await.map_err(|_| cancelled())
 }
 
-/// The same items, made in the background: one waits to be taken while the next is made.
+/// Produces the items of a stream in the background, one ahead of the consumer.
 pub(crate) fn stream_in_background<T: Send + 'static>(mut items: BoxStream<'static, T>) -> BoxStream<'static, T> {
-    let (made, taken) = mpsc::channel(1);
-    let task = Task(background().spawn(async move {
+    let (sender, receiver) = mpsc::channel(1);
+    let task = AbortOnDrop(background().spawn(async move {
         while let Some(item) = items.next().await {
-            if made.send(item).await.is_err() {
+            if sender.send(item).await.is_err() {
                 return;
             }
         }
     }));
-    stream::unfold((taken, task), |(mut taken, task)| async move { Some((taken.recv().await?, (taken, task))) }).boxed()
+    stream::unfold(
+        (receiver, task),
+        |(mut receiver, task)| async move { Some((receiver.recv().await?, (receiver, task))) },
+    )
+    .boxed()
 }
 
 fn processors() -> usize {
@@ -104,26 +107,26 @@ fn cancelled() -> Failure {
     ArchiveError::Cancelled.into()
 }
 
-/// Does work on so many bytes: where they are few, here; otherwise as [`in_turn`].
+/// Runs work on `bytes` bytes: on the calling thread if they are few, otherwise as [`in_turn`].
 ///
 /// # Errors
-/// Work that panicked.
+/// The work panicked.
 pub(crate) async fn apart<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     if bytes < APART_BYTES { Ok(work()) } else { in_turn(work).await }
 }
 
-/// Does work on a thread of its own, once a processor is free for it.
+/// Runs work on a separate thread, once a processor is free for it.
 ///
 /// # Errors
-/// Work that panicked.
+/// The work panicked.
 pub(crate) async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     on_thread(&TURNS, work).await
 }
 
-/// Does work of a front end, once it may have a thread.
+/// Runs work of a front end on a separate thread, once one is free.
 ///
 /// # Errors
-/// Work that panicked.
+/// The work panicked.
 pub(crate) async fn of_front_end<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     on_thread(&FRONT_END_TURNS, work).await
 }
@@ -131,7 +134,7 @@ pub(crate) async fn of_front_end<T: Send + 'static>(work: impl FnOnce() -> T + S
 async fn on_thread<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let turn = turns.clone().acquire_owned().await.map_err(|_| cancelled())?;
     let work = move || {
-        // Also where nobody waits any more.
+        // The permit is held until the work ends, even if the caller has stopped waiting.
         let _turn = turn;
         work()
     };
@@ -173,7 +176,7 @@ mod tests {
     async fn large_work_gives_way_to_small() {
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let here = nice();
-        let lower = (here + NICER).min(19);
+        let lower = (here + NICE_INCREMENT).min(19);
         assert_eq!(in_background(async move { nice() }).await.unwrap(), lower);
         assert_eq!(in_turn(nice).await.unwrap(), lower);
         assert_eq!(of_front_end(nice).await.unwrap(), lower);

@@ -1,4 +1,4 @@
-//! Points in: read, checked against their tags, durable before the answer.
+//! Write requests for points: parse the body, check points against their tags, store them before the response.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::points::{Checks, NAMES_MAX, Points, Refusals};
 use crate::{arrow_stream, csv, json, line_protocol, reads, remote_write, work};
 use chronotile_archive::memory::Charge;
 
-/// What a row takes while it is stored: as columns, sorted, and packed.
+/// Memory of a row while it is stored: as columns, sorted, and compressed.
 const STORED_ROW_BYTES: usize = 128;
 
-/// How a request wants its points stored.
-struct Wanted {
+/// The options of a write request.
+struct WriteOptions {
     partial: bool,
     define: bool,
     not_finite: NotFinite,
@@ -31,7 +31,7 @@ struct Wanted {
     replace: bool,
 }
 
-impl Wanted {
+impl WriteOptions {
     fn of(call: &Call) -> Result<Self> {
         let given = &call.parameters;
         let not_finite = match given.one("not_finite")? {
@@ -58,10 +58,10 @@ fn may_define(call: &Call, define: bool) -> Result<bool> {
 }
 
 pub(crate) async fn points(app: Arc<App>, call: Call) -> Result<Reply> {
-    let wanted = Wanted::of(&call)?;
+    let options = WriteOptions::of(&call)?;
     let content_type = content_type(&call).to_owned();
     if content_type == ARROW {
-        return arrow(app, call, wanted).await;
+        return arrow(app, call, options).await;
     }
     let (body, now_ns) = (call.body, call.now_ns);
     let read: fn(bytes::Bytes, i64, &mut Points) -> std::result::Result<(), String> = match content_type.as_str() {
@@ -73,11 +73,11 @@ pub(crate) async fn points(app: Arc<App>, call: Call) -> Result<Reply> {
         }
     };
     let points = parsed(&app, body.len(), move |points| read(body, now_ns, points)).await?;
-    store(&app, points, wanted, now_ns).await.map(|report| Reply::json(&report))
+    store(&app, points, options, now_ns).await.map(|report| Reply::json(&report))
 }
 
 pub(crate) async fn line_protocol(app: Arc<App>, call: Call) -> Result<Reply> {
-    let wanted = Wanted::of(&call)?;
+    let options = WriteOptions::of(&call)?;
     let unit = call.parameters.one("precision")?.unwrap_or("ns");
     let word = match unit {
         "n" => "ns",
@@ -92,19 +92,19 @@ pub(crate) async fn line_protocol(app: Arc<App>, call: Call) -> Result<Reply> {
         line_protocol::read(&body, unit_ns, now_ns, points);
         Ok(())
     });
-    foreign(store(&app, points.await?, wanted, now_ns).await?)
+    empty_or_report(store(&app, points.await?, options, now_ns).await?)
 }
 
 pub(crate) async fn remote_write(app: Arc<App>, call: Call) -> Result<Reply> {
-    let wanted = Wanted { not_finite: NotFinite::Bad, ..Wanted::of(&call)? };
+    let options = WriteOptions { not_finite: NotFinite::Bad, ..WriteOptions::of(&call)? };
     let (body, now_ns, bytes_max) = (call.body, call.now_ns, app.settings.limits.body_bytes);
     let bytes = remote_write::unpacked_bytes(&body);
     let points = parsed(&app, bytes, move |points| remote_write::read(&body, bytes_max, points)).await?;
-    foreign(store(&app, points, wanted, now_ns).await?)
+    empty_or_report(store(&app, points, options, now_ns).await?)
 }
 
-/// Clients of other systems expect an empty answer, and are told of refused lines where there are some.
-fn foreign(report: Json) -> Result<Reply> {
+/// Clients of line protocol and remote write expect an empty response; they get a report only if lines were refused.
+fn empty_or_report(report: Json) -> Result<Reply> {
     if report["refused_count"] == 0 { Ok(Reply::nothing()) } else { Ok(Reply::json(&report)) }
 }
 
@@ -113,7 +113,7 @@ fn content_type(call: &Call) -> &str {
     given.split(';').next().unwrap_or_default().trim()
 }
 
-/// Reads a body of so many bytes.
+/// Parses a body that takes `bytes` when unpacked.
 async fn parsed(
     app: &App,
     bytes: usize,
@@ -127,37 +127,37 @@ async fn parsed(
     let points = read.await?;
     let points = points.map_err(|message| Failure::new(ErrorKind::InvalidRows, message))?;
     match points.memory_error() {
-        Some(over) => Err(over.into()),
+        Some(error) => Err(error.into()),
         None => Ok(points),
     }
 }
 
-async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> Result<Json> {
-    if points.refused.count > 0 && !wanted.partial {
+async fn store(app: &Arc<App>, points: Points, options: WriteOptions, now_ns: i64) -> Result<Json> {
+    if points.refused.count > 0 && !options.partial {
         return Err(refusal(app, points.refused));
     }
-    let tags = tags_of(app, &points, wanted.define).await?;
+    let tags = tags_of(app, &points, options.define).await?;
     let time_max = app.settings.limits.future_max_ns.map_or(i64::MAX, |ahead| now_ns.saturating_add(ahead));
     let near = match tags.iter().position(Option::is_none) {
         Some(unknown) => app.historian.near(&points.names()[unknown]).await,
         None => vec![],
     };
-    let checks = Checks { time_max, not_finite: wanted.not_finite, near };
+    let checks = Checks { time_max, not_finite: options.not_finite, near };
     let charge = app.memory.charge(points.len() * STORED_ROW_BYTES)?;
     let gathered = work::apart(points.len() * STORED_ROW_BYTES, move || points.tables(&tags, &checks));
     let (tables, refused) = gathered
         .await?
         .map_err(|error| Failure::new(ErrorKind::Compute, format!("points could not be gathered: {error}")))?;
     let count: usize = tables.iter().map(RecordBatch::num_rows).sum();
-    // Of a body whose every line is wrong, a client that sees success would never send the points again.
-    if refused.count > 0 && (!wanted.partial || count == 0) {
+    // Fail if every line is wrong, even with partial=true: after a success the client would never send the points again.
+    if refused.count > 0 && (!options.partial || count == 0) {
         return Err(refusal(app, refused));
     }
     let mut report = json!({ "points": count });
-    if wanted.batch.is_some() {
-        report = stored_alone(app, tables, &wanted, NotFinite::Bad, charge).await?;
+    if options.batch.is_some() {
+        report = store_separately(app, tables, &options, NotFinite::Bad, charge).await?;
     } else if count > 0 {
-        // Rows that are stored together wait for each other: a few lines need not wait for a large body.
+        // Rows of one commit wait for each other; separate collectors keep small requests from waiting for large ones.
         let small = count * STORED_ROW_BYTES < work::APART_BYTES;
         let collector = if small { &app.collector } else { &app.large_collector };
         collector.store(tables, charge).await?;
@@ -165,13 +165,13 @@ async fn store(app: &Arc<App>, points: Points, wanted: Wanted, now_ns: i64) -> R
     }
     app.metrics.points_refused.inc_by(refused.count);
     report["refused_count"] = refused.count.into();
-    report["refused"] = named(&refused);
+    report["refused"] = refused_lines(&refused);
     Ok(report)
 }
 
-/// Tables of columns go to the historian as they are.
-async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
-    if wanted.partial || wanted.define {
+/// Stores an Arrow stream: its tables go to the historian unchanged.
+async fn arrow(app: Arc<App>, call: Call, options: WriteOptions) -> Result<Reply> {
+    if options.partial || options.define {
         return Err(Failure::invalid(
             "partial and define go with points as text: an Arrow stream is stored as a whole",
         ));
@@ -181,24 +181,25 @@ async fn arrow(app: Arc<App>, call: Call, wanted: Wanted) -> Result<Reply> {
     let tables = work::in_turn(move || arrow_stream::read(body)).await?.map_err(refuse)?;
     let rows = tables.iter().map(RecordBatch::num_rows).fold(0_usize, usize::saturating_add);
     let charge = app.memory.charge(rows.saturating_mul(STORED_ROW_BYTES))?;
-    let mut report = stored_alone(&app, tables, &wanted, wanted.not_finite, charge).await?;
+    let mut report = store_separately(&app, tables, &options, options.not_finite, charge).await?;
     report["refused_count"] = 0.into();
     report["refused"] = json!([]);
     Ok(Reply::json(&report))
 }
 
-/// A write of its own. It goes on if the client goes away: half a write would have to be found and cleared later.
-async fn stored_alone(
+/// Stores tables in a commit of their own. The write continues if the client disconnects: an interrupted one would have to be
+/// found and cleaned up later.
+async fn store_separately(
     app: &Arc<App>,
     tables: Vec<RecordBatch>,
-    wanted: &Wanted,
+    options: &WriteOptions,
     not_finite: NotFinite,
     charge: Charge,
 ) -> Result<Json> {
-    let options = PointsOptions { batch: wanted.batch.clone(), replace: wanted.replace, not_finite };
+    let points_options = PointsOptions { batch: options.batch.clone(), replace: options.replace, not_finite };
     let historian = app.historian.clone();
     let write = tokio::spawn(async move {
-        let report = historian.write(tables, &options).await;
+        let report = historian.write(tables, &points_options).await;
         drop(charge);
         report
     });
@@ -208,11 +209,11 @@ async fn stored_alone(
     Ok(json!({ "points": report.points, "duplicates": report.duplicates, "stored": report.stored }))
 }
 
-fn named(refused: &Refusals) -> Json {
+fn refused_lines(refused: &Refusals) -> Json {
     refused.kept.iter().map(|refused| json!({ "line": refused.line, "message": refused.message })).collect()
 }
 
-/// The refusal of a whole write because of some lines.
+/// The error for a write that is refused as a whole because of some lines.
 fn refusal(app: &App, refused: Refusals) -> Failure {
     app.metrics.points_refused.inc_by(refused.count);
     let (line, reason) = refused.kept.first().map_or((0, ""), |first| (first.line, first.message.as_str()));
@@ -227,7 +228,7 @@ fn refusal(app: &App, refused: Refusals) -> Failure {
         true => Failure::new(ErrorKind::TagNotFound, message),
         false => Failure::new(ErrorKind::InvalidRows, message),
     };
-    failure.with("refused_count", refused.count).with("refused", named(&refused))
+    failure.with("refused_count", refused.count).with("refused", refused_lines(&refused))
 }
 
 /// The tags of points, in the order of their names.
@@ -297,21 +298,21 @@ pub(crate) async fn annotate(app: Arc<App>, call: Call) -> Result<Reply> {
     Ok(Reply::nothing())
 }
 
-/// Bytes of a body that asks or says one thing, however it is nested: as values it takes many times as much.
-const QUESTION_BYTES_MAX: usize = 1 << 20;
+/// Maximum length of a JSON body other than points: decoded, it takes many times as much memory.
+const JSON_BODY_BYTES_MAX: usize = 1 << 20;
 
-/// The body as JSON of a known form.
+/// Decodes a JSON body of limited length.
 pub(crate) fn body<'a, T: Deserialize<'a>>(call: &'a Call) -> Result<T> {
-    if call.body.len() > QUESTION_BYTES_MAX {
+    if call.body.len() > JSON_BODY_BYTES_MAX {
         return Err(Failure::too_large(format!(
-            "the body has {} bytes, this request at most {QUESTION_BYTES_MAX}",
+            "the body has {} bytes, this request at most {JSON_BODY_BYTES_MAX}",
             call.body.len()
         )));
     }
     whole_body(call)
 }
 
-/// The same, of any size.
+/// Decodes a JSON body of any length that the service accepts.
 pub(crate) fn whole_body<'a, T: Deserialize<'a>>(call: &'a Call) -> Result<T> {
     serde_json::from_slice(&call.body)
         .map_err(|error| Failure::invalid(format!("the body is not what is expected: {error}")))
