@@ -26,6 +26,7 @@ from chronotile.cli.common import (
 )
 from chronotile.conditions import literal, names
 from chronotile.dataset import Dataset
+from chronotile.dataset.keys import cell_columns
 from chronotile.hints import name_hint
 from chronotile.result import ReadResult
 from chronotile.sky import Region
@@ -49,7 +50,7 @@ def place_options(command: Command) -> Command:
                 "cells": None
                 if cells is None
                 else [int(cell) for cell in numbers(cells, _any_count(cells), "--cells", "CELL,...")],
-                "keys": None if keys is None else _values(keys, dataset, dataset._cell_columns()),
+                "keys": None if keys is None else _values(keys, dataset, cell_columns(dataset)),
                 "ids": None if ids is None else _values(ids, dataset, dataset.id),
                 "start": moment(start, dataset),
                 "end": moment(end, dataset),

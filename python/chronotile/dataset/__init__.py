@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chronotile import _native, arguments, cells, inputs, optional, times
 from chronotile.dataset.consolidation import consolidate_options
+from chronotile.dataset.keys import cell_columns, key_arrays
 from chronotile.dataset.retirement import retire_limit
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_list
@@ -48,7 +49,7 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class _Definition:
-    """The definition as this process last saw it."""
+    """A definition, parsed from what the native module has cached."""
 
     revision: int
     schema: _native.Schema
@@ -56,7 +57,7 @@ class _Definition:
     axis: times.TimeAxis
     cell: cells.CellRule
     parts: dict[str, Any]
-    """The others."""
+    """The whole definition as stored: JSON, decoded."""
 
     @classmethod
     def of(cls, native: _native.Dataset) -> _Definition:
@@ -67,7 +68,7 @@ class _Definition:
 
 
 def check_batch_name(batch: str | None) -> None:
-    """Reject names of batches that are not text."""
+    """Reject a batch name that is not text."""
     if batch is not None and not isinstance(batch, str):
         raise InvalidInputError(f"invalid batch name {batch!r}: give text, or leave it out", kind="invalid-request")
 
@@ -81,14 +82,14 @@ class Dataset:
 
     def __init__(self, native: _native.Dataset) -> None:
         self._native = native
-        self._loaded = _Definition.of(native)
+        self._cached_definition = _Definition.of(native)
 
     @property
-    def _known(self) -> _Definition:
-        """What a read, or this process's own change, found last."""
-        if self._loaded.revision != self._native.revision:
-            self._loaded = _Definition.of(self._native)
-        return self._loaded
+    def _definition(self) -> _Definition:
+        """The definition that this process last read or changed."""
+        if self._cached_definition.revision != self._native.revision:
+            self._cached_definition = _Definition.of(self._native)
+        return self._cached_definition
 
     def tuned(
         self,
@@ -144,86 +145,87 @@ class Dataset:
         return Dataset(self._native.seeing_every_write())
 
     def __repr__(self) -> str:
-        return f"<Dataset {self.name}: {len(self._known.types)} columns, time {self.time.column}, window {self.window}>"
+        columns = len(self._definition.types)
+        return f"<Dataset {self.name}: {columns} columns, time {self.time.column}, window {self.window}>"
 
     # ------------------------------------------------------------------ definition
 
     @property
     def name(self) -> str:
         """Name of the dataset."""
-        return str(self._known.parts["name"])
+        return str(self._definition.parts["name"])
 
     @property
     def schema(self) -> pyarrow.Schema:
         """The columns as a `pyarrow.Schema`. Needs pyarrow; :attr:`column_types` does not."""
-        found: pyarrow.Schema = optional.module("pyarrow", "schema", "arrow").schema(self._known.schema)
+        found: pyarrow.Schema = optional.module("pyarrow", "schema", "arrow").schema(self._definition.schema)
         return found
 
     @property
     def column_types(self) -> dict[str, str]:
         """Type of each column as text, such as ``float64`` or ``timestamp[us]``, in order."""
-        return dict(self._known.types)
+        return dict(self._definition.types)
 
     @property
     def cell(self) -> cells.CellRule:
         """Cell rule: how a record's cell follows from its columns."""
-        return self._known.cell
+        return self._definition.cell
 
     @property
     def time(self) -> times.TimeAxis:
         """The time axis."""
-        return self._known.axis
+        return self._definition.axis
 
     @property
     def window(self) -> str:
         """Length of a window, such as ``30d``."""
-        return str(self._known.parts["window"])
+        return str(self._definition.parts["window"])
 
     @property
     def windows_per_slice(self) -> int:
         """Windows in a slice, the unit of retention."""
-        return int(self._known.parts["windows_per_slice"])
+        return int(self._definition.parts["windows_per_slice"])
 
     @property
     def id(self) -> tuple[str, ...]:
         """Columns that identify a record; empty if each row is a record of its own."""
-        return tuple(self._known.parts["id"])
+        return tuple(self._definition.parts["id"])
 
     @property
     def merge(self) -> str:
         """Merge rule for rows with equal ids: ``append`` or ``latest``."""
-        return str(self._known.parts["merge"]["merge"])
+        return str(self._definition.parts["merge"]["merge"])
 
     @property
     def version(self) -> str | None:
         """Column that orders versions with merge ``latest``, if any."""
-        version = self._known.parts["merge"].get("version")
+        version = self._definition.parts["merge"].get("version")
         return None if version is None else str(version)
 
     @property
     def layout(self) -> str:
         """Storage layout: ``chunks``, or ``rows``, which other tools of a cluster can read."""
-        return str(self._known.parts.get("layout", "chunks"))
+        return str(self._definition.parts.get("layout", "chunks"))
 
     @property
     def partition_cells(self) -> int:
         """Number of neighbouring cells that share a partition on a cluster."""
-        return int(self._known.parts.get("partition_cells", 1))
+        return int(self._definition.parts.get("partition_cells", 1))
 
     @property
     def text(self) -> tuple[str, ...]:
         """Text columns with filters; see :meth:`Archive.create`."""
-        return tuple(self._known.parts.get("text", ()))
+        return tuple(self._definition.parts.get("text", ()))
 
     @property
     def moves(self) -> float:
         """Largest distance between two versions of a record, in degrees; 0 if records do not move."""
-        return float(self._known.parts.get("moves_deg", 0.0))
+        return float(self._definition.parts.get("moves_deg", 0.0))
 
     @property
     def group(self) -> str | None:
         """Name of the group that the dataset belongs to, if any."""
-        group = self._known.parts.get("group")
+        group = self._definition.parts.get("group")
         return None if group is None else str(group["group"])
 
     @property
@@ -234,7 +236,7 @@ class Dataset:
     @property
     def retention(self) -> str | None:
         """Age past which :meth:`retire` drops slices, such as ``365d``; None for never."""
-        retention = self._known.parts["retention"]
+        retention = self._definition.parts["retention"]
         return None if retention is None else str(retention)
 
     def refresh(self) -> None:
@@ -330,8 +332,8 @@ class Dataset:
         return WriteReport(**self._native.write(self.native_rows(data), batch, replace))
 
     def native_rows(self, data: Any) -> Any:
-        """Rows as the native half takes them. For the package's own modules."""
-        return inputs.rows(data, self._known.types)
+        """Convert rows for the native module. For the package's own modules."""
+        return inputs.rows(data, self._definition.types)
 
     def batches(self) -> list[BatchInfo]:
         """All stored batches, finished and unfinished, in the order of writing."""
@@ -357,13 +359,13 @@ class Dataset:
         return self._native.remove_batch(key)
 
     def batch_info(self, info: dict[str, Any]) -> BatchInfo:
-        """A report of the native half. For the package's own modules."""
+        """Convert a native report of a batch. For the package's own modules."""
         ticks, written = info.pop("ticks"), utc_of_us(info.pop("written_us"))
         period = None if ticks is None else (self._tick(ticks[0]), self._tick(ticks[1]))
         return BatchInfo(**info, period=period, written=written)
 
     def _tick(self, tick: int) -> datetime | float | int:
-        return times.tick_value(tick, self.time, self._known.types[self.time.column])
+        return times.tick_value(tick, self.time, self._definition.types[self.time.column])
 
     # ------------------------------------------------------------------ reading
 
@@ -542,50 +544,14 @@ class Dataset:
         return _native.Request(
             region=region,
             cells=None if cells is None else [int(cell) for cell in cells],
-            keys=None if keys is None else self._key_arrays(keys, self._cell_columns(), "keys"),
-            ids=None if ids is None else self._key_arrays(ids, self.id, "ids"),
+            keys=None if keys is None else key_arrays(self, keys, cell_columns(self), "keys"),
+            ids=None if ids is None else key_arrays(self, ids, self.id, "ids"),
             start=None if start is None else times.moment(start, self.time, "start"),
             end=None if end is None else times.moment(end, self.time, "end"),
             columns=None if columns is None else arguments.name_list(columns, "columns"),
-            predicates=native_predicates(where, self._known.types),
+            predicates=native_predicates(where, self._definition.types),
             history=arguments.flag(history, "history"),
         )
-
-    def _cell_columns(self) -> tuple[str, ...]:
-        match self._known.cell:
-            case cells.HashCell(columns=columns):
-                return columns
-            case cells.KeyCell(column=column) | cells.IdBucketCell(column=column):
-                return (column,)
-            case cells.SkyCell():
-                hint = "its cells are sky pixels: read by region or by cells"
-            case _:
-                hint = "it has a single cell: read without keys"
-        raise InvalidInputError(f"dataset {self.name} has no keys: {hint}", kind="invalid-request")
-
-    def _key_arrays(self, given: Any, names: tuple[str, ...], what: str) -> list[_native.Array]:
-        if not names:
-            raise InvalidInputError(f"dataset {self.name} has no id columns: read without ids", kind="invalid-request")
-        parts = list(given) if isinstance(given, tuple) and len(names) > 1 else [given]
-        if len(parts) > len(names):
-            raise InvalidInputError(
-                f"{what} has {len(parts)} parts, dataset {self.name} has {len(names)} ({', '.join(names)})",
-                kind="invalid-request",
-            )
-        arrays = [self._key_array(part, name, what) for part, name in zip(parts, names, strict=False)]
-        if len({len(array) for array in arrays}) > 1:
-            raise InvalidInputError(
-                f"{what} has lists of different lengths: give lists of equal length", kind="invalid-request"
-            )
-        return arrays
-
-    def _key_array(self, values: Any, name: str, what: str) -> _native.Array:
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            values = [values]
-        try:
-            return inputs.column(values, self._known.types[name], name)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{what}: {error}", kind="invalid-request") from error
 
     # ------------------------------------------------------------------ indexes
 
@@ -801,7 +767,7 @@ class Dataset:
         return self.statistics_info(self._native.info())
 
     def statistics_info(self, info: dict[str, Any]) -> DatasetInfo:
-        """A report of the native module about its slices and tiles."""
+        """Convert native statistics. For the package's own modules."""
         largest = info["tile_largest"]
         return DatasetInfo(
             slices=tuple(self.slice_info(part) for part in info["slices"]),
@@ -812,7 +778,7 @@ class Dataset:
         )
 
     def slice_info(self, info: dict[str, Any]) -> SliceInfo:
-        """A report of the native module about one of its slices."""
+        """Convert a native report of a slice. For the package's own modules."""
         start, end = info.pop("ticks")
         return SliceInfo(**info, start=self._tick(start), end=self._tick(end))
 

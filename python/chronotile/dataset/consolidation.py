@@ -1,4 +1,4 @@
-"""Which tiles to consolidate, as :meth:`Dataset.consolidate` and :meth:`Group.consolidate` are told."""
+"""Arguments of :meth:`Dataset.consolidate` and :meth:`Group.consolidate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chronotile.errors import InvalidInputError
 __all__ = ["ConsolidateOptions", "consolidate_options"]
 
 ConsolidateOptions = tuple[Any, int | None, bool, tuple[int, int] | None, float | None]
-"""A moment, chunks at least, dry run, shard and tiles in a second: as the native module takes them."""
+"""`before`, `chunks_min`, `dry_run`, `shard` and `tiles_per_s`, converted for the native module."""
 
 
 def consolidate_options(

@@ -60,7 +60,7 @@ def scan(dataset: Dataset) -> polars.LazyFrame:
     import polars
     from polars.io.plugins import register_io_source
 
-    schema = polars.DataFrame(dataset._known.schema.empty_table()).schema
+    schema = polars.DataFrame(dataset._definition.schema.empty_table()).schema
 
     def source(
         with_columns: list[str] | None, predicate: polars.Expr | None, n_rows: int | None, batch_size: int | None

@@ -1,4 +1,4 @@
-"""Which slices to retire, as :meth:`Dataset.retire` and :meth:`Group.retire` are told."""
+"""Arguments of :meth:`Dataset.retire` and :meth:`Group.retire`."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ def retire_limit(
     unchanged: Iterable[SliceInfo] | None,
     dry_run: bool,
 ) -> tuple[Any, str | None] | list[tuple[int, str]]:
-    """Slices by number and fingerprint, if they are given, or else a moment and an age, of which one or both are None.
+    """Convert the limit for the native module: numbers and fingerprints of slices if `unchanged` is given, else a
+    moment and an age, at least one of which is None.
 
     Raises
     ------
     InvalidInputError
-        More than one of them is given.
+        More than one limit is given, or `unchanged` with `dry_run`.
     """
     if unchanged is not None:
         if before is not None or older_than is not None or dry_run:
-            raise InvalidInputError("unchanged cannot be combined with before or older_than", kind="invalid-request")
+            raise InvalidInputError(
+                "unchanged cannot be combined with before, older_than or dry_run", kind="invalid-request"
+            )
         return [(part.slice, part.fingerprint) for part in unchanged]
     if before is not None and older_than is not None:
         raise InvalidInputError("give only one of before and older_than", kind="invalid-request")
