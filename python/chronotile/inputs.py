@@ -28,19 +28,19 @@ _NUMPY_NUMBERS = frozenset(
 
 def rows(data: Any, types: Types) -> Any:
     """Convert rows for the native `write`: one Arrow object, or an iterator of them."""
-    whole = _arrow_object(data, types)
-    if whole is not None:
-        return whole
+    table = _arrow_object(data, types)
+    if table is not None:
+        return table
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise InvalidInputError(
             f"cannot store an object of type {type(data).__name__}: give an Arrow table or stream, a DataFrame, "
             "a dict of arrays, or an iterable of those",
             kind="invalid-rows",
         )
-    return _each(data, types)
+    return _arrow_objects(data, types)
 
 
-def _each(items: Iterable[Any], types: Types) -> Iterator[Any]:
+def _arrow_objects(items: Iterable[Any], types: Types) -> Iterator[Any]:
     for item in items:
         table = _arrow_object(item, types)
         if table is None:
@@ -61,7 +61,7 @@ def _arrow_object(data: Any, types: Types) -> Any:
     if _is_from(data, "polars"):
         data = data.collect() if hasattr(data, "collect") and not hasattr(data, "__arrow_c_stream__") else data
         if hasattr(data, "columns") and any(kind == "Null" for kind in map(str, data.dtypes)):
-            # Columns of nulls alone, which Arrow's Rust library cannot import.
+            # Arrow's Rust library cannot import columns of type Null.
             return _arrow_object(
                 {name: [None] * len(data) if str(data[name].dtype) == "Null" else data[name] for name in data.columns},
                 types,
@@ -127,7 +127,7 @@ def _pandas(frame: Any, types: Types) -> Any:
     try:
         return pyarrow.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     except pyarrow.ArrowException:
-        # A column mixes types. Converted one by one, columns are named in errors.
+        # A column mixes types. Converting the columns one by one names it in the error.
         return _arrow_object({str(name): _pandas_column(frame[name]) for name in frame.columns}, types)
 
 
@@ -152,7 +152,7 @@ def _plain_series(series: Any, name: str) -> Any:
     Raises
     ------
     InvalidInputError
-        The column holds periods, whose numbers (months since 1970) are no times.
+        The column holds periods: their numbers count months since 1970, for example, and are not times.
     """
     import pandas
 
@@ -178,7 +178,7 @@ def _pandas_array(values: Any, name: str) -> Any:
         except ChronotileError:
             raise
         except (ImportError, NotImplementedError, TypeError, ValueError):
-            # pyarrow is missing, or a column mixes types: converted by value, it is named in errors.
+            # pyarrow is missing, or the column mixes types: converting value by value names the column in errors.
             pass
     return _pandas_column(series)
 
@@ -302,7 +302,7 @@ def _numpy_times(values: Any, nulls: Any, name: str) -> _native.Array:
 
 
 def _require_same(same: Any, missing: Any, values: Any, name: str) -> None:
-    """Refuse the first time that the unit of an Arrow type cannot count exactly."""
+    """Refuse the first time that the unit of the Arrow type cannot represent exactly."""
     wrong = (~same & (missing == 0)).nonzero()[0]
     if len(wrong):
         raise InvalidInputError(
@@ -316,7 +316,7 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
     """Convert Python values: None, bool, numbers, text, bytes, dates, times, timedeltas. Other values need pyarrow."""
     plain = [_plain(value) for value in values]
     first = next((value for value in plain if value is not None), None)
-    kind = wanted
+    column_type = wanted
     if wanted and first is not None and not takes(wanted, first):
         # The archive reports both types, as it does for arrays.
         wanted = None
@@ -333,31 +333,22 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
         ):
             raise InvalidInputError(f"{what} holds an integer of more than 64 bits", kind="invalid-rows")
         if wanted in _FLOAT_BITS:
-            _refuse_words_for_floats(plain, wanted, what)
-        if (
-            wanted
-            and wanted.startswith("float")
-            and any(isinstance(value, str) and not scanning.is_number(value) for value in plain)
-        ):
-            # The archive reports the unit of the column.
-            wanted = None
-        if wanted in _FLOAT_BITS:
-            _require_floats(plain, wanted, what)
-        return _column_of_list(plain, wanted, what, kind)
+            wanted = _checked_float_type(plain, wanted, what)
+        return _column_of_list(plain, wanted, what, column_type)
     return _through_pyarrow(values, what)
 
 
-def _column_of_list(values: list[Any], wanted: str | None, what: str, stated: str | None = None) -> _native.Array:
-    """Convert plain values to `wanted`; messages call it `stated`, the type of the column that they are for."""
+def _column_of_list(values: list[Any], wanted: str | None, what: str, column_type: str | None = None) -> _native.Array:
+    """Convert plain values to `wanted`; error messages name `column_type` instead, where it differs."""
     try:
         return _native.column_of_list(values, wanted)
     except InvalidInputError as error:
-        # The list has no name there.
+        # The native module does not know the name of the column.
         text = str(error)
         if text.startswith("the list "):
             text = f"{what} {text.removeprefix('the list ')}"
-        stated = stated or wanted
-        kind = f" of type {stated}" if stated and text.startswith("value ") else ""
+        column_type = column_type or wanted
+        kind = f" of type {column_type}" if column_type and text.startswith("value ") else ""
         text = text if what in text else f"{what}{kind}: {text}"
         raise InvalidInputError(text, kind=error.kind, **error.details) from None
 
@@ -384,12 +375,12 @@ def _plain(value: Any) -> Any:
 _MOMENTS = frozenset(["timestamp", "date32", "date64"])
 _TIMES_OF_DAY = frozenset(["time32", "time64"])
 _FLOAT_BITS = {"float16": 11, "float32": 24, "float64": 53}
-"""Bits of the whole numbers that every number of a float type keeps."""
+"""Bits in the mantissa of each float type: longer whole numbers may be rounded."""
 
 
 def takes(wanted: str, value: Any) -> bool:
-    """Whether a column of type `wanted` may hold a value of the kind of `value`: no number is a text, and no length of
-    time a moment.
+    """Whether a column of type `wanted` may hold values of the Python type of `value`; for example, a duration column
+    cannot hold a datetime. Always true for texts, bytes and other types.
     """
     name = wanted.split("[")[0]
     if isinstance(value, date) or (isinstance(value, _Nanoseconds) and value.moment):
@@ -408,33 +399,43 @@ def takes(wanted: str, value: Any) -> bool:
 _NOT_FINITE = frozenset(f"{sign}{word}" for sign in ("", "+", "-") for word in ("nan", "inf", "infinity"))
 
 
-def _refuse_words_for_floats(values: list[Any], wanted: str, what: str) -> None:
-    """Refuse texts such as "nan" for a column of floats: a cast to floats, which is what other texts need, would hide
-    that they are texts.
+def _checked_float_type(values: list[Any], wanted: str, what: str) -> str | None:
+    """Check the values of a column of floats. Return its type, or None if a text is not a number: the values then keep
+    their own type, and the archive's error names the unit of the column.
+
+    Raises
+    ------
+    InvalidInputError
+        A value is a text such as "nan", which a cast to floats would accept; or all texts are numbers, and a whole
+        number would be rounded or a text would become infinite.
     """
+    all_numbers, misfit = True, None
     for row, value in enumerate(values):
-        if isinstance(value, str) and (word := value.strip()).lower() in _NOT_FINITE:
-            raise InvalidInputError(
-                f"{what}: value {row} is the text {scanning.shown(value)}, but the column has type {wanted}: give "
-                f"float({word!r}), or None where there is no value",
-                kind="invalid-rows",
-            )
-
-
-def _require_floats(values: list[Any], wanted: str, what: str) -> None:
-    """Refuse whole numbers that floats would round, and digits that they would make infinite."""
-    for row, value in enumerate(values):
-        if isinstance(value, int) and value:
+        if isinstance(value, str):
+            if (word := value.strip()).lower() in _NOT_FINITE:
+                raise InvalidInputError(
+                    f"{what}: value {row} is the text {scanning.shown(value)}, but the column has type {wanted}: give "
+                    f"float({word!r}), or None where there is no value",
+                    kind="invalid-rows",
+                )
+            is_number = scanning.is_number(value)
+            all_numbers = all_numbers and is_number
+            fits = not is_number or math.isfinite(float(value))
+        elif isinstance(value, int) and value:
+            # Without its trailing zero bits, the number must fit the mantissa.
             fits = (value // (value & -value)).bit_length() <= _FLOAT_BITS[wanted]
-        elif isinstance(value, str):
-            fits = math.isfinite(float(value))
         else:
             continue
-        if not fits:
-            raise InvalidInputError(
-                f"{what}: value {row}, {value!r}, does not fit {wanted}: correct it, or leave the record out",
-                kind="invalid-rows",
-            )
+        if not fits and misfit is None:
+            misfit = row
+    if not all_numbers:
+        return None
+    if misfit is not None:
+        raise InvalidInputError(
+            f"{what}: value {misfit}, {values[misfit]!r}, does not fit {wanted}: correct it, or leave the record out",
+            kind="invalid-rows",
+        )
+    return wanted
 
 
 def _natural_time(value: object) -> str:
