@@ -23,16 +23,29 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from chronotile import _native, arguments, inputs, optional, scanning, times
+from chronotile import _native, arguments, inputs, optional, times
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
 from chronotile.closing import Closing
 from chronotile.errors import InvalidInputError
 from chronotile.hints import name_list
+from chronotile.historian.status import (
+    BAD,
+    BAD_NO_DATA,
+    CALCULATED,
+    GOOD,
+    INTERPOLATED,
+    MULTIPLE_VALUES,
+    PARTIAL,
+    UNCERTAIN,
+    UNCERTAIN_SUB_NORMAL,
+    status_code,
+    status_text,
+)
 from chronotile.result import ReadResult
 
 if TYPE_CHECKING:
-    from chronotile.historian.remote import RemoteHistorian, _Filtering
+    from chronotile.historian.remote import RemoteHistorian, _RemoteFilter
 
 __all__ = [
     "AGGREGATES",
@@ -57,32 +70,10 @@ __all__ = [
     "status_text",
 ]
 
-GOOD = 0x0000_0000
-"""Status code Good."""
-UNCERTAIN = 0x4000_0000
-"""Status code Uncertain."""
-UNCERTAIN_SUB_NORMAL = 0x40A4_0000
-"""Status code Uncertain_DataSubNormal: derived from too few good values."""
-BAD = 0x8000_0000
-"""Status code Bad."""
-BAD_NO_DATA = 0x809B_0000
-"""Status code Bad_NoData."""
-CALCULATED = 0x401
-"""Aggregate bits of a status code: computed from several values."""
-INTERPOLATED = 0x402
-"""Aggregate bits of a status code: interpolated between values."""
-PARTIAL = 0x404
-"""Aggregate bits of a status code: the data cover only a part of the interval."""
-MULTIPLE_VALUES = 0x410
-"""Aggregate bits of a status code: several values fit the description of the result."""
-
 AGGREGATES: tuple[str, ...] = tuple(_native.aggregate_names())
 """Names of all aggregates: the 37 of OPC UA Part 13, ``Percentile``, ``Rate`` and ``Distinct``."""
 
 _AXIS = times.TimeAxis("time")
-_NAMED_CODES = {GOOD: "Good", UNCERTAIN: "Uncertain", UNCERTAIN_SUB_NORMAL: "UncertainDataSubNormal", BAD: "Bad"}
-_NAMED_CODES |= {BAD_NO_DATA: "BadNoData", 0x808C_0000: "BadSensorFailure"}
-_NAMED_BITS = {1: "Calculated", 2: "Interpolated", 4: "Partial", 8: "ExtraData", 16: "MultipleValues"}
 _INT64_MAX = 2**63 - 1
 
 TagKey = str | int
@@ -335,7 +326,9 @@ class Historian(Closing):
             raise InvalidInputError(f'invalid not_finite={not_finite!r}: use "refuse" or "bad"', kind="invalid-setting")
         batch = None if batch is None else arguments.text(batch, "batch")
         replace = arguments.flag(replace, "replace")
-        done = self._native.write(inputs.rows(_timed(points), _POINT_TYPES), batch, replace, not_finite == "bad")
+        done = self._native.write(
+            inputs.rows(_point_columns(points), _POINT_TYPES), batch, replace, not_finite == "bad"
+        )
         return PointsReport(*done)
 
     def buffered(self, *, points: int = 50_000, seconds: float = 5.0) -> BufferedWriter:
@@ -530,7 +523,7 @@ class BufferedWriter(Closing):
     Returned by :meth:`Historian.buffered`; as a context manager, it flushes at the end. Thread-safe.
     """
 
-    def __init__(self, historian: Historian | _Filtering, points: int, seconds: float) -> None:
+    def __init__(self, historian: Historian | _RemoteFilter, points: int, seconds: float) -> None:
         points, seconds = arguments.integer(points, "points"), arguments.number(seconds, "seconds")
         if points < 1 or not seconds > 0:
             raise InvalidInputError("points must be at least 1 and seconds above 0", kind="invalid-setting")
@@ -554,7 +547,7 @@ class BufferedWriter(Closing):
         Exception and compression deviations of the tags apply, in the order of the points.
         """
         with self._lock:
-            self._take(points)
+            self._filter_points(points)
             full = self._count >= self._points_max
             if full or (self._count and clock.monotonic() - self._oldest >= self._seconds):
                 self._flush()
@@ -568,15 +561,15 @@ class BufferedWriter(Closing):
     def close(self) -> None:
         """Store all points, including those that the swinging door holds back."""
         with self._lock:
-            self._keep(self._filter.finish())
+            self._buffer(self._filter.finish())
             self._flush()
 
-    def _take(self, points: Any) -> None:
-        rows = inputs.rows(_timed(points), _POINT_TYPES)
+    def _filter_points(self, points: Any) -> None:
+        rows = inputs.rows(_point_columns(points), _POINT_TYPES)
         for table in self._historian._filtered(self._filter, rows):
-            self._keep(table)
+            self._buffer(table)
 
-    def _keep(self, table: _native.Table) -> None:
+    def _buffer(self, table: _native.Table) -> None:
         if not table.num_rows:
             return
         if not self._tables:
@@ -617,59 +610,8 @@ def compute(
     aggregate = arguments.text(aggregate, "aggregate")
     width = 0 if interval is None else times.duration_ns(interval, "interval")
     request = (_ns(start, "start"), _ns(end, "end"), width)
-    rows = inputs.rows(_timed(points), _POINT_TYPES)
+    rows = inputs.rows(_point_columns(points), _POINT_TYPES)
     return _Result(_native.compute_aggregate(rows, request, aggregate, overrides))
-
-
-def status_text(status: int) -> str:
-    """Describe a status code in words, such as ``"Good, Calculated, Partial"``; unknown codes in hexadecimal."""
-    code = status & 0xFFFF_0000
-    bits = status & 0x1F if status & 0xC00 == 0x400 else 0
-    words = [_NAMED_CODES.get(code, f"0x{code:08X}")]
-    return ", ".join(words + [name for bit, name in _NAMED_BITS.items() if bits & bit])
-
-
-def _moments(given: times.Moment | Iterable[times.Moment]) -> list[times.Moment]:
-    """A list of times from one or several."""
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-
-
-def status_code(text: str) -> int:
-    """Parse a status code: a number, or words such as ``"Good, Calculated"``, as :func:`status_text` writes them.
-
-    Raises
-    ------
-    InvalidInputError
-        The text is not a status code.
-    """
-    first, *bits = [word.strip().lower() for word in text.split(",")] if len(text) <= _STATUS_CHARS_MAX else [""]
-    code = _code(first)
-    flags = {name.lower(): bit for bit, name in _NAMED_BITS.items()}
-    if code is None or any(bit not in flags for bit in bits):
-        raise InvalidInputError(
-            f"unknown status {scanning.shown(text)}: give an OPC UA status code as a whole number, or one of "
-            f"{', '.join(_NAMED_CODES.values())}",
-            kind="invalid-rows",
-        )
-    return code | (0x400 if bits else 0) | sum({flags[bit] for bit in bits})
-
-
-def _code(word: str) -> int | None:
-    """Parse a decimal number, a hexadecimal one after ``0x``, or the name of a code."""
-    digits = word.rpartition(" ")[2]
-    if digits.startswith("0x") and digits[2:].isalnum():
-        try:
-            code = int(digits[2:], 16)
-        except ValueError:
-            return None
-        return code if code < 2**32 else None
-    number = scanning.whole_number(word, 10)
-    if number is not None:
-        return number if 0 <= number < 2**32 else None
-    return {name.lower(): value for value, name in _NAMED_CODES.items()}.get(word)
-
-
-_STATUS_CHARS_MAX = 200
 
 
 # ---------------------------------------------------------------------- arguments and results
@@ -734,6 +676,11 @@ def _ns(value: times.Moment, what: str) -> int:
     return int(number)
 
 
+def _moments(given: times.Moment | Iterable[times.Moment]) -> list[times.Moment]:
+    """A list of times from one or several."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+
+
 def _overrides(
     stepped: bool | None,
     treat_uncertain_as_bad: bool | None,
@@ -761,7 +708,7 @@ def _overrides(
     }
 
 
-def _timed(points: Any) -> Any:
+def _point_columns(points: Any) -> Any:
     """Convert plain lists of points to columns: times with :func:`_ns`, others by the type of their values."""
     if not isinstance(points, Mapping):
         return points
@@ -777,12 +724,13 @@ def _timed(points: Any) -> Any:
 
 def _column(values: Sequence[Any]) -> _native.Array:
     """Convert a plain list by the type of its values."""
-    # Scalars of numpy are what Python has for them.
+    # Numpy scalars become Python values, whose types are checked below.
     values = [value.item() if hasattr(value, "item") else value for value in values]
     given = [value for value in values if value is not None]
     for kind, native in ((bool, "bool"), (int, "int64"), ((int, float), "float64"), (str, "utf8")):
-        numbers = all(isinstance(value, kind) for value in given)
-        if numbers and (kind is bool or not any(isinstance(value, bool) for value in given)):
+        # To Python, True and False are integers too.
+        has_bools = kind is not bool and any(isinstance(value, bool) for value in given)
+        if not has_bools and all(isinstance(value, kind) for value in given):
             return inputs.values_column(values, native, "column")
     types = name_list(dict.fromkeys(type(value).__name__ for value in given))
     raise InvalidInputError(

@@ -20,7 +20,7 @@ _TAGS_AT_ONCE = 100
 """Most tags per request."""
 
 
-class _Filtering:
+class _RemoteFilter:
     """Filters points by the deviations of their tags before they are sent to a service.
 
     Definitions are requested when a tag is first seen, and cached.
@@ -28,17 +28,17 @@ class _Filtering:
 
     def __init__(self, remote: RemoteHistorian) -> None:
         self._remote = remote
-        self._known = historian.open("memory:")
-        self._seen: set[TagKey] = set()
+        self._definitions = historian.open("memory:")
+        self._cached_keys: set[TagKey] = set()
 
     def _filtered(self, filter_: _native.PointFilter, rows: Any) -> list[_native.Table]:
         points = _native.read_table(rows)
-        unseen = [key for key in _native.tags_of_points(points) if key not in self._seen]
-        for first in range(0, len(unseen), _TAGS_AT_ONCE):
-            keys = unseen[first : first + _TAGS_AT_ONCE]
-            self._known.define_many(self._remote.resolved(keys))
-            self._seen.update(keys)
-        return self._known._filtered(filter_, points)
+        missing = [key for key in _native.tags_of_points(points) if key not in self._cached_keys]
+        for first in range(0, len(missing), _TAGS_AT_ONCE):
+            keys = missing[first : first + _TAGS_AT_ONCE]
+            self._definitions.define_many(self._remote.resolved(keys))
+            self._cached_keys.update(keys)
+        return self._definitions._filtered(filter_, points)
 
     def write(self, points: Any) -> PointsReport:
         return self._remote.write(points)
@@ -87,7 +87,7 @@ class RemoteHistorian(Remote):
         :meth:`chronotile.historian.Historian.write` takes; without `batch`, tables of an iterator are sent together as
         long as their columns are the same.
         """
-        rows = inputs.rows(historian._timed(points), historian._POINT_TYPES)
+        rows = inputs.rows(historian._point_columns(points), historian._POINT_TYPES)
         streams = _native.arrow_streams(rows)
         if batch is not None and len(streams) > 1:
             raise InvalidInputError("a named batch must have the same columns in all tables", kind="invalid-rows")
@@ -103,7 +103,7 @@ class RemoteHistorian(Remote):
 
     def buffered(self, *, points: int = 50_000, seconds: float = 5.0) -> BufferedWriter:
         """Return a writer that collects points, filters them by their tags' deviations, and sends them together."""
-        return BufferedWriter(_Filtering(self), points, seconds)
+        return BufferedWriter(_RemoteFilter(self), points, seconds)
 
     def delete(self, tag: TagKey, start: times.Moment, end: times.Moment) -> int:
         """Delete a tag's points in ``[start, end)``; return their number."""
