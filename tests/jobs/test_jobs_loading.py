@@ -241,7 +241,7 @@ def test_processes_load_where_they_can_open_the_archive(
     own = jobs.create(sqlite, "own", schema={"job_id": "int64", "submitted": "timestamp[us, UTC]", "user": "utf8"})
     file, bad = write(tmp_path / "a.csv", *range(10, 17), "xx"), tmp_path / "bad.ndjson"
     with pytest.raises(RuntimeError, match="the worker was not initialized"):
-        loading._load_here(next(blocks.blocks(blocks.files([str(file)], None)[0], header=True)))
+        loading._load_in_worker(next(blocks.blocks(blocks.files([str(file)], None)[0], header=True)))
     report = jobs.load(own, file, url=sqlite.url, workers=3, rejects=bad)
     assert (report.rows, report.rejected, ids(own)) == (7, 1, list(range(10, 17)))
     assert [entry["line"] for entry in rejects_of(bad)] == [9]

@@ -77,7 +77,7 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
     for path in alert_containers.files(paths):
         for given, images in alert_containers.read(path):
             try:
-                tables = _of_rows(_regrouped(given), path, flat)
+                tables = _tables_of_rows(_with_packet_columns(given), path, flat)
             except (pa.ArrowException, _NonIntegerError) as error:
                 raise InvalidInputError(f"{path}: {error}", kind="invalid-rows") from error
             if tables is not None:
@@ -91,7 +91,7 @@ def read_alerts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Tables]:
         yield flat
 
 
-def _of_rows(rows: Any, path: Path, flat: Tables) -> Tables | None:
+def _tables_of_rows(rows: Any, path: Path, flat: Tables) -> Tables | None:
     """Convert rows of a file to tables; flattened LSST tables are collected in `flat` until all are read."""
     here = set(rows.schema.names)
     if "candidate" in here:
@@ -111,7 +111,7 @@ _PACKET_PARTS = {"candidate": "candid", "diaSource": names.SOURCE_ID, "diaObject
 """Packet parts, each with a column that identifies it."""
 
 
-def _regrouped(rows: Any) -> Any:
+def _with_packet_columns(rows: Any) -> Any:
     """Rename columns such as ``diaSource.ra``, ``diaSource_ra`` or a broker's ``i:ra`` to the names used in packets."""
     families = {name[:2] for name in rows.schema.names if name[1:2] == ":"}
     own = [each for each in families if any(f"{each}{key}" in rows.schema.names for key in _PACKET_PARTS.values())]
@@ -132,25 +132,25 @@ def _regrouped(rows: Any) -> Any:
     return rows
 
 
-def _lacking(rows: Any, wanted: Iterable[str]) -> list[str]:
+def _missing_columns(rows: Any, wanted: Iterable[str]) -> list[str]:
     return [name for name in wanted if name not in rows.schema.names]
 
 
-def _not_imported(part: str, lacking: list[str]) -> str:
-    return f"{part} skipped: missing {_columns(lacking)}"
+def _skipped_note(part: str, missing_names: list[str]) -> str:
+    return f"{part} skipped: missing {_columns_text(missing_names)}"
 
 
-def _columns(lacking: list[str]) -> str:
-    return f"column{'s' * (len(lacking) > 1)} {name_list(lacking)}"
+def _columns_text(missing_names: list[str]) -> str:
+    return f"column{'s' * (len(missing_names) > 1)} {name_list(missing_names)}"
 
 
-def _demand(rows: Any, wanted: Iterable[str], what: str, path: Path) -> None:
+def _require_columns(rows: Any, wanted: Iterable[str], what: str, path: Path) -> None:
     """Raise an error if required columns are missing."""
-    if lacking := _lacking(rows, wanted):
-        raise InvalidInputError(f"{path}: {what} rejected: missing {_columns(lacking)}", kind="invalid-rows")
+    if missing_names := _missing_columns(rows, wanted):
+        raise InvalidInputError(f"{path}: {what} rejected: missing {_columns_text(missing_names)}", kind="invalid-rows")
 
 
-def _complete(rows: Any, wanted: Iterable[str], what: str, dropped: Counter[str]) -> Any:
+def _drop_incomplete(rows: Any, wanted: Iterable[str], what: str, dropped: Counter[str]) -> Any:
     """Keep the rows that have a value in every wanted column; count the others in `dropped`."""
     for name in wanted:
         there = _has_value(rows[name])
@@ -169,16 +169,16 @@ def _has_value(column: Any) -> Any:
 
 
 def _ztf_packets(rows: Any, path: Path) -> Tables:
-    _demand(rows, ["objectId"], "alerts", path)
+    _require_columns(rows, ["objectId"], "alerts", path)
     dropped: Counter[str] = Counter()
     notes: list[str] = []
-    rows = _complete(rows, ["candidate", "objectId"], "alerts", dropped)
+    rows = _drop_incomplete(rows, ["candidate", "objectId"], "alerts", dropped)
     detections = _flattened(_record(rows, "candidate", path))
-    _demand(detections, sorted(_ZTF_NEEDED - {"objectId"}), "detections", path)
+    _require_columns(detections, sorted(_ZTF_NEEDED - {"objectId"}), "detections", path)
     parts, limits = [detections.append_column("objectId", rows["objectId"])], 0
     before = _exploded(rows, "prv_candidates", notes)
-    if before is not None and (lacking := _lacking(before[0], sorted(_ZTF_NEEDED - {"objectId"}))):
-        notes.append(_not_imported("prv_candidates", lacking))
+    if before is not None and (missing_names := _missing_columns(before[0], sorted(_ZTF_NEEDED - {"objectId"}))):
+        notes.append(_skipped_note("prv_candidates", missing_names))
     elif before is not None:
         history, places = before
         history = history.append_column("objectId", rows["objectId"].take(places))
@@ -186,7 +186,7 @@ def _ztf_packets(rows: Any, path: Path) -> Tables:
         detected = _has_value(history["candid"])
         limits = history.num_rows - pc.sum(detected).as_py()
         parts.append(history.filter(detected))
-    tables = _ztf(_joined(parts, "candid", dropped), path)
+    tables = _ztf(_concatenate(parts, "candid", dropped), path)
     tables.no_column.update({*rows.schema.names} - {"candidate", "prv_candidates", "objectId", "candid"})
     if limits:
         dropped["upper limits of prv_candidates"] += limits
@@ -195,7 +195,7 @@ def _ztf_packets(rows: Any, path: Path) -> Tables:
     return tables
 
 
-def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any = None) -> Any:
+def _concatenate(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any = None) -> Any:
     """Concatenate tables; column `_rounded` marks rows whose id in column `key` may have been rounded.
 
     pandas converts an integer column with nulls to float64, which keeps 53 of 63 bits. If a column holds integers in
@@ -222,7 +222,7 @@ def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any =
             ids, inexact = exact_ids(part[name], known.get(name, _integers(parts, name)), name)
             if name == key:
                 given, lossy = exact_ids(part[name], _NO_IDS, name)
-                others = _of_other_detections(part, ids, lossy & ~inexact, parts, key)
+                others = _belong_to_other_detections(part, ids, lossy & ~inexact, parts, key)
                 ids, rounded = pc.if_else(pa.array(others), given, ids), inexact | others
             elif inexact.any():
                 dropped[f"values of {names.SOURCE}.{name}, rounded in the file"] += int(inexact.sum())
@@ -232,14 +232,14 @@ def _joined(parts: list[Any], key: str, dropped: Counter[str], object_ids: Any =
     return pa.concat_tables(done, promote_options="permissive")
 
 
-_SEEN = {
+_DETECTION_COLUMNS = {
     names.SOURCE_ID: (names.VISIT, names.DETECTOR, names.RA, names.DEC),
     "candid": ("pid", "ra", "dec"),
 }
 """For each column of detection ids, columns that are equal in two rows of the same detection."""
 
 
-def _of_other_detections(part: Any, ids: Any, resolved: Any, parts: list[Any], key: str) -> Any:
+def _belong_to_other_detections(part: Any, ids: Any, resolved: Any, parts: list[Any], key: str) -> Any:
     """Mark the `resolved` rows of `part` whose id in `ids` belongs to another detection of the tables."""
     others = np.zeros(part.num_rows, bool)
     if not resolved.any():
@@ -248,17 +248,19 @@ def _of_other_detections(part: Any, ids: Any, resolved: Any, parts: list[Any], k
         id: seen
         for each in parts
         if pa.types.is_integer(each.schema.field(key).type)
-        for id, seen in zip(each[key].to_pylist(), _seen(each, key), strict=True)
+        for id, seen in zip(each[key].to_pylist(), _detection_keys(each, key), strict=True)
     }
     places = np.flatnonzero(resolved)
     wanted = pa.array(places)
-    for place, id, seen in zip(places, ids.take(wanted).to_pylist(), _seen(part.take(wanted), key), strict=True):
+    for place, id, seen in zip(
+        places, ids.take(wanted).to_pylist(), _detection_keys(part.take(wanted), key), strict=True
+    ):
         others[place] = owners[id] != seen
     return others
 
 
-def _seen(rows: Any, key: str) -> list[tuple[Any, ...]]:
-    return list(zip(*(rows[name].to_pylist() for name in _SEEN[key]), strict=True))
+def _detection_keys(rows: Any, key: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows[name].to_pylist() for name in _DETECTION_COLUMNS[key]), strict=True))
 
 
 def _integers(parts: list[Any], name: str) -> Any:
@@ -313,23 +315,23 @@ def exact_ids(column: Any, known: Any, name: str) -> tuple[Any, Any]:
 
 def _lsst_packets(rows: Any, path: Path) -> Tables:
     tables = Tables()
-    rows = _complete(rows, ["diaSource"], "alerts", tables.dropped)
+    rows = _drop_incomplete(rows, ["diaSource"], "alerts", tables.dropped)
     here = _with_ids_of_alerts(_flattened(_record(rows, "diaSource", path)), rows)
-    _demand(here, _SOURCE_NEEDED, "sources", path)
+    _require_columns(here, _SOURCE_NEEDED, "sources", path)
     here = _with_mjd(here, "sources", tables)
     if names.OBJECT_ID not in here.schema.names:
         here = here.append_column(names.OBJECT_ID, pa.nulls(here.num_rows, pa.int64()))
     parts = [here]
     if (more := _exploded(rows, "prvDiaSources", tables.notes)) is not None:
-        if lacking := _lacking(more[0], _SOURCE_NEEDED):
-            tables.notes.append(_not_imported("prvDiaSources", lacking))
+        if missing_names := _missing_columns(more[0], _SOURCE_NEEDED):
+            tables.notes.append(_skipped_note("prvDiaSources", missing_names))
         else:
             parts.append(_with_mjd(more[0], "sources", tables))
     if "diaObject" in rows.schema.names and rows["diaObject"].null_count < rows.num_rows:
         if pa.types.is_struct(kind := rows.schema.field("diaObject").type):
             tables.objects = _lsst_objects(_flattened(rows["diaObject"]), here, tables)
         else:
-            tables.notes.append(_no_records("diaObject", kind))
+            tables.notes.append(_not_records_note("diaObject", kind))
     if (more := _exploded(rows, "prvDiaForcedSources", tables.notes)) is not None:
         tables.forced_sources = more[0]
     tables.no_column.update({*rows.schema.names} - _LSST_PARTS)
@@ -349,8 +351,8 @@ def _finish(tables: Tables, sources: list[Any]) -> None:
     parts = [*sources, *(part for part in (tables.objects, tables.forced_sources) if part is not None)]
     known = _integers(parts, names.OBJECT_ID)
     if sources:
-        joined = _joined(sources, names.SOURCE_ID, tables.dropped, known)
-        joined = _complete(joined, _SOURCE_NEEDED, "sources", tables.dropped)
+        joined = _concatenate(sources, names.SOURCE_ID, tables.dropped, known)
+        joined = _drop_incomplete(joined, _SOURCE_NEEDED, "sources", tables.dropped)
         inexact = joined[names.SOURCE_ID].filter(joined["_rounded"]).to_numpy()
         tables.rounded = inexact if len(inexact) else None
         tables.sources = joined.drop_columns(["_rounded"])
@@ -360,17 +362,17 @@ def _finish(tables: Tables, sources: list[Any]) -> None:
         rows = getattr(tables, attribute)
         if rows is None:
             continue
-        if lacking := _lacking(rows, needed):
-            tables.notes.append(_not_imported(what, lacking))
+        if missing_names := _missing_columns(rows, needed):
+            tables.notes.append(_skipped_note(what, missing_names))
             setattr(tables, attribute, None)
             continue
         ids, inexact = exact_ids(rows[names.OBJECT_ID], known, names.OBJECT_ID)
         if inexact.any():
             tables.dropped[f"{what} whose ids are rounded in the file"] += int(inexact.sum())
         rows = rows.set_column(rows.schema.get_field_index(names.OBJECT_ID), names.OBJECT_ID, ids)
-        rows = _complete(rows.filter(pa.array(~inexact)), needed, what, tables.dropped)
+        rows = _drop_incomplete(rows.filter(pa.array(~inexact)), needed, what, tables.dropped)
         setattr(tables, attribute, rows if rows.num_rows else None)
-    _mend_radians(tables)
+    _convert_radians(tables)
 
 
 def _with_ids_of_alerts(sources: Any, alerts: Any) -> Any:
@@ -422,8 +424,8 @@ def _lsst_objects(objects: Any, sources: Any, tables: Tables) -> Any:
     validity: the time of the source is used.
     """
     objects = _with_start(objects)
-    if lacking := _lacking(objects, _OBJECT_NEEDED):
-        tables.notes.append(_not_imported("diaObject", lacking))
+    if missing_names := _missing_columns(objects, _OBJECT_NEEDED):
+        tables.notes.append(_skipped_note("diaObject", missing_names))
         return None
     time = sources[names.TIME].cast(pa.float64())
     if names.VALID_FROM in objects.schema.names:
@@ -441,7 +443,7 @@ def _lsst_objects(objects: Any, sources: Any, tables: Tables) -> Any:
             tables.dropped["objects whose ids are rounded in the file"] += lost
         ids = pc.if_else(pc.fill_null(same, False), whole, pc.if_else(pa.array(inexact), None, ids))
         objects = objects.set_column(objects.schema.get_field_index(names.OBJECT_ID), names.OBJECT_ID, ids)
-    objects = _complete(
+    objects = _drop_incomplete(
         objects.filter(pc.is_valid(objects[names.OBJECT_ID])), [names.VALID_FROM], "objects", tables.dropped
     )
     return objects if objects.num_rows else None
@@ -476,7 +478,7 @@ def _exploded(rows: Any, name: str, notes: list[str]) -> tuple[Any, Any] | None:
     column = rows[name].combine_chunks()
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        notes.append(_no_records(name, kind))
+        notes.append(_not_records_note(name, kind))
         return None
     items, places = pc.list_flatten(column), pc.list_parent_indices(column)
     there = pc.is_valid(items)
@@ -484,12 +486,12 @@ def _exploded(rows: Any, name: str, notes: list[str]) -> tuple[Any, Any] | None:
     if not len(items):
         return None
     if not pa.types.is_struct(items.type):
-        notes.append(_no_records(name, kind))
+        notes.append(_not_records_note(name, kind))
         return None
     return _flattened(pa.chunked_array([items])), places
 
 
-def _no_records(part: str, kind: Any) -> str:
+def _not_records_note(part: str, kind: Any) -> str:
     return f"{part} skipped: expected records, found {kind}"
 
 
@@ -510,17 +512,17 @@ def _float32(values: Any, name: str, dropped: Counter[str]) -> Any:
 
 def _ztf(rows: Any, path: Path) -> Tables:
     """Convert ZTF detections. A visit is an exposure; a detector is one of its 64 readout channels."""
-    _demand(rows, sorted(_ZTF_NEEDED), "detections", path)
+    _require_columns(rows, sorted(_ZTF_NEEDED), "detections", path)
     dropped: Counter[str] = Counter()
     notes = [
         "midpointMjdTai of ZTF detections is the start of the exposure",
         "ZTF fluxes were computed from magnitudes",
     ]
     if "_rounded" not in rows.schema.names:
-        rows = _joined([rows], "candid", dropped)
-    for name in _lacking(rows, _ZTF_OPTIONAL):
+        rows = _concatenate([rows], "candid", dropped)
+    for name in _missing_columns(rows, _ZTF_OPTIONAL):
         rows = rows.append_column(name, pa.nulls(rows.num_rows, _ZTF_OPTIONAL[name]))
-    rows = _complete(rows, ["candid", "objectId", "pid", "jd", "ra", "dec"], "detections", dropped)
+    rows = _drop_incomplete(rows, ["candid", "objectId", "pid", "jd", "ra", "dec"], "detections", dropped)
     signs, unknown = _signs(rows["isdiffpos"])
     if unknown:
         notes.append("detections without isdiffpos got positive fluxes")
@@ -589,7 +591,7 @@ def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
     """Assign a flattened table to the schema table that its columns identify."""
     here = set(rows.schema.names)
     if names.SOURCE_ID in here:
-        _demand(rows, _SOURCE_NEEDED, "sources", path)
+        _require_columns(rows, _SOURCE_NEEDED, "sources", path)
         attribute = "sources"
     elif {names.OBJECT_ID, names.VISIT, names.DETECTOR} <= here:
         attribute = "forced_sources"
@@ -609,7 +611,7 @@ def _add_flat(tables: Tables, rows: Any, path: Path) -> None:
     )
 
 
-def _mend_radians(tables: Tables) -> None:
+def _convert_radians(tables: Tables) -> None:
     """Convert forced-source positions of early LSST alerts from radians to degrees; positions of known objects reveal
     the unit.
     """

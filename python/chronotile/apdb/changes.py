@@ -75,7 +75,7 @@ class Changes:
                 continue
             # Another process may have made the very same change: then this one has begun too early.
             if any(report.stored for report in reports.values()):
-                self._saw(number)
+                self._advance_to(number)
                 return result
         raise BusyError(
             "other processes kept changing records: repeat the change, in smaller parts if it reads for long",
@@ -94,14 +94,14 @@ class Changes:
             step //= 2
             if self._stored(last + step):
                 last += step
-        self._saw(last)
+        self._advance_to(last)
         return last + 1
 
     def _stored(self, number: int) -> bool:
         found = self._group().batch(f"change-{number}")
         return found is not None and found.finished
 
-    def _saw(self, number: int) -> None:
+    def _advance_to(self, number: int) -> None:
         with self._mutex:
             self._last = max(self._last, number)
 

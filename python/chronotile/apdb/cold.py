@@ -115,9 +115,9 @@ class ColdStorage:
         if not dry_run:
             # It tells a folder of archived slices, which may have none yet, from any other.
             list_slices(root, ())
-        for tables in self._sharing():
+        for tables in self._table_groups():
             if dry_run:
-                for parts in self._old(tables, limit).values():
+                for parts in self._slices_before(tables, limit).values():
                     written += [
                         ColdSlice(table, part.slice, _path(root, table, part.slice), part.rows, part.bytes)
                         for table, part in parts.items()
@@ -128,12 +128,12 @@ class ColdStorage:
                     written += self._move(tables, limit, root, keep, opened)
         return sorted(written, key=lambda each: (_TABLES.index(each.table), each.slice))
 
-    def _sharing(self) -> list[tuple[str, ...]]:
+    def _table_groups(self) -> list[tuple[str, ...]]:
         """The tables, together where they share their slices."""
         shared = self._tables.datasets[names.FORCED].shares_slices_with
         return [_TABLES] if shared else [(table,) for table in _TABLES]
 
-    def _old(self, tables: tuple[str, ...], limit: float) -> dict[int, dict[str, SliceInfo]]:
+    def _slices_before(self, tables: tuple[str, ...], limit: float) -> dict[int, dict[str, SliceInfo]]:
         """Slices that end at or before a time: what each of the tables has in them, by number."""
         by_name = {names.dataset_name(table): table for table in tables}
         slices: dict[int, dict[str, SliceInfo]] = {}
@@ -152,10 +152,10 @@ class ColdStorage:
         if not keep:
             # Finish interrupted drops: their rows are already archived.
             group.retire(shared, unchanged=[])
-        left = self._old(tables, limit)
+        remaining = self._slices_before(tables, limit)
         for _ in range(_TRIES):
             wanted: dict[SliceKey, SliceInfo] = {}
-            for number, parts in left.items():
+            for number, parts in remaining.items():
                 for table, part in parts.items():
                     path, place = _path(root, table, number), SliceKey(table, number)
                     if place not in earlier:
@@ -170,15 +170,15 @@ class ColdStorage:
                 written[place] = self._write_slice(place.table, part, _path(root, *place), earlier[place])
             if written:
                 list_slices(root, written)
-            if keep or not left:
+            if keep or not remaining:
                 return list(written.values())
-            unchanged = [next(iter(parts.values())) for parts in left.values()]
+            unchanged = [next(iter(parts.values())) for parts in remaining.values()]
             retired = group.retire(shared, unchanged=unchanged)
             dropped = {part.slice for parts in retired.values() for part in parts}
-            now = self._old(tables, limit)
-            left = {number: now[number] for number in left if number not in dropped and number in now}
-        if left:
-            numbers = ", ".join(str(number) for number in left)
+            now = self._slices_before(tables, limit)
+            remaining = {number: now[number] for number in remaining if number not in dropped and number in now}
+        if remaining:
+            numbers = ", ".join(str(number) for number in remaining)
             raise BusyError(
                 f"slices {numbers} of {' and '.join(tables)} were archived but not dropped, because other processes "
                 f"keep writing to them: repeat when the writers have ended",

@@ -187,24 +187,24 @@ class _Source:
         self.digest = hashlib.blake2b(seed.encode(), digest_size=16)
         self.position = 0
         self.lines = 0
-        self._held = b""
+        self._buffer = b""
 
     def peek(self, size: int) -> bytes:
         """The next `size` bytes, or fewer at the end of the file, without consuming them."""
-        while len(self._held) < size:
+        while len(self._buffer) < size:
             try:
-                more = self._text.read(size - len(self._held))
+                more = self._text.read(size - len(self._buffer))
             except (EOFError, OSError, zlib.error) as error:
                 raise DataFileError(f"cannot decompress {self.path}: {error}", kind="file-damaged") from error
             if not more:
                 break
-            self._held += more
-        return self._held[:size]
+            self._buffer += more
+        return self._buffer[:size]
 
     def take(self, size: int) -> bytes:
         """Consume the next bytes."""
         found = self.peek(size)
-        self._held = self._held[size:]
+        self._buffer = self._buffer[size:]
         self.digest.update(found)
         self.position += len(found)
         self.lines += found.count(b"\n")
@@ -218,13 +218,13 @@ class _Source:
 
 def _blocks(events: Events, path: Path, seed: str, report: LoadReport) -> Iterator[_Block]:
     """Parts of a file that no finished batch covers, in order."""
-    stored = _by_place(events.dataset.batches())
-    refused = _by_place(events.rejected_batches())
+    stored = _by_position(events.dataset.batches())
+    rejected = _by_position(events.rejected_batches())
     with path.open("rb") as raw:
         source = _Source(path, raw, seed)
         while True:
-            _pass_stored(events, source, stored, report)
-            _forget_refused(events, source, refused)
+            _skip_stored(events, source, stored, report)
+            _forget_rejected(events, source, rejected)
             text = source.peek(BATCH_BYTES)
             if not text:
                 return
@@ -242,18 +242,18 @@ _Stored = dict[int, dict[int, list[BatchInfo]]]
 """Finished batches of files, by first byte and end."""
 
 
-def _by_place(batches: Iterable[BatchInfo]) -> _Stored:
+def _by_position(batches: Iterable[BatchInfo]) -> _Stored:
     found: _Stored = defaultdict(lambda: defaultdict(list))
     for batch in batches:
-        place = _place_of(batch.key) if batch.finished and batch.rows else None
+        place = _position_of(batch.key) if batch.finished and batch.rows else None
         if place is not None:
             found[place[0]][place[1]].append(batch)
     return found
 
 
-def _forget_refused(events: Events, source: _Source, refused: _Stored) -> None:
+def _forget_rejected(events: Events, source: _Source, rejected: _Stored) -> None:
     """Remove the dead letters of a fully rejected part that starts here, because it is read again."""
-    for end, batches in refused.get(source.position, {}).items():
+    for end, batches in rejected.get(source.position, {}).items():
         text = source.peek(end - source.position)
         digest = source.digest.copy()
         digest.update(text)
@@ -262,7 +262,7 @@ def _forget_refused(events: Events, source: _Source, refused: _Stored) -> None:
                 events.forget_rejects(str(batch.key))
 
 
-def _pass_stored(events: Events, source: _Source, stored: _Stored, report: LoadReport) -> None:
+def _skip_stored(events: Events, source: _Source, stored: _Stored, report: LoadReport) -> None:
     """Skip the contiguous stored part of a file that starts here."""
     while (known := stored.get(source.position)) is not None:
         start = source.position
@@ -285,7 +285,7 @@ def _pass_stored(events: Events, source: _Source, stored: _Stored, report: LoadR
         report.documents_before += batch.rows
 
 
-def _place_of(key: str | None) -> tuple[int, int] | None:
+def _position_of(key: str | None) -> tuple[int, int] | None:
     """First byte and end of the part of a file, from its batch name."""
     kind, _, rest = (key or "").partition(":")
     start, dash, end = rest.partition(":")[0].partition("-")
@@ -334,14 +334,14 @@ def feed(
             text, own, batch=f"pipe:{run}:{first}", source=source, first_line=first, ttl=ttl, limited=limited
         )
 
-    held = _PipeBuffer(ingest, LoadProgress(0, LoadReport(files=1), file=source), own, progress)
+    buffer = _PipeBuffer(ingest, LoadProgress(0, LoadReport(files=1), file=source), own, progress)
     try:
-        _drain(pipe, held, batch_bytes, batch_s)
+        _drain(pipe, buffer, batch_bytes, batch_s)
     except KeyboardInterrupt:
-        held.store()
+        buffer.store()
         raise
-    held.store(all_of=True)
-    return held.state.report
+    buffer.store(include_partial_line=True)
+    return buffer.state.report
 
 
 class _PipeBuffer:
@@ -355,7 +355,7 @@ class _PipeBuffer:
         self._began = time.monotonic()
         self._line = 1
         self._text = bytearray()
-        self._closed = b""
+        self._in_flight = b""
         """The batch being stored; after an interrupt it is stored again under the same name."""
 
     def __len__(self) -> int:
@@ -364,28 +364,28 @@ class _PipeBuffer:
     def add(self, text: bytes) -> None:
         self._text += text
 
-    def store(self, *, all_of: bool = False) -> None:
+    def store(self, *, include_partial_line: bool = False) -> None:
         """Store complete lines; with `all_of`, also a partial last line."""
-        self._store_closed()
-        size = len(self._text) if all_of else self._text.rfind(b"\n") + 1
-        self._closed = bytes(self._text[:size])
+        self._store_in_flight()
+        size = len(self._text) if include_partial_line else self._text.rfind(b"\n") + 1
+        self._in_flight = bytes(self._text[:size])
         del self._text[:size]
-        self._store_closed()
+        self._store_in_flight()
 
-    def _store_closed(self) -> None:
-        if not self._closed:
+    def _store_in_flight(self) -> None:
+        if not self._in_flight:
             return
-        outcome = self._ingest(self._closed, self._line)
-        self._line += self._closed.count(b"\n")
-        self.state.bytes_done += len(self._closed)
-        self._closed = b""
+        outcome = self._ingest(self._in_flight, self._line)
+        self._line += self._in_flight.count(b"\n")
+        self.state.bytes_done += len(self._in_flight)
+        self._in_flight = b""
         self.state.report.add(outcome, self.state.file, self._read_options)
         self.state.report.seconds = time.monotonic() - self._began
         if self._progress is not None:
             self._progress(self.state)
 
 
-def _drain(pipe: int, held: _PipeBuffer, batch_bytes: int, batch_s: float) -> None:
+def _drain(pipe: int, buffer: _PipeBuffer, batch_bytes: int, batch_s: float) -> None:
     """Read a pipe until it ends, and store each batch when it is due."""
     due: float | None = None
     while True:
@@ -394,9 +394,9 @@ def _drain(pipe: int, held: _PipeBuffer, batch_bytes: int, batch_s: float) -> No
             more = os.read(pipe, _READ_BYTES)
             if not more:
                 return
-            held.add(more)
+            buffer.add(more)
             due = due or time.monotonic() + batch_s
-        if len(held) >= batch_bytes or (due is not None and time.monotonic() >= due):
-            held.store()
+        if len(buffer) >= batch_bytes or (due is not None and time.monotonic() >= due):
+            buffer.store()
             # A partial line waits for its end.
-            due = time.monotonic() + batch_s if len(held) else None
+            due = time.monotonic() + batch_s if len(buffer) else None

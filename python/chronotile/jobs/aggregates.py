@@ -21,7 +21,7 @@ _PARTS_MAX = 64
 """Number of partial results merged at once."""
 
 # What is kept of each group for a function, and by which function parts of the group are put together.
-_KEPT = {
+_PARTIAL_FUNCTIONS = {
     "sum": ["sum"],
     "mean": ["sum", "count"],
     "min": ["min"],
@@ -29,8 +29,8 @@ _KEPT = {
     "stddev": ["count"],
     "count_distinct": [],
 }
-_MERGED = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
-_BEYOND = {pa.int64(): 2.0**63 * (1 - 2**-20), pa.uint64(): 2.0**64 * (1 - 2**-20)}
+_MERGE_FUNCTIONS = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
+_OVERFLOW_FROM = {pa.int64(): 2.0**63 * (1 - 2**-20), pa.uint64(): 2.0**64 * (1 - 2**-20)}
 """Sums from which on, by floats, those of integers may have wrapped around."""
 
 
@@ -87,12 +87,14 @@ class _Groups:
         self._keys = [f"k{position}" for position in range(len(by))] or ["k"]
         columns = dict.fromkeys(column for column, _ in functions)
         self._values = {column: f"v{position}" for position, column in enumerate(columns)}
-        self._kept = list({(self._values[column], kept) for column, name in functions for kept in _KEPT[name]})
+        self._kept = list(
+            {(self._values[column], kept) for column, name in functions for kept in _PARTIAL_FUNCTIONS[name]}
+        )
         self._spread = self._values_of("stddev")
         self._wide = {
-            value: _BEYOND[schema.field(column).type]
+            value: _OVERFLOW_FROM[schema.field(column).type]
             for column, value in self._values.items()
-            if schema.field(column).type in _BEYOND and (value, "sum") in self._kept
+            if schema.field(column).type in _OVERFLOW_FROM and (value, "sum") in self._kept
         }
         self._distinct: dict[str, list[pa.Table]] = {value: [] for value in self._values_of("count_distinct")}
         # What Arrow itself makes of no rows has the types of the result.
@@ -142,7 +144,7 @@ class _Groups:
             self._distinct[value] = [merged]
 
     def _merged(self, parts: pa.Table) -> pa.Table:
-        sums = [(f"{value}_{kept}", _MERGED[kept]) for value, kept in self._kept]
+        sums = [(f"{value}_{kept}", _MERGE_FUNCTIONS[kept]) for value, kept in self._kept]
         sums += [(f"{value}_about", "sum") for value in self._wide]
         numbered = parts.append_column("row", pa.array(np.arange(parts.num_rows)))
         found = numbered.group_by(self._keys).aggregate([("count_all", "sum"), *sums, ("row", "list")])

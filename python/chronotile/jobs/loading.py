@@ -146,14 +146,14 @@ def load(
         delimiter=delimiter,
         nulls=tuple(nulls),
     )
-    keep = None if rejects is None else os.fspath(rejects)
+    reject_path = None if rejects is None else os.fspath(rejects)
     count = min(os.cpu_count() or 1, 8) if workers is None else workers
     if count < 1:
         raise InvalidInputError(f"workers={count} is out of range: use at least 1", kind="invalid-setting")
-    report = LoadReport(len(found), rejects=keep)
+    report = LoadReport(len(found), rejects=reject_path)
     state = LoadProgress(sum(file.bytes for file in found), report)
     ends = {file.path: file.bytes for file in found}
-    for block, done in _work(jobs, found, options, keep, url, count):
+    for block, done in _load_blocks(jobs, found, options, reject_path, url, count):
         report.add(done, block)
         before = sum(ends[file.path] for file in found[: found.index(block.file)])
         state.bytes_done = max(state.bytes_done, before + min(block.bytes_done, block.file.bytes))
@@ -167,8 +167,8 @@ def load(
         report.seconds = time.monotonic() - state.began
         if progress is not None:
             progress(state)
-    if keep is not None:
-        _without_repetitions(keep)
+    if reject_path is not None:
+        _remove_duplicate_lines(reject_path)
     report.seconds = time.monotonic() - state.began
     return report
 
@@ -177,7 +177,7 @@ def _first_text(first: tuple[str, int, str] | None) -> str:
     return "" if first is None else f"; the first is line {first[1]:,} of {first[0]}: {first[2]}"
 
 
-def _work(
+def _load_blocks(
     jobs: Jobs, found: list[File], options: ReadOptions, rejects: str | None, url: str | None, workers: int
 ) -> Iterator[tuple[Block, _BlockReport]]:
     pieces = (block for file in found for block in blocks(file, header=options.names is None))
@@ -188,18 +188,18 @@ def _work(
         return
     # Forking is unsafe, because this process has threads.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, (url, jobs.dataset.name, options, rejects)) as pool:
-        yield from loading.in_order(pool, _load_here, pieces, workers)
+    with ProcessPoolExecutor(workers, context, _initialize_worker, (url, jobs.dataset.name, options, rejects)) as pool:
+        yield from loading.in_order(pool, _load_in_worker, pieces, workers)
 
 
-def _begin(url: str, dataset: str, options: ReadOptions, rejects: str | None) -> None:
+def _initialize_worker(url: str, dataset: str, options: ReadOptions, rejects: str | None) -> None:
     global _worker
     end_with_parent()
     pa.set_cpu_count(1)
     _worker = _Worker(open_archive(url, create=False, timeout_s=600).dataset(dataset), options, rejects)
 
 
-def _load_here(block: Block) -> _BlockReport:
+def _load_in_worker(block: Block) -> _BlockReport:
     if _worker is None:
         raise RuntimeError("the worker was not initialized")
     return _load(_worker, block)
@@ -213,7 +213,7 @@ def _load(worker: _Worker, block: Block) -> _BlockReport:
     if rejects and worker.rejects is not None:
         # Write rejects before the rows are stored: after an interruption, the block is parsed again, and duplicate
         # rejects are removed.
-        _reject(worker.rejects, block, rejects)
+        _append_rejects(worker.rejects, block, rejects)
     first = rejects[0] if rejects else None
     if rejects and not table.num_rows:
         # Keep the name free, so that the block can be read with other settings.
@@ -222,7 +222,7 @@ def _load(worker: _Worker, block: Block) -> _BlockReport:
     return _BlockReport(report.rows, report.stored, report.duplicates, len(rejects), first)
 
 
-def _reject(path: str, block: Block, rejects: list[Reject]) -> None:
+def _append_rejects(path: str, block: Block, rejects: list[Reject]) -> None:
     lines = "".join(
         json.dumps({"file": block.file.path, "line": r.line, "reason": r.reason, "record": r.record}) + "\n"
         for r in rejects
@@ -237,15 +237,15 @@ def _reject(path: str, block: Block, rejects: list[Reject]) -> None:
         raise DataFileError(f"cannot write the reject file {path}: {error}", kind="file-access") from error
 
 
-def _without_repetitions(path: str) -> None:
+def _remove_duplicate_lines(path: str) -> None:
     """Remove duplicate lines, which a repeated run after an interruption writes."""
     if not Path(path).exists():
         return
     lines = Path(path).read_text(encoding="utf-8").splitlines()
-    once = list(dict.fromkeys(lines))
-    if len(once) < len(lines):
+    distinct = list(dict.fromkeys(lines))
+    if len(distinct) < len(lines):
         part = Path(f"{path}.part")
-        part.write_text("".join(f"{line}\n" for line in once), encoding="utf-8")
+        part.write_text("".join(f"{line}\n" for line in distinct), encoding="utf-8")
         part.replace(path)
 
 
@@ -257,7 +257,7 @@ def infer_schema(path: str, format: str | None, names: Iterable[str] | None, del
     given = None if names is None else list(names)
     if file.format == "parquet":
         return _columns_of(file.path, file.format, given, delimiter)
-    beginning = _sound_beginning(file, given, delimiter)
+    beginning = _sample(file, given, delimiter)
     with tempfile.NamedTemporaryFile(prefix="chronotile-", suffix=f".{file.format}") as sample:
         sample.write(beginning)
         sample.flush()
@@ -282,23 +282,23 @@ def _columns_of(path: str, format: str, names: list[str] | None, delimiter: str)
     return {name: kind for name, kind, _ in record.schema().columns()}
 
 
-def _sound_beginning(file: File, names: list[str] | None, delimiter: str) -> bytes:
+def _sample(file: File, names: list[str] | None, delimiter: str) -> bytes:
     """The first valid records of a file (as many fields as the header, or JSON objects), after the header."""
     # A last line without a line break is a block of its own.
     beginning = list(islice(blocks(file, header=names is None), 2))
     if not beginning:
         return b""
     header, quoted = beginning[0].header, file.format == "csv"
-    wanted = len(names) if names is not None else len(_fields(header, delimiter))
-    sound, left = [header], SAMPLED
+    field_count = len(names) if names is not None else len(_fields(header, delimiter))
+    valid, remaining = [header], SAMPLED
     for whole in (block.text for block in beginning if block.text is not None):
         starts, ends, _ = records(whole, 1, quoted=quoted)
-        for start, end in zip(starts[:left], ends[:left], strict=True):
+        for start, end in zip(starts[:remaining], ends[:remaining], strict=True):
             text = whole[start:end]
-            if len(_fields(text, delimiter)) == wanted if quoted else _is_object(text):
-                sound.append(text)
-        left -= len(starts[:left])
-    return b"".join(sound)
+            if len(_fields(text, delimiter)) == field_count if quoted else _is_object(text):
+                valid.append(text)
+        remaining -= len(starts[:remaining])
+    return b"".join(valid)
 
 
 def _fields(record: bytes, delimiter: str) -> list[str]:
