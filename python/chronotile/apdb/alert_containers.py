@@ -101,9 +101,9 @@ def _is_image(name: str) -> bool:
 
 def _packets(packets: Iterator[dict[str, Any]], path: Path) -> Iterator[tuple[Any, list[str]]]:
     """Convert packets to tables; packets from many small files are grouped."""
-    while some := list(itertools.islice(packets, _PACKETS)):
-        images = sorted({name for packet in some for name in packet if _is_image(name)})
-        rows = [{name: value for name, value in packet.items() if not _is_image(name)} for packet in some]
+    while chunk := list(itertools.islice(packets, _PACKETS)):
+        images = sorted({name for packet in chunk for name in packet if _is_image(name)})
+        rows = [{name: value for name, value in packet.items() if not _is_image(name)} for packet in chunk]
         # Without a schema, Arrow takes the columns from the first packet.
         rows[0] = dict.fromkeys(name for row in rows for name in row) | rows[0]
         yield pa.Table.from_pylist(rows), images
@@ -115,7 +115,7 @@ def _avro(path: Path, head: bytes) -> Iterator[dict[str, Any]]:
         with gzip.open(path) as unpacked:
             head = unpacked.read(_HEAD_BYTES)
         if head.startswith(_PARQUET):
-            raise _other(path, "is a compressed Parquet file: unpack it first (gunzip)")
+            raise _format_error(path, "is a compressed Parquet file: unpack it first (gunzip)")
         with gzip.open(path) as unpacked:
             yield from _members(unpacked, head, path)
     else:
@@ -139,7 +139,7 @@ def _members(file: IO[bytes] | gzip.GzipFile, head: bytes, path: Path) -> Iterat
                 head = content.read(len(_AVRO))
                 yield from _container(_PrefixedStream(head, content), head, where)
     if not found:
-        raise _other(path, "is an empty archive")
+        raise _format_error(path, "is an empty archive")
 
 
 class _PrefixedStream:
@@ -158,14 +158,14 @@ class _PrefixedStream:
 
 def _container(file: Any, head: bytes, where: str) -> Iterator[dict[str, Any]]:
     if not head.startswith(_AVRO):
-        raise _other(where, _what_else(head))
+        raise _format_error(where, _describe_unknown(head))
     fastavro = optional.module("fastavro", "reading Avro", "alerts")
     packets = fastavro.reader(file)
-    _refuse_early(packets.writer_schema, where)
+    _refuse_old_schema(packets.writer_schema, where)
     try:
         yield from packets
     except ValueError as error:
-        # fastavro raises the error that damaged bytes raise, and tells the cases apart by its words alone.
+        # fastavro raises ValueError for damaged bytes and for unsupported codecs: only the message differs.
         codec, reason = packets.codec, str(error)
         if codec in _CODEC_PACKAGES and "need to install" in reason:
             raise MissingPackageError(
@@ -174,26 +174,28 @@ def _container(file: Any, head: bytes, where: str) -> Iterator[dict[str, Any]]:
                 kind="missing-package",
             ) from None
         if reason.startswith("Unrecognized codec"):
-            raise _other(where, f"is compressed with {codec}, which cannot be read: write it with deflate") from None
+            raise _format_error(
+                where, f"is compressed with {codec}, which cannot be read: write it with deflate"
+            ) from None
         raise
 
 
-def _refuse_early(schema: Any, where: str) -> None:
+def _refuse_old_schema(schema: Any, where: str) -> None:
     """Refuse alerts of the LSST before schema 7, whose sources name no visit and detector."""
     name = schema["name"] if isinstance(schema, dict) else ""
     prefix, suffix = _LSST_NAME
     version = name.removeprefix(prefix).removesuffix(suffix)
     major, between, minor = version.partition("_")
     if name == f"{prefix}{version}{suffix}" and major.isdecimal() and between and int(major) < _LSST_MAJOR_MIN:
-        raise _other(
+        raise _format_error(
             where,
             f"contains LSST alerts of schema {major}.{minor}, whose sources have no visit and detector: alerts are "
             f"imported from schema {_LSST_MAJOR_MIN} on",
         )
 
 
-def _what_else(head: bytes) -> str:
-    """Say what an unreadable file seems to be, and how to convert it."""
+def _describe_unknown(head: bytes) -> str:
+    """Describe the probable format of an unreadable file, and how to convert it."""
     advice = "which does not contain its schema: write Avro container files instead (fastavro.writer)"
     if not head:
         return "is empty"
@@ -204,5 +206,5 @@ def _what_else(head: bytes) -> str:
     return "has an unknown format: give Parquet, an Avro container file, or an archive of these (.tar, .gz)"
 
 
-def _other(where: object, what: str) -> DataFileError:
+def _format_error(where: object, what: str) -> DataFileError:
     return DataFileError(f"{where} {what}", kind="file-format")

@@ -216,7 +216,7 @@ def _concatenate(parts: list[Any], key: str, dropped: Counter[str], object_ids: 
     done = []
     for part in parts:
         rounded = np.zeros(part.num_rows, bool)
-        # The key comes last: by the other columns, it tells detections apart.
+        # The key comes last: comparing detections needs the other columns.
         columns = [name for name in part.schema.names if name in mixed or name in known]
         for name in sorted(columns, key=lambda name: name == key):
             ids, inexact = exact_ids(part[name], known.get(name, _integers(parts, name)), name)
@@ -266,7 +266,7 @@ def _detection_keys(rows: Any, key: str) -> list[tuple[Any, ...]]:
 def _integers(parts: list[Any], name: str) -> Any:
     """Distinct values of a column, sorted, from the tables that store it as integers."""
     columns = [p[name].drop_null().to_numpy() for p in parts if name in p.schema.names]
-    # Of signed and unsigned integers together, numpy makes floats.
+    # numpy would combine signed and unsigned integers to floats.
     return np.unique(np.concatenate([_NO_IDS, *(each.astype(np.int64) for each in columns if each.dtype.kind in "iu")]))
 
 
@@ -274,14 +274,14 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 def first_non_integer(column: Any) -> int | None:
-    """Find the first row of a column of floats that holds no whole number of 64 bits; NaN counts as null."""
+    """Find the first row of a float column that is not a whole number of at most 64 bits; NaN counts as null."""
     given = column.to_numpy().astype(np.float64)
     misfits = (given != np.trunc(given)) & ~np.isnan(given) | (np.abs(given) >= _INT64_END)
     return int(np.argmax(misfits)) if misfits.any() else None
 
 
 class _NonIntegerError(InvalidInputError):
-    """A column of integers holds a value that is none, or one of more than 64 bits."""
+    """A column of integers holds a value that is not an integer, or exceeds 64 bits."""
 
 
 def exact_ids(column: Any, known: Any, name: str) -> tuple[Any, Any]:
@@ -292,7 +292,7 @@ def exact_ids(column: Any, known: Any, name: str) -> tuple[Any, Any]:
     Raises
     ------
     InvalidInputError
-        A value is no whole number of 64 bits.
+        A value is not a whole number of at most 64 bits.
     """
     if not pa.types.is_floating(column.type):
         return column.cast(pa.int64()), np.zeros(len(column), bool)

@@ -100,7 +100,7 @@ def import_alerts(
     stored = False
     notes: list[str] = []
     for tables in read_alerts(paths):
-        _settle_unit(database, tables)
+        _convert_positions(database, tables)
         fitted = Tables()
         for attribute, name in PARTS:
             rows = getattr(tables, attribute)
@@ -136,8 +136,10 @@ def import_alerts(
     return Import(counts[0], counts[1], counts[2], len(visits), left_out, unstored, tuple(notes), stored)
 
 
-def _settle_unit(database: Apdb, tables: Tables) -> None:
-    """Tell degrees from radians by the objects in the database, for forced sources that come without objects."""
+def _convert_positions(database: Apdb, tables: Tables) -> None:
+    """Determine whether forced sources without objects have positions in degrees or radians, from the objects in the
+    database; convert radians.
+    """
     if tables.forced_unit_known:
         return
     ids = pc.unique(tables.forced_sources[names.OBJECT_ID])
@@ -206,7 +208,7 @@ def _with_exact_ids(
             database.delete(names.SOURCE, replaced, archived=archived)
     ids = sources[names.SOURCE_ID].to_numpy()
     still_rounded = inexact.to_numpy(zero_copy_only=False) & (ids == _rounded(ids))
-    others = _of_other_detections(sources, still_rounded, stored)
+    others = _belong_to_other_detections(sources, still_rounded, stored)
     if others.any():
         dropped["detections whose rounded id belongs to another detection"] += int(others.sum())
         sources, ids, still_rounded = sources.filter(pa.array(~others)), ids[~others], still_rounded[~others]
@@ -216,11 +218,11 @@ def _with_exact_ids(
     return sources, len(still)
 
 
-_SEEN = [names.VISIT, names.DETECTOR, names.RA, names.DEC]
+_DETECTION_COLUMNS = [names.VISIT, names.DETECTOR, names.RA, names.DEC]
 """Columns that are equal in two rows of the same detection, and differ if rounding merged two ids."""
 
 
-def _of_other_detections(sources: Any, rounded: Any, stored: Any) -> Any:
+def _belong_to_other_detections(sources: Any, rounded: Any, stored: Any) -> Any:
     """Mark the sources whose rounded id is already taken by another detection."""
     owners: dict[int, tuple[Any, ...]] = {}
     others = np.zeros(sources.num_rows, bool)
@@ -237,7 +239,7 @@ def _of_other_detections(sources: Any, rounded: Any, stored: Any) -> Any:
 
 
 def _lines(rows: Any) -> Iterable[tuple[Any, ...]]:
-    return zip(*(rows[name].to_pylist() for name in (names.SOURCE_ID, *_SEEN)), strict=True)
+    return zip(*(rows[name].to_pylist() for name in (names.SOURCE_ID, *_DETECTION_COLUMNS)), strict=True)
 
 
 def _rounded(ids: Any) -> Any:

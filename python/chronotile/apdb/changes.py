@@ -1,10 +1,10 @@
 """Changes of stored records by any number of processes, without locks.
 
-A change reads rows and writes newer versions of them. Two changes that began from the same versions would each lose
-what the other did. So changes are numbered: each is one batch of the database's group, ``change-1``, ``change-2`` and
-so on, and the archive lets only one process store the batch of a number. A change first finds the number after the last
-one, then reads, then writes under that number. If another process was faster, the change has written nothing, and
-begins again. A process that pauses, dies or has a wrong clock hinders nobody.
+A change reads rows and writes newer versions of them. If two changes began from the same versions, each would lose
+what the other did. Therefore changes are numbered: each is one batch of the database's group, ``change-1``,
+``change-2`` and so on, and the archive lets only one process store the batch of a number. A change first finds the
+number after the last one, then reads, then writes under that number. If another process was faster, the change has
+written nothing, and begins again. A process that pauses, dies or has a wrong clock does not block others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 
 
 class Change:
-    """What one change writes: rows of any of the group's datasets. They are stored together or not at all."""
+    """The rows that one change writes, to any of the group's datasets. They are stored together or not at all."""
 
     def __init__(self) -> None:
         self._tables: dict[str, list[Any]] = {}
@@ -73,7 +73,7 @@ class Changes:
                 reports = self._write(tables, f"change-{number}")
             except BatchConflictError:
                 continue
-            # Another process may have made the very same change: then this one has begun too early.
+            # If nothing was stored, another process made an identical change under this number: begin again.
             if any(report.stored for report in reports.values()):
                 self._advance_to(number)
                 return result

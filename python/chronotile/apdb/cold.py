@@ -110,10 +110,10 @@ class ColdStorage:
     def _archive_before(self, limit: float, root: Path, keep: bool, dry_run: bool) -> list[ColdSlice]:
         written: list[ColdSlice] = []
         if root.is_dir():
-            # A file that is missing must not be replaced by one with the late rows of its slice alone.
+            # Fail if a listed file is missing: a new file would hold only the late rows of its slice.
             self.archived(root)
         if not dry_run:
-            # It tells a folder of archived slices, which may have none yet, from any other.
+            # The list marks the folder as one of archived slices, even before the first slice is written.
             list_slices(root, ())
         for tables in self._table_groups():
             if dry_run:
@@ -129,12 +129,12 @@ class ColdStorage:
         return sorted(written, key=lambda each: (_TABLES.index(each.table), each.slice))
 
     def _table_groups(self) -> list[tuple[str, ...]]:
-        """The tables, together where they share their slices."""
+        """The tables, grouped by the slices that they share."""
         shared = self._tables.datasets[names.FORCED].shares_slices_with
         return [_TABLES] if shared else [(table,) for table in _TABLES]
 
     def _slices_before(self, tables: tuple[str, ...], limit: float) -> dict[int, dict[str, SliceInfo]]:
-        """Slices that end at or before a time: what each of the tables has in them, by number."""
+        """Slices that end at or before a time: by number, the part of each table."""
         by_name = {names.dataset_name(table): table for table in tables}
         slices: dict[int, dict[str, SliceInfo]] = {}
         for name, parts in self._tables.group.retire(by_name, before=limit, dry_run=True).items():
@@ -162,7 +162,7 @@ class ColdStorage:
                         # Start each attempt from the original file: rows written by a failed attempt may have been
                         # removed since.
                         earlier[place] = opened.enter_context(SliceFile(path)) if path.exists() else None
-                    # Of tables that share a slice, one may have no row in it.
+                    # A table may have no rows in a slice that it shares.
                     if part.rows or earlier[place] is not None or place in written:
                         wanted[place] = part
             self._tables.slice_notes.add_archived(wanted, str(root.resolve()))
@@ -222,7 +222,7 @@ class ColdStorage:
         require_listed(Path(folder), (SliceKey(each.table, each.slice) for each in found))
         return sorted(found, key=lambda each: (each.table, each.slice))
 
-    def _held(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
+    def _require_archived(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
         """Archived slices in a folder; raises an error if it is not a folder of archived slices."""
         return self.archived(require_folder(folder))
 
@@ -260,7 +260,7 @@ class ColdStorage:
         number. The caller has locked the folder.
         """
         dropped = 0
-        for part in self._held(folder):
+        for part in self._require_archived(folder):
             if part.table != table or not part.rows:
                 continue
             limits = _limits(part)
@@ -282,7 +282,7 @@ class ColdStorage:
         """Detector-visits of the rows in files that meet a condition of pyarrow, with their first and last time."""
         kinds = pa.schema([(names.VISIT, pa.int64()), (names.DETECTOR, pa.int32()), (names.TIME, pa.float64())])
         parts = [kinds.empty_table()]
-        for part in self._held(folder):
+        for part in self._require_archived(folder):
             with SliceFile(part.path) as file:
                 parts.append(file.select(where, kinds.names).cast(kinds))
         by_detector = pa.concat_tables(parts).group_by([names.VISIT, names.DETECTOR])
@@ -299,7 +299,7 @@ class ColdStorage:
         `object_ids` is None or an array of int64.
         """
         schema = self._tables.datasets[table].schema
-        files = [part.path for part in self._held(folder) if part.table == table]
+        files = [part.path for part in self._require_archived(folder) if part.table == table]
         if not files:
             return schema.empty_table()
         condition = pc.scalar(True)
@@ -324,7 +324,7 @@ class ColdStorage:
         known = self._tables.schema[table]
 
         def added(field: Any) -> Any:
-            # Another process may have added the column since this one opened the database.
+            # Another process may have added the column after this one opened the database.
             default = known[field.name].default if field.name in known else None
             return pa.repeat(pa.scalar(default, field.type), rows.num_rows)
 
@@ -334,7 +334,7 @@ class ColdStorage:
         )
 
     def _only_cold(self, dataset: Dataset, table: str, rows: Any) -> Any:
-        """Keep the rows of a file for which the database has no version that is as new, deletions included.
+        """Keep the rows of a file for which the database has no equal or newer version, deletions included.
 
         In the database, the record may belong to another object, which the read's condition excludes: the file's row is
         outdated all the same.
@@ -434,18 +434,18 @@ def _limits(part: ColdSlice) -> dict[str, float]:
 
 def _groups(batches: Iterator[Any]) -> Iterator[Any]:
     """Collect batches into tables of about one row group each."""
-    held: list[Any] = []
+    buffered: list[Any] = []
     for batch in batches:
-        held.append(batch)
-        if sum(each.num_rows for each in held) >= _ROW_GROUP_ROWS:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+        buffered.append(batch)
+        if sum(each.num_rows for each in buffered) >= _ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(buffered)
+            buffered = []
+    if buffered:
+        yield pa.Table.from_batches(buffered)
 
 
 def _outdated(rows: Any, others: Any, key: list[str], version: str, *, equal: bool) -> Any:
-    """Mark the rows of which `others` have a newer version, or with `equal` one that is as new."""
+    """Mark the rows with a newer version in `others`; with `equal`, also those with an equal version."""
     if not rows.num_rows or not others.num_rows:
         return np.zeros(rows.num_rows, bool)
     own = pa.table(

@@ -241,7 +241,7 @@ def positions(path: str | os.PathLike[str]) -> tuple[Any, Any]:
         table = pq.read_table(path, columns=["ra", "dec"]).drop_null()
     except FileNotFoundError as error:
         raise DataFileError(
-            f"cannot read positions from {path}: there is no such file", kind="file-not-found"
+            f"cannot read positions from {path}: the file does not exist", kind="file-not-found"
         ) from error
     except (OSError, pa.ArrowException) as error:
         raise DataFileError(f"cannot read positions from {path}: {error}", kind="file-format") from error

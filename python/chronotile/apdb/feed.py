@@ -162,7 +162,7 @@ def _marked(rows: Any, chunk: int) -> Any:
 
 
 def _within(times: Any, first: Any, last: Any) -> Any:
-    """Mark the times that lie within one of the closed intervals."""
+    """Mark the times within any of the closed intervals."""
     spans = pa.table({"first": first, "last": last}).drop_null().sort_by("first")
     starts, ends = spans["first"].to_numpy(), np.maximum.accumulate(spans["last"].to_numpy())
     place = np.searchsorted(starts, times, side="right") - 1

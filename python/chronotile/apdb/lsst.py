@@ -278,7 +278,7 @@ class ChronotileApdb(Apdb):
         if start_time is None and months == 0:
             return None
         start = visit_time.tai.mjd - 30 * months if start_time is None else start_time.tai.mjd
-        # Sources of an object near the border of a region may lie outside it.
+        # Sources of an object near the border of a region may be outside it.
         place = region if object_ids is None else dilated(region, _NEAR)
         rows = read(place, object_ids=object_ids, start=float(start))
         _LOG.debug("found %s rows", len(rows))
@@ -569,7 +569,7 @@ def dilated(region: lsst.sphgeom.Region, margin: lsst.sphgeom.Angle) -> lsst.sph
     if not isinstance(region, lsst.sphgeom.ConvexPolygon) or circle.getOpeningAngle() > _LARGE:
         return circle.dilatedBy(margin)
     corners = np.array([[v.x(), v.y(), v.z()] for v in region.getVertices()])
-    # Of the edge that begins at each corner, and of the one that ends there.
+    # The normals of the edge that begins at each corner, and of the edge that ends there.
     after = np.cross(corners, np.roll(corners, -1, axis=0))
     after /= np.linalg.norm(after, axis=1, keepdims=True)
     before = np.roll(after, 1, axis=0)
@@ -584,13 +584,13 @@ def dilated(region: lsst.sphgeom.Region, margin: lsst.sphgeom.Angle) -> lsst.sph
 def _pandas(table: Any) -> pandas.DataFrame:
     """A DataFrame with the types that the LSST pipeline expects: nullable integers and booleans, text as objects."""
     columns = {field.name: _pandas_column(table[place]) for place, field in enumerate(table.schema)}
-    # The copy is the caller's own: Arrow's memory cannot be written.
+    # Copy: the caller may modify the frame, but Arrow's memory is read-only.
     return pandas.DataFrame(columns, copy=True)
 
 
 def _pandas_column(column: Any) -> Any:
     """A column as pandas holds it; ``to_pandas`` takes longer for each nullable one than to read it."""
-    # Even of a single chunk, `combine_chunks` makes a copy.
+    # `combine_chunks` would copy even a single chunk.
     found, kind = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), column.type
     if pa.types.is_floating(kind):
         return found.to_numpy(zero_copy_only=False)

@@ -179,7 +179,7 @@ class Maintenance:
         try:
             consolidated = self._tables.group.consolidate(grouped, **how, progress=functools.partial(notify, "tiles"))
         except DamagedError:
-            # Consolidate what is not damaged.
+            # Consolidate the datasets separately, so that only the damaged ones are left out.
             alone = wanted
         damage = None
         for name in alone:
@@ -295,7 +295,7 @@ class Maintenance:
         chosen = [names.dataset_name(table) for table in tables] + [names.VISITS]
         dropped = self._tables.group.retire(chosen, before=limit, dry_run=True)
         if not dry_run:
-            # Noted first: if the call is interrupted, no detector-visit seems to be stored whose rows are gone.
+            # Record first: an interrupted call must not leave detector-visits that seem stored but have lost rows.
             noted = self._note_retired(dropped, set())
             dropped = self._tables.group.retire(chosen, before=limit)
             self._note_retired(dropped, noted)
@@ -311,7 +311,7 @@ class Maintenance:
         self._tables.slice_notes.add_retired(found - noted)
         return found
 
-    # ------------------------------------------------------------------ taking out
+    # ------------------------------------------------------------------ removal
 
     def remove_visit(
         self, visit: int, detector: int | None = None, *, changed: bool = False,
@@ -391,13 +391,13 @@ class Maintenance:
             total = 0
             if folder is not None:
                 # First the files: if the call is interrupted, the database still knows which rows to remove there.
-                total = sum(self._take_from_files(row, folder) for row in [*visits, *unknown])
+                total = sum(self._remove_from_files(row, folder) for row in [*visits, *unknown])
             for key in [*rows["key"].to_pylist(), *removed.union(unfinished)]:
                 batch = self._tables.group.batch(key)
                 if batch is not None and self._drop(key):
                     removed.add(key)
                     total += _rows_of(batch)
-            # Records that others changed meanwhile.
+            # Also delete records that other processes changed meanwhile.
             self._delete_changed(rows)
         if archived is not False:
             check_not_archived_since(before, notes.archived(self._slices_of(visits)), f"repeat, and {_ARCHIVED_REMEDY}")
@@ -451,7 +451,7 @@ class Maintenance:
         }
 
     def _only_in_files(self, folder: str | os.PathLike[str], where: Any) -> list[dict[str, Any]]:
-        """Detector-visits that files have and the database does not know, such as those of retired slices."""
+        """Detector-visits that are only in files, such as those of retired slices."""
         found, key = self._cold.detector_visits(folder, where), ["visit", "detector"]
         if not found.num_rows:
             return []
@@ -468,7 +468,7 @@ class Maintenance:
                 rows += 0 if all(self._restored(table, time) for time in times) else stored.rows_retired
         return rows
 
-    def _take_from_files(self, row: dict[str, Any], folder: str | os.PathLike[str]) -> int:
+    def _remove_from_files(self, row: dict[str, Any], folder: str | os.PathLike[str]) -> int:
         """Remove a detector-visit from the files of archived slices; return the number of rows."""
         if row["time_first"] is None:
             return 0
@@ -509,15 +509,15 @@ class Maintenance:
         return dataset.read(cells=cells, start=first, end=last, where=where).to_arrow()
 
     def _without_others(self, versions: Any, row: dict[str, Any], removed: set[str]) -> Any:
-        """Drop the object versions that another detector of the visit stored and that stay: those of objects of which
-        it has a source or forced source, in the same pixels and of the same time.
+        """Leave out the object versions that another detector of the visit stored, which are kept: those of objects
+        with a source or forced source of that detector, in the same pixels and at the same time.
         """
         stored = self._tables.visits.read(keys=[row["visit"]], where=[("visit", "==", row["visit"])]).to_arrow()
         for other in stored.to_pylist():
             if other["key"] in removed or other["visit_mjd_tai"] != row["visit_mjd_tai"] or other["time_first"] is None:
                 continue
             for table, cells in ((names.SOURCE, "source_cells"), (names.FORCED, "forced_cells")):
-                # Older versions too: a source may have been given to another object since.
+                # Read older versions too: a source may have been reassigned to another object since.
                 own = self._tables.datasets[table].read(
                     cells=other[cells], start=other["time_first"] - values.TICK_DAYS,
                     end=other["time_last"] + values.TICK_DAYS, columns=[names.OBJECT_ID], history=True,

@@ -74,7 +74,7 @@ class ObjectIndex:
     # ------------------------------------------------------------------ writing
 
     def entries(self, rows: Mapping[str, Any]) -> Any:
-        """The entries of rows, which are tables by dataset: each pair of object and pixel once for each window."""
+        """Compute the entries of `rows`, tables by dataset: one for each object, pixel and window."""
         parts = [_places(_TABLE_OF[name], part) for name, part in rows.items() if name in _TABLE_OF]
         places = pa.concat_tables([_PLACES.empty_table(), *parts])
         if places.column(0).null_count:
@@ -82,7 +82,8 @@ class ObjectIndex:
         ids, ra, dec, times = (column.to_numpy() for column in places.columns)
         pixels = pa.array(sky.pixel_index(self._layout.scheme, self._layout.level, ra, dec))
         pixels = pixels.to_numpy(zero_copy_only=False).astype(np.int64)
-        # One time for all of a window: a consolidated tile is then in the order of ids, and its chunks lie apart by id.
+        # All entries of a window have the same time, so a consolidated tile is sorted by id and its chunks cover
+        # separate ranges of ids.
         windows = (np.floor(times / self._window_days) + 0.5) * self._window_days
         order = np.lexsort((windows, pixels, ids))
         ids, pixels, windows = ids[order], pixels[order], windows[order]
@@ -99,14 +100,14 @@ class ObjectIndex:
             progress(number, len(names.MAIN_TABLES))
             columns = [names.OBJECT_ID, names.RA, names.DEC, _time_column(table)]
             # Older versions too: they count again if the batch of a newer one is removed.
-            held: list[Any] = []
+            buffered: list[Any] = []
             for batch in datasets[table].read(columns=columns, history=True).batches():
-                held.append(batch)
-                if sum(each.num_rows for each in held) >= _BUILD_ROWS:
-                    self._add(table, held)
-                    held = []
-            if held:
-                self._add(table, held)
+                buffered.append(batch)
+                if sum(each.num_rows for each in buffered) >= _BUILD_ROWS:
+                    self._add(table, buffered)
+                    buffered = []
+            if buffered:
+                self._add(table, buffered)
         self._metadata.set(_COMPLETE_KEY, _BUILT, force=True)
 
     def _add(self, table: str, batches: list[Any]) -> None:
@@ -153,12 +154,12 @@ class ObjectIndex:
 
     def retire(self, datasets: Mapping[str, Dataset], limit: float, *, dry_run: bool) -> list[SliceInfo]:
         """Drop the slices that end at or before a time, in MJD (TAI), and have no more rows in the main tables."""
-        # In this order: a row that is stored after the list was made changes the slice of its entry, which then stays.
+        # List the slices first: a row that is stored afterwards changes the slice of its entry, which is then kept.
         old = self.dataset.retire(before=limit, dry_run=True)
         starts = [cast(float, part.start) for table in names.MAIN_TABLES for part in datasets[table].info().slices]
         first = min(starts, default=math.inf)
-        # Windows of entries are counted from MJD 0, slices from 1970: an entry lies up to half a window from its rows,
-        # and may so lie in an earlier slice.
+        # Windows of entries are counted from MJD 0, slices from 1970: the time of an entry differs from those of its
+        # rows by up to half a window, so the entry may be in an earlier slice.
         old = [part for part in old if cast(float, part.end) < first - self._window_days / 2]
         return old if dry_run or not old else self.dataset.retire(unchanged=old)
 

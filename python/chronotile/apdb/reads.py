@@ -24,7 +24,7 @@ from chronotile.times import Moment
 _NEAR_DEG = 60 * values.ARCSECOND
 """Default search radius around an object's position."""
 _FORCED = "forced"
-"""Column of light curves that tells forced sources from sources."""
+"""Column of light curves: true for forced sources, false for sources."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,8 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """In which region rows lie, and of which objects they are; anywhere and of any by default.
-
-    `ids` is an array of int64.
-    """
+class _Selection:
+    """Restricts a read to a region and to objects, whose `ids` are an array of int64; by default to neither."""
 
     region: Region | None = None
     ids: Any = None
@@ -57,7 +54,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A read of one table: what to ask the archive, and what to make of its answer."""
+    """A read of one table: the request to the archive, and a function that converts its rows to the result."""
 
     table: str
     request: dict[str, Any]
@@ -93,11 +90,11 @@ class Reads:
         """
         return self._read(self._object_plan(_region(region), at, columns, closed))
 
-    def _object_plan(self, place: Region | None, at: Moment, columns: Iterable[str] | None, closed: bool) -> _Plan:
+    def _object_plan(self, region: Region | None, at: Moment, columns: Iterable[str] | None, closed: bool) -> _Plan:
         wanted = self._tables.columns(names.OBJECT, columns)
         decoded = [*dict.fromkeys([*wanted, names.OBJECT_ID, names.VALID_TO])]
         request = {
-            "region": place, "end": _until(at), "columns": decoded, "where": [names.not_deleted(names.OBJECT)]
+            "region": region, "end": _until(at), "columns": decoded, "where": [names.not_deleted(names.OBJECT)]
         }  # fmt: skip
 
         def finish(rows: Any) -> Rows:
@@ -178,25 +175,25 @@ class Reads:
     ) -> Rows:  # fmt: skip
         ids = None if object_ids is None else values.object_ids(object_ids)
 
-        def plan(place: _Place) -> _Plan:
-            return self._history_plan(table, place, period, columns, withdrawn, archived)
+        def plan(selection: _Selection) -> _Plan:
+            return self._history_plan(table, selection, period, columns, withdrawn, archived)
 
         if region is None and ids is not None:
-            (rows,), _ = self._read_of_objects(ids, lambda place: [plan(place)])
+            (rows,), _ = self._read_of_objects(ids, lambda selection: [plan(selection)])
             return rows
-        return self._read(plan(_Place(_region(region), ids)))
+        return self._read(plan(_Selection(_region(region), ids)))
 
-    def _read_of_objects(self, ids: Any, plans_at: Callable[[_Place], list[_Plan]]) -> tuple[list[Rows], Any]:
+    def _read_of_objects(self, ids: Any, plans_for: Callable[[_Selection], list[_Plan]]) -> tuple[list[Rows], Any]:
         """Read tables in the pixels of objects, as of one moment. Also returns the entries of the objects in the index;
         None if it is not complete, and the tables were scanned.
         """
         index = self._tables.object_index
         if not index.complete:
-            return self._read_together(plans_at(_Place(ids=ids))), None
+            return self._read_together(plans_for(_Selection(ids=ids))), None
         if names.OBJECT_INDEX not in self._tables.group:
-            # Another process has built the index since this one opened the database.
+            # Another process built the index after this one opened the database.
             self._tables.use_schema(self._tables.schema)
-        plans = plans_at(_Place(ids=ids))
+        plans = plans_for(_Selection(ids=ids))
         requests = {names.dataset_name(plan.table): plan.request for plan in plans}
         tables = self._tables.group.read(
             {**requests, names.OBJECT_INDEX: index.request(ids)}, cells_from=(names.OBJECT_INDEX, names.PIXEL)
@@ -204,8 +201,8 @@ class Reads:
         return [plan.finish(tables[names.dataset_name(plan.table)]) for plan in plans], tables[names.OBJECT_INDEX]
 
     def _history_plan(
-        self, table: str, place: _Place, period: tuple[float | None, float | None], columns: Iterable[str] | None,
-        withdrawn: bool, archived: str | os.PathLike[str] | None,
+        self, table: str, selection: _Selection, period: tuple[float | None, float | None],
+        columns: Iterable[str] | None, withdrawn: bool, archived: str | os.PathLike[str] | None,
     ) -> _Plan:  # fmt: skip
         wanted = self._tables.columns(table, columns)
         hide_withdrawn = not withdrawn and names.WITHDRAWN in self._tables.schema[table]
@@ -215,19 +212,19 @@ class Reads:
         decoded += [] if archived is None else [*dataset.id, hidden]
         decoded = list(dict.fromkeys(decoded))
         where: list[Any] = [names.not_deleted(table)]
-        if place.ids is not None:
-            where.append((names.OBJECT_ID, "in", place.ids))
+        if selection.ids is not None:
+            where.append((names.OBJECT_ID, "in", selection.ids))
         start, end = period
 
         def finish(rows: Any) -> Rows:
             if archived is not None:
-                cold = self._cold.rows(table, archived, place.region, start, end, place.ids).select(decoded)
+                cold = self._cold.rows(table, archived, selection.region, start, end, selection.ids).select(decoded)
                 rows = merged(rows, cold, list(dataset.id), hidden)
             if hide_withdrawn:
                 rows = rows.filter(pc.is_null(rows[names.WITHDRAWN]))
             return Rows(rows.select(wanted))
 
-        request = {"region": place.region, "where": where, "columns": decoded}
+        request = {"region": selection.region, "where": where, "columns": decoded}
         return _Plan(table, {**request, "start": start, "end": end}, finish)
 
     def _since(self, at: Moment, history: Any, start: Moment) -> float | None:
@@ -265,11 +262,11 @@ class Reads:
         wanted = dict(columns or {})
         for name in wanted:
             self._tables.schema[name]
-        place = _Place(values.region(region))
+        selection = _Selection(values.region(region))
         period = self._since(at, history if at is not None else None, None), _until(at)
-        plans = [self._object_plan(place.region, None, wanted.get(names.OBJECT), False)]
+        plans = [self._object_plan(selection.region, None, wanted.get(names.OBJECT), False)]
         plans += [
-            self._history_plan(name, place, period, wanted.get(name), True, None)
+            self._history_plan(name, selection, period, wanted.get(name), True, None)
             for name in (names.SOURCE, names.FORCED)
         ]
         return Footprint(*self._read_together(plans))
@@ -328,8 +325,8 @@ class Reads:
                 [object_id], forced=forced, columns=columns, start=start, end=end, archived=archived, missing="error"
             )
         columns = None if columns is None else _listed(columns)
-        place = _Place(_near(near, radius), values.object_ids([object_id]))
-        plans = self._curve_plans(place, forced, columns, start, end, archived)
+        selection = _Selection(_near(near, radius), values.object_ids([object_id]))
+        plans = self._curve_plans(selection, forced, columns, start, end, archived)
         return _selected(_one_table(self._read_together(plans)), columns)
 
     def light_curves(
@@ -373,7 +370,7 @@ class Reads:
         ids = np.unique(values.object_ids(object_ids))
         columns = None if columns is None else _listed(columns)
         parts, entries = self._read_of_objects(
-            ids, lambda place: self._curve_plans(place, forced, columns, start, end, archived)
+            ids, lambda selection: self._curve_plans(selection, forced, columns, start, end, archived)
         )
         rows = _one_table(parts)
         if missing == "error":
@@ -384,14 +381,14 @@ class Reads:
         return _selected(rows, columns)
 
     def _curve_plans(
-        self, place: _Place, forced: bool, columns: list[str] | None, start: Moment, end: Moment,
+        self, selection: _Selection, forced: bool, columns: list[str] | None, start: Moment, end: Moment,
         archived: str | os.PathLike[str] | None,
     ) -> list[_Plan]:  # fmt: skip
         """Reads of sources and forced sources, with the requested columns and those that light curves are sorted by."""
         by_table = self._curve_columns(columns)
         period = _mjd(start, "start"), _mjd(end, "end")
         tables = [names.SOURCE, names.FORCED] if forced else [names.SOURCE]
-        return [self._history_plan(table, place, period, by_table[table], False, archived) for table in tables]
+        return [self._history_plan(table, selection, period, by_table[table], False, archived) for table in tables]
 
     def _curve_columns(self, columns: list[str] | None) -> dict[str, list[str]]:
         """Columns of sources and forced sources in a light curve."""

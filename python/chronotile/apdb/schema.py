@@ -224,7 +224,7 @@ class Schema:
         try:
             documents = [document for document in yaml.safe_load_all(text) if document]
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            # Text that looks like a date or a number but is none is a ValueError.
+            # The parser raises ValueError for text that looks like a date or a number but is not one.
             raise InvalidInputError(f"{where}: invalid YAML: {error}", kind="invalid-definition") from None
         if not documents or not all(isinstance(each, dict) and _mappings(each.get("tables")) for each in documents):
             raise InvalidInputError(f"{where}: not a Felis schema: no tables", kind="invalid-definition")
@@ -400,7 +400,7 @@ def _path_of(source: str | os.PathLike[str] | None) -> Path:
 
 
 def _mappings(values: Any) -> TypeGuard[list[dict[str, Any]]]:
-    """Whether it is a list of mappings, at least one."""
+    """Whether a value is a non-empty list of mappings."""
     return isinstance(values, list) and values != [] and all(isinstance(each, dict) for each in values)
 
 

@@ -129,7 +129,7 @@ def _digest(footer: bytes) -> bytes:
 
 
 def _footer(file: Any) -> tuple[bytes, bytes]:
-    """The footer of a file with what follows it, and as many bytes before it as a seal has."""
+    """The footer of a file, with its length and magic bytes; and the bytes before it, as many as a seal has."""
     bytes_ = file.seek(0, 2)
     file.seek(max(0, bytes_ - _END_BYTES))
     size = int.from_bytes(file.read(4), "little") + _END_BYTES
@@ -141,7 +141,7 @@ def _footer(file: Any) -> tuple[bytes, bytes]:
 
 
 def listed_slices(folder: Path) -> set[SliceKey]:
-    """Slices whose files a folder must have; none where no list was written, as by an earlier release."""
+    """Slices whose files a folder must have; empty if there is no list, as from an earlier release."""
     path = folder / LIST
     try:
         given = json.loads(path.read_bytes())

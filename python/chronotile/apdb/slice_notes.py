@@ -49,7 +49,7 @@ class SliceNotes:
         self._metadata.set_all({_key(_ARCHIVED, each): json.dumps(folders) for each, folders in fresh.items()})
 
     def archived(self, slices: Iterable[SliceKey]) -> dict[SliceKey, list[str]]:
-        """Those of the slices that were written to files, each with the folders.
+        """The slices that were written to files, each with its folders.
 
         Only whether a slice has folders is certain: a folder may have been moved or copied since, and of two processes
         that archive the slice to different folders at once, one may be missing.
@@ -63,7 +63,7 @@ class SliceNotes:
         self._metadata.set_all({_key(_RETIRED, each): now for each in slices})
 
     def retired(self, slices: Iterable[SliceKey]) -> dict[SliceKey, datetime]:
-        """Those of the slices that were retired, each with the last time, by the clock of the process."""
+        """The slices that were retired, each with the last time, by the clock of the process."""
         keys = {_key(_RETIRED, each): each for each in slices}
         return {keys[key]: datetime.fromisoformat(value) for key, value in self._metadata.find(keys).items()}
 

@@ -1,7 +1,7 @@
 """Source counts of objects (``nDiaSources``): the number of stored sources of each object, withdrawn ones included.
 
-Sources leave the database with slices that are retired or moved to files. The stored sources of an object that may have
-had some there are only a lower bound, so they never lower its count.
+Slices that are retired or moved to files take their sources with them. If an object may have had sources in such a
+slice, its stored sources are only a lower bound of its count, so they never lower it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class SourceCounts:
         """All objects as tables of id, position and stored count, of at most :data:`PART` rows. Neighbours on the sky
         are together.
         """
-        held: list[Any] = []
+        buffered: list[Any] = []
         columns = [names.OBJECT_ID, names.RA, names.DEC, names.SOURCE_COUNT]
         objects = self._tables.datasets[names.OBJECT].read(columns=columns, where=[names.not_deleted(names.OBJECT)])
         for batch in objects.batches():
-            held.append(batch)
-            if sum(each.num_rows for each in held) >= PART:
-                whole = pa.Table.from_batches(held)
+            buffered.append(batch)
+            if sum(each.num_rows for each in buffered) >= PART:
+                whole = pa.Table.from_batches(buffered)
                 full = whole.num_rows // PART * PART
                 yield from (whole.slice(start, PART) for start in range(0, full, PART))
-                held = whole.slice(full).to_batches()
-        if sum(each.num_rows for each in held):
-            yield pa.Table.from_batches(held)
+                buffered = whole.slice(full).to_batches()
+        if sum(each.num_rows for each in buffered):
+            yield pa.Table.from_batches(buffered)
 
     def number(self) -> int:
         """Number of objects."""
@@ -94,38 +94,38 @@ class SourceCounts:
         return objects, counted
 
     def _sources_of(self, ids: Any, places: Any, margin_deg: float) -> dict[str, Any]:
-        """Arguments of a read of the sources of objects that lie within `margin_deg` of some places."""
+        """Arguments of a read of the sources of objects, in the pixels within `margin_deg` of `places`."""
         return {
             "cells": self._tables.cells_of(places, margin_deg),
             "where": [(names.OBJECT_ID, "in", ids), names.not_deleted(names.SOURCE)],
         }
 
     def settled(self, objects: Any, counted: Any, difference: Any) -> Any:
-        """The right count of each object, after a change by which it gains and loses sources.
+        """The correct count of each object after a change that adds and removes sources.
 
         Parameters
         ----------
         objects : pyarrow.Table
             Objects with their stored counts; a null counts as 0.
         counted : array of int64
-            Their stored sources before the change. They must have been read before this call: a slice is noted as
-            retired or archived before its rows go.
+            Their stored sources before the change. They must have been read before this call: a slice is recorded
+            as retired or archived before its rows are dropped.
         difference : int or array of int64
-            Sources gained minus sources lost.
+            Sources added minus sources removed.
         """
         counts = np.maximum(counted + difference, 0)
         expected = pc.fill_null(objects[names.SOURCE_COUNT], 0).to_numpy().astype(np.int64) + difference
         lower = np.flatnonzero(counts < expected)
         if len(lower):
-            bound = lower[self._may_lack(objects[names.OBJECT_ID].to_numpy()[lower])]
+            bound = lower[self._may_have_lost_sources(objects[names.OBJECT_ID].to_numpy()[lower])]
             counts[bound] = expected[bound]
         return counts
 
-    def _may_lack(self, ids: Any) -> Any:
+    def _may_have_lost_sources(self, ids: Any) -> Any:
         """Mark the objects that may have had sources in slices that were retired or archived.
 
-        An object may have had them unless its first row in the index of objects is later: the index keeps entries of
-        rows that have gone with their slice, until object versions are retired too.
+        An object may have had them, unless its first entry in the index of objects is later. The index keeps the
+        entries of rows whose slices were dropped, until object versions are retired too.
         """
         notes = self._tables.slice_notes
         gone = notes.noted(names.SOURCE)
@@ -145,7 +145,7 @@ def differ(objects: Any, counts: Any) -> Any:
 
 
 def occurrences(values_: Any, ids: Any) -> Any:
-    """How often each of some ids, which are distinct, occurs among values."""
+    """Count the occurrences of each of the distinct `ids` in `values_`."""
     found, counts = np.unique(values_, return_counts=True)
     if not len(found):
         return np.zeros(len(ids), np.int64)

@@ -160,7 +160,7 @@ class Stores:
         )  # fmt: skip
 
     def _replace(self, rows: dict[str, Any], key: str) -> dict[str, WriteReport]:
-        """Replace a detector-visit, unless files may have other rows of it, which would return from there."""
+        """Replace a detector-visit, unless files may hold its earlier rows, which a restore would bring back."""
         slices, count = self._stored_in(key)
         in_files = self._tables.slice_notes.archived(slices)
         try:
@@ -173,7 +173,7 @@ class Stores:
         return reports
 
     def _stored_in(self, key: str) -> tuple[set[SliceKey], int]:
-        """Slices of the stored sources and forced sources of a detector-visit, and the number of these."""
+        """Slices of the stored sources and forced sources of a detector-visit, and the number of those rows."""
         stored = self._tables.group.batch(key)
         parts = (
             {} if stored is None else {name: stored.datasets[name] for name in _IN_SLICES if name in stored.datasets}
@@ -182,7 +182,7 @@ class Stores:
         return slices, sum(part.rows for part in parts.values())
 
     def _slices_in(self, table: str, part: BatchInfo) -> set[SliceKey]:
-        """Slices that hold what a batch has in a table."""
+        """Slices with rows of a batch in a table."""
         return self._tables.slices_between(table, *cast(tuple[float, float], part.period)) if part.period else set()
 
     def _write(self, rows: dict[str, Any], key: str, replace: bool = False) -> dict[str, WriteReport]:
@@ -192,7 +192,7 @@ class Stores:
             stored = self._tables.group.batch(key)
             if error.kind != "batch-differs" or stored is None or names.OBJECT_INDEX in stored.datasets:
                 raise
-            # It was stored before the database kept an index: only its other rows can be the same.
+            # The batch was stored before the database had an index: compare it without index entries.
             return self._tables.group.write(rows, key)
 
     def _versions(self, objects: Any, time: float) -> Any:
@@ -230,7 +230,11 @@ class Stores:
         False once :meth:`retire` dropped slices with its sources or forced sources; :meth:`store` then stores it again.
         """
         stored = self._tables.group.batch(detector_visit_key(visit, detector))
-        if stored is not None and names.VISITS in stored.datasets and not _lost(stored, [names.VISITS, *_IN_SLICES]):
+        if (
+            stored is not None
+            and names.VISITS in stored.datasets
+            and not _datasets_with_retired_rows(stored, [names.VISITS, *_IN_SLICES])
+        ):
             return True
         # The LSST adapter includes the time in its keys.
         where = [("visit", "==", visit), ("detector", "==", detector)]
@@ -238,11 +242,11 @@ class Stores:
         return bool(keys) and not any(self._retired(key) for key in keys)
 
     def _retired(self, key: str) -> bool:
-        """Whether sources or forced sources of a stored detector-visit are gone with slices that were retired."""
+        """Whether a stored detector-visit has lost sources or forced sources with retired slices."""
         stored = self._tables.group.batch(key)
         if stored is None:
             return True
-        lost = _lost(stored, _IN_SLICES)
+        lost = _datasets_with_retired_rows(stored, _IN_SLICES)
         slices = {part for name in lost for part in self._slices_in(_IN_SLICES[name], stored.datasets[name])}
         since = stored.written - _CLOCKS_DIFFER
         return any(moment >= since for moment in self._tables.slice_notes.retired(slices).values())
@@ -274,8 +278,8 @@ class Stores:
         return Rows(dataset.read(ids=ids, columns=self._tables.columns(table, columns)).to_arrow())
 
 
-def _lost(stored: GroupBatchInfo, datasets: Iterable[str]) -> list[str]:
-    """Those of the datasets in which rows of a batch are gone with dropped slices."""
+def _datasets_with_retired_rows(stored: GroupBatchInfo, datasets: Iterable[str]) -> list[str]:
+    """Datasets in which a batch has lost rows with retired slices."""
     parts = stored.datasets
     return [name for name in datasets if name in parts and parts[name].rows_retired]
 

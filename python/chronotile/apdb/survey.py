@@ -74,11 +74,11 @@ def create(
     wanted, chosen = Schema.read(schema), layout or Layout(**choices)
     if density is not None:
         fitted = density.layout(wanted, chosen)
-        # Files have no partitions that the index of objects could overfill.
+        # A file has no partitions, so the index of objects cannot overfill one.
         index = fitted.object_index_partitions if _is_cluster(url) else chosen.object_index_partitions
         chosen = dataclasses.replace(fitted, object_index_partitions=index)
     if not isinstance(url, Archive):
-        _rehearse(chosen)
+        _check_in_memory(chosen)
     archive = url if isinstance(url, Archive) else open_archive(url)
     if names.METADATA in archive and Metadata(archive[names.METADATA]).get(LAYOUT_KEY) is not None:
         found = Apdb(archive)
@@ -108,7 +108,7 @@ def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
     metadata.set(LAYOUT_KEY, layout.to_json(), force=True)
 
 
-def _rehearse(layout: Layout) -> None:
+def _check_in_memory(layout: Layout) -> None:
     """Create the database in memory first, so that an invalid layout leaves no file or keyspace behind."""
     with open_archive("memory:") as archive:
         _make(archive, Schema.read("small"), dataclasses.replace(layout, storage="chunks"))

@@ -114,7 +114,7 @@ class SurveyTables:
     def slices_of(self, table: str, times: Any) -> set[SliceKey]:
         """Slices of a table that hold rows of these times, an array of MJD (TAI)."""
         since = np.asarray(times, float) - values.MJD_OF_UNIX_EPOCH
-        # By rounding, a row at the border of two slices may lie in either.
+        # Times are rounded, so a row at the border of two slices may be in either.
         both = np.concatenate([since - values.TICK_DAYS, since + values.TICK_DAYS])
         return {SliceKey(table, int(number)) for number in np.unique(both // self.slice_days(table))}
 

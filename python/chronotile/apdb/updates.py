@@ -357,7 +357,7 @@ class Updates:
     # ------------------------------------------------------------------ implementation
 
     def _find(self, table: str, given: Any, key: list[str], start: Moment, end: Moment, missing: str = "error") -> Any:
-        """Stored rows that `given` names, with all columns; raises an error if any is missing."""
+        """Stored rows with the keys in `given`, with all columns; raises an error if any is missing."""
         for name in key:
             if name not in given.schema.names:
                 raise InvalidInputError(f"the rows to change lack column {name}", kind="invalid-rows")

@@ -31,7 +31,7 @@ _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DAY_S = 86_400
 MJD_OF_UNIX_EPOCH = 40_587
 _JULIAN_DATES = (2_000_000, 3_000_000)
-"""Numbers that are Julian Dates: as Modified Julian Dates they lie thousands of years ahead."""
+"""Range of numbers taken as Julian Dates: as Modified Julian Dates, they would be thousands of years ahead."""
 _VERSIONS_END = 106_000.0
 """MJD up to which versions of objects fit in 64 bits; in the year 2149."""
 ARCSECOND = 1 / 3600
@@ -234,7 +234,7 @@ def _id_column(given: Any) -> Any:
     except (pa.ArrowException, TypeError, OverflowError):
         pass
     try:
-        # A list of numbers and names: each by itself.
+        # The list mixes numbers and names: convert each value separately.
         return pa.array([object_id(each) for each in given if each is not None], pa.int64())
     except (TypeError, OverflowError) as error:
         raise InvalidInputError(
