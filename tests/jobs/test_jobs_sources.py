@@ -178,10 +178,10 @@ def test_each_connection_is_closed(made: Make, monkeypatch: pytest.MonkeyPatch) 
 def test_a_failure_of_the_database_is_told_by_its_first_line(made: Make) -> None:
     database = sources.Database(made(TABLE))
     for error in (sa.exc.OperationalError, sa.exc.InterfaceError):
-        with pytest.raises(ct.UnavailableError) as failed, database.telling():
+        with pytest.raises(ct.UnavailableError) as failed, database.converted_errors():
             raise error("SELECT 1", {}, Exception(" server closed\nthe connection\n"))
         assert str(failed.value) == "the database failed: server closed; run the command again"
-    with pytest.raises(sa.exc.ProgrammingError), database.telling():
+    with pytest.raises(sa.exc.ProgrammingError), database.converted_errors():
         raise sa.exc.ProgrammingError("SELECT 1", {}, Exception("no such column"))
     database.close()
 

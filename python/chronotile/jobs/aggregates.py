@@ -20,7 +20,7 @@ FUNCTIONS = ("sum", "mean", "min", "max", "stddev", "count_distinct")
 _PARTS_MAX = 64
 """Number of partial results merged at once."""
 
-# What is kept of each group for a function, and by which function parts of the group are put together.
+# The partial aggregates of a group from which each function is computed, and the function that merges each of them.
 _PARTIAL_FUNCTIONS = {
     "sum": ["sum"],
     "mean": ["sum", "count"],
@@ -31,7 +31,7 @@ _PARTIAL_FUNCTIONS = {
 }
 _MERGE_FUNCTIONS = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
 _OVERFLOW_FROM = {pa.int64(): 2.0**63 * (1 - 2**-20), pa.uint64(): 2.0**64 * (1 - 2**-20)}
-"""Sums from which on, by floats, those of integers may have wrapped around."""
+"""Least float sum at which the integer sum may have overflowed, by type."""
 
 
 def aggregate(
@@ -78,7 +78,7 @@ class _Groups:
     """Partial results of groups.
 
     Columns are named by position, since a user's may have any name: keys ``k0``, ``k1``, and values ``v0``, ``v1``, of
-    which ``v0_sum`` and others are kept.
+    which partial aggregates such as ``v0_sum`` are stored.
     """
 
     def __init__(self, schema: pa.Schema, by: list[str], functions: list[tuple[str, str]], bounds: Bounds) -> None:
@@ -87,18 +87,18 @@ class _Groups:
         self._keys = [f"k{position}" for position in range(len(by))] or ["k"]
         columns = dict.fromkeys(column for column, _ in functions)
         self._values = {column: f"v{position}" for position, column in enumerate(columns)}
-        self._kept = list(
+        self._partials = list(
             {(self._values[column], kept) for column, name in functions for kept in _PARTIAL_FUNCTIONS[name]}
         )
         self._spread = self._values_of("stddev")
-        self._wide = {
+        self._overflow_from = {
             value: _OVERFLOW_FROM[schema.field(column).type]
             for column, value in self._values.items()
-            if schema.field(column).type in _OVERFLOW_FROM and (value, "sum") in self._kept
+            if schema.field(column).type in _OVERFLOW_FROM and (value, "sum") in self._partials
         }
         self._distinct: dict[str, list[pa.Table]] = {value: [] for value in self._values_of("count_distinct")}
-        # What Arrow itself makes of no rows has the types of the result.
-        self._of_none = _of_none(schema, by, functions)
+        # Aggregated by Arrow, an empty table has the types of the result.
+        self._empty_result = _empty_result(schema, by, functions)
         self._parts: list[pa.Table] = []
         self.add(schema.empty_table())
 
@@ -113,13 +113,15 @@ class _Groups:
         columns |= {value: rows[column] for column, value in self._values.items()}
         # The mean of decimals is rounded to their digits; here it must not be.
         columns |= {f"{value}_real": columns[value].cast(pa.float64(), safe=False) for value in self._spread}
-        columns |= {f"{value}_about": columns[value].cast(pa.float64(), safe=False) for value in self._wide}
+        columns |= {f"{value}_float": columns[value].cast(pa.float64(), safe=False) for value in self._overflow_from}
         table = pa.table(columns)
-        about = [(f"{value}_about", "sum") for value in self._wide]
+        float_sums = [(f"{value}_float", "sum") for value in self._overflow_from]
         moments = [(f"{value}_real", name) for value in self._spread for name in ("mean", "variance")]
-        found = table.group_by(self._keys).aggregate([([], "count_all"), *self._kept, *about, *moments])
-        part = {name: found[name] for name in [*self._keys, "count_all", *(f"{v}_{name}" for v, name in self._kept)]}
-        part |= {name: found[f"{name}_sum"] for name, _ in about}
+        found = table.group_by(self._keys).aggregate([([], "count_all"), *self._partials, *float_sums, *moments])
+        part = {
+            name: found[name] for name in [*self._keys, "count_all", *(f"{v}_{name}" for v, name in self._partials)]
+        }
+        part |= {name: found[f"{name}_sum"] for name, _ in float_sums}
         for value in self._spread:
             # A group without values has no mean; zero for it changes no sum.
             mean, variance = (_floats(found[f"{value}_real_{name}"]) for name in ("mean", "variance"))
@@ -129,13 +131,13 @@ class _Groups:
         for value, parts in self._distinct.items():
             parts.append(table.group_by([*self._keys, value]).aggregate([]))
         # Merging takes a second copy, and numbers each row with 8 bytes.
-        held = [*self._parts, *(part for parts in self._distinct.values() for part in parts)]
-        self._bounds.hold(sum(2 * part.nbytes + 8 * part.num_rows for part in held))
+        buffered = [*self._parts, *(part for parts in self._distinct.values() for part in parts)]
+        self._bounds.hold(sum(2 * part.nbytes + 8 * part.num_rows for part in buffered))
         if len(self._parts) > _PARTS_MAX:
             self._merge()
 
     def _merge(self) -> None:
-        """Put the parts of each group together."""
+        """Merge the partial results of each group."""
         self._parts = [self._merged(pa.concat_tables(self._parts))]
         self._bounds.check_groups(self._parts[0].num_rows)
         for value, parts in self._distinct.items():
@@ -144,8 +146,8 @@ class _Groups:
             self._distinct[value] = [merged]
 
     def _merged(self, parts: pa.Table) -> pa.Table:
-        sums = [(f"{value}_{kept}", _MERGE_FUNCTIONS[kept]) for value, kept in self._kept]
-        sums += [(f"{value}_about", "sum") for value in self._wide]
+        sums = [(f"{value}_{kept}", _MERGE_FUNCTIONS[kept]) for value, kept in self._partials]
+        sums += [(f"{value}_float", "sum") for value in self._overflow_from]
         numbered = parts.append_column("row", pa.array(np.arange(parts.num_rows)))
         found = numbered.group_by(self._keys).aggregate([("count_all", "sum"), *sums, ("row", "list")])
         merged = {key: found[key] for key in self._keys} | {"count_all": found["count_all_sum"]}
@@ -160,7 +162,7 @@ class _Groups:
             count, mean, squares = (
                 parts[f"{value}_{name}"].to_numpy()[rows].astype(float) for name in ("count", "mean", "squares")
             )
-            # The squares around the common mean, from those around the means of parts (Chan, Golub and LeVeque, 1979).
+            # Squared deviations from the common mean, computed from those of the parts (Chan, Golub and LeVeque, 1979).
             common = summed(count * mean) / np.maximum(summed(count), 1)
             merged[f"{value}_mean"] = pa.chunked_array([common])
             merged[f"{value}_squares"] = pa.chunked_array([summed(squares + count * (mean - common[group]) ** 2)])
@@ -171,13 +173,13 @@ class _Groups:
         self._merge()
         (found,) = self._parts
         if not self._by and found.num_rows == 0:
-            return self._of_none
+            return self._empty_result
         answer = {name: found[key] for name, key in zip(self._by, self._keys, strict=False)}
         answer["count"] = found["count_all"]
         for column, function in self._functions:
             name = f"{column}_{function}"
-            kind = self._of_none.schema.field(name).type
-            if function == "sum" and pc.any(self._wrapped(found, self._values[column])).as_py():
+            kind = self._empty_result.schema.field(name).type
+            if function == "sum" and pc.any(self._may_overflow(found, self._values[column])).as_py():
                 raise InvalidInputError(
                     f"the sum of {column!r} exceeds {kind}: use mean and count, or sum shorter periods",
                     kind="too-large",
@@ -197,19 +199,19 @@ class _Groups:
         sums, counts = found[f"{value}_sum"], found[f"{value}_count"]
         if not pa.types.is_decimal(kind):
             sums = sums.cast(kind, safe=False)
-            if value in self._wide:
-                sums = pc.if_else(self._wrapped(found, value), found[f"{value}_about"], sums)
+            if value in self._overflow_from:
+                sums = pc.if_else(self._may_overflow(found, value), found[f"{value}_float"], sums)
             return pc.divide(sums, counts.cast(kind, safe=False))
         with decimal.localcontext(prec=80, rounding=decimal.ROUND_HALF_UP):
             unit = decimal.Decimal(1).scaleb(-kind.scale)
             pairs = zip(sums.to_pylist(), counts.to_pylist(), strict=True)
             return pa.array([None if total is None else (total / n).quantize(unit) for total, n in pairs], kind)
 
-    def _wrapped(self, found: pa.Table, value: str) -> Any:
-        """Whether the sum of each group may have exceeded the integers that count it."""
-        if value not in self._wide:
+    def _may_overflow(self, found: pa.Table, value: str) -> Any:
+        """Whether the integer sum of each group may have overflowed."""
+        if value not in self._overflow_from:
             return pa.array([False])
-        return pc.fill_null(pc.greater_equal(pc.abs(found[f"{value}_about"]), self._wide[value]), False)
+        return pc.fill_null(pc.greater_equal(pc.abs(found[f"{value}_float"]), self._overflow_from[value]), False)
 
     def _distinct_counts(self, found: pa.Table, value: str) -> Any:
         (distinct,) = self._distinct[value]
@@ -222,8 +224,8 @@ class _Groups:
         return counted.sort_by("row_min")["one_sum"]
 
 
-def _of_none(schema: pa.Schema, by: list[str], functions: list[tuple[str, str]]) -> pa.Table:
-    """Aggregate no rows with Arrow: the names and types of the result."""
+def _empty_result(schema: pa.Schema, by: list[str], functions: list[tuple[str, str]]) -> pa.Table:
+    """Aggregate an empty table with Arrow, which gives the names and types of the result."""
     empty = schema.empty_table()
     for column, function in functions:
         try:

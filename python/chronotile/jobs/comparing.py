@@ -27,11 +27,11 @@ class DayDifference:
     rows_database: int
     rows_archive: int
     missing: tuple[int, ...]
-    """Ids that the archive lacks, the first 100."""
+    """The first 100 ids that only the database has."""
     superfluous: tuple[int, ...]
-    """Ids that only the archive has, the first 100."""
+    """The first 100 ids that only the archive has."""
     differing: tuple[int, ...]
-    """Ids whose newest states differ, the first 100."""
+    """The first 100 ids whose newest states differ."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def compare(
         day = start
         while day < end:
             after = day + timedelta(days=1)
-            theirs = _whole(source, dataset.time.column, day, after)
+            theirs = _read_day(source, dataset.time.column, day, after)
             ours = dataset.read(columns=source.columns, start=day, end=after).to_arrow()
-            if (theirs.num_rows, _content(dataset, theirs)) != (ours.num_rows, _content(dataset, ours)):
+            if (theirs.num_rows, _content_hash(dataset, theirs)) != (ours.num_rows, _content_hash(dataset, ours)):
                 differences.append(_difference(day.date(), theirs, ours, jobs))
             rows += theirs.num_rows
             count += 1
@@ -102,13 +102,13 @@ def compare(
     return CompareReport(count, rows, tuple(differences))
 
 
-def _whole(source: Source, column: str, start: datetime, end: datetime) -> pa.Table:
+def _read_day(source: Source, column: str, start: datetime, end: datetime) -> pa.Table:
     parts = list(source.rows(column, start, end, 200_000))
     schema = pa.schema([source.schema.field(name) for name in source.columns])
     return pa.concat_tables([part.cast(schema) for part in parts]) if parts else schema.empty_table()
 
 
-def _content(dataset: Any, rows: pa.Table) -> str:
+def _content_hash(dataset: Any, rows: pa.Table) -> str:
     return str(dataset._native.content(rows)[1])
 
 
@@ -126,9 +126,10 @@ def _difference(day: date, theirs: pa.Table, ours: pa.Table, jobs: Jobs) -> DayD
         for name in theirs.column_names:
             left, right = (table[name].combine_chunks() for table in common)
             equal = pc.fill_null(pc.equal(left, right), False)
-            neither = pc.and_(pc.is_null(left, nan_is_null=True), pc.is_null(right, nan_is_null=True))
-            alike = pc.equal(pc.is_null(left), pc.is_null(right))
-            same = pc.and_(same, pc.or_(equal, pc.and_(neither, alike)))
+            both_missing = pc.and_(pc.is_null(left, nan_is_null=True), pc.is_null(right, nan_is_null=True))
+            # A null differs from a NaN.
+            same_kind = pc.equal(pc.is_null(left), pc.is_null(right))
+            same = pc.and_(same, pc.or_(equal, pc.and_(both_missing, same_kind)))
         differing = _first(common[0][id].filter(pc.invert(same)))
     return DayDifference(day, theirs.num_rows, ours.num_rows, missing, superfluous, differing)
 

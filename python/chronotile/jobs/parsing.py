@@ -30,7 +30,7 @@ _PLACE_DIGITS_MAX = 18
 """Most digits of the number of a column or row."""
 
 _HINTED_MAX = 20
-"""Most unknown columns whose nearest known ones are named: as many as a message lists."""
+"""Most unknown columns for which a message suggests known ones: as many as it lists."""
 
 RECORD_SHOWN = 2_000
 """Most characters kept of a rejected record."""
@@ -157,11 +157,11 @@ def _numbered(text: str, label: str) -> tuple[int | None, str]:
 
 
 _UNEXPECTED = "unexpected field"
-"""Arrow's whole message about a JSON field that is no column."""
+"""Arrow's whole message about a JSON field that is not a column."""
 
 
 def _unexpected(record: bytes, known: list[str]) -> str:
-    """Name the fields of an NDJSON record that are no columns."""
+    """Name the fields of an NDJSON record that are not columns."""
     try:
         fields = scanning.json_value(record)
     except ValueError:
@@ -239,7 +239,7 @@ def _csv_parser(block: Block, options: ReadOptions) -> Callable[[bytes], pa.Tabl
 
 
 def _infinite(table: pa.Table) -> list[str]:
-    """Columns with infinite numbers, which is what parsers make of numbers out of range."""
+    """Columns with infinite numbers: parsers return infinity for numbers out of range."""
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
     return [name for name in floats if pc.any(pc.is_inf(table[name])).as_py()]
 

@@ -51,20 +51,20 @@ def _seconds(rows: pa.Table, duration: Duration) -> pa.ChunkedArray:
             raise InvalidInputError(
                 f"column {name!r} is {column.type}: a duration lies between two timestamps", kind="invalid-request"
             )
-    # What is finer than a microsecond is cut.
+    # Truncate to microseconds.
     micros = [column.cast(pa.timestamp("us", column.type.tz), safe=False) for column in (first, last)]
     ticks = [column.cast(pa.int64()) for column in micros]
     return pc.divide(pc.subtract(ticks[1], ticks[0]).cast(pa.float64()), 1e6)
 
 
 def _of_counts(counted: pa.Table, by: list[str], q: list[float]) -> pa.Table:
-    """Percentiles of the columns `by`, a duration and the number of times that it occurs, in this order."""
+    """Compute percentiles from a table of the columns `by`, a duration and its number of occurrences, in this order."""
     keys = [str(position) for position in range(len(by))]
     table = counted.rename_columns([*keys, "duration", "count"])
     table = table.sort_by([(key, "ascending") for key in [*keys, "duration"]])
     values, upto = table["duration"].to_numpy(), np.cumsum(table["count"].to_numpy())
     if keys:
-        # Arrow returns groups in any order; values lie in that of the groups' first rows.
+        # Arrow returns groups in any order; sort them as the values are sorted, by their first rows.
         numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
         groups = numbered.group_by(keys).aggregate([("count", "sum"), ("row", "min")]).sort_by("row_min")
         sizes, labels = groups["count_sum"].to_numpy(), [groups[key] for key in keys]
@@ -87,6 +87,6 @@ def _interpolated(values: Any, upto: Any, before: Any, sizes: Any, q: float) -> 
     share = place - below
     with np.errstate(invalid="ignore"):
         between = low + (high - low) * share
-        # Between an infinite value and others, the difference has no share.
+        # The difference from an infinite value is not finite: weight both values instead.
         between = np.where(np.isfinite(between), between, low * (1 - share) + high * share)
     return pa.array(np.where((share == 0) | (low == high), low, between))

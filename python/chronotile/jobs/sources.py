@@ -25,7 +25,7 @@ _DRIVER_PACKAGES = {
     "MySQLdb": "mysqlclient",
     "mysql": "mysql-connector-python",
 }
-"""Packages of drivers whose modules have other names."""
+"""Package of each driver module that has another name."""
 
 _DAY = timedelta(days=1)
 _MOMENT = "timestamp[us, UTC]"
@@ -55,7 +55,7 @@ class Database:
                 kind="missing-package",
             ) from None
 
-        # SQLite would make an empty database of a file that does not exist.
+        # SQLite would create an empty database if the file does not exist.
         file = self.engine.url.database if self.engine.dialect.name == "sqlite" else None
         if file and not file.startswith((":memory:", "file:")) and not Path(file).exists():
             raise DataFileError(f"no database at {file}: the file does not exist", kind="file-not-found")
@@ -68,16 +68,16 @@ class Database:
         """Look up a table with its columns."""
         schema, _, plain = name.rpartition(".")
         try:
-            with self.telling():
+            with self.converted_errors():
                 return self.sql.Table(plain, self.sql.MetaData(), schema=schema or None, autoload_with=self.engine)
         except self.sql.exc.NoSuchTableError:
-            with self.telling():
+            with self.converted_errors():
                 known = self.sql.inspect(self.engine).get_table_names(schema or None)
             hint = name_hint(plain, known) if known else "; it has no tables"
             raise InvalidInputError(f"the database has no table {name!r}{hint}", kind="table-not-found") from None
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
+    def converted_errors(self) -> Iterator[None]:
         """Convert database errors to errors of this package."""
         try:
             yield
@@ -87,7 +87,7 @@ class Database:
 
 
 def schema_of(url: str, table: str, moments: Iterable[str]) -> tuple[dict[str, str], list[str]]:
-    """Columns of a table with archive types as text, and those that the archive has no type for, each with its type.
+    """Columns of a table with archive types as text, and those of unsupported types, each with its type.
 
     Parameters
     ----------
@@ -156,8 +156,8 @@ class Source:
         self._database.close()
 
     def order_error(self, name: str) -> timedelta:
-        """How much earlier than the time of a row those of later rows may be, in the order of a time column: texts are
-        in the order of their dates, in any time zone.
+        """How much earlier than a row any later row may be, in the order of a time column. Times stored as text are
+        sorted by their dates, in any time zone.
         """
         return 3 * _DAY if name in self._texts else timedelta(0)
 
@@ -180,7 +180,7 @@ class Source:
         if end is not None:
             query = query.where(asked < self._bound(column, end, 2 * _DAY))
         query = query.order_by(*(self._column(name) for name in order))
-        with self._database.telling(), self._database.engine.connect() as connection:
+        with self._database.converted_errors(), self._database.engine.connect() as connection:
             options = connection.execution_options(stream_results=True, max_row_buffer=min(rows, 10_000))
             with closing(options.execute(query)) as found:
                 while part := found.fetchmany(rows):
@@ -193,7 +193,7 @@ class Source:
     def extremes(self, column: str) -> tuple[datetime, datetime] | None:
         """Least and greatest value of a time column; None if the table is empty."""
         given, sql = self._column(column), self._database.sql
-        with self._database.telling(), self._database.engine.connect() as connection:
+        with self._database.converted_errors(), self._database.engine.connect() as connection:
             first, last = connection.execute(sql.select(sql.func.min(given), sql.func.max(given))).one()
         if first is None or last is None:
             return None
@@ -274,7 +274,7 @@ def utc(value: Any, column: str) -> datetime:
 def _plain(url: str) -> str:
     """The URL without user, password and parameters, for batch names."""
     scheme, slashes, rest = url.partition("//")
-    # SQLAlchemy takes a password up to the first @, with any / in it.
+    # To SQLAlchemy, a password ends at the first @ and may contain slashes.
     login, at, after = rest.partition("@")
     if at and "/" not in login.partition(":")[0]:
         rest = after

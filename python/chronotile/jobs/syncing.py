@@ -88,7 +88,7 @@ def sync(
     overlap_s = _seconds(times.duration_text(overlap, "overlap"), "overlap")
     source = Source(database, table, dataset)
     try:
-        mark = _clear_and_mark(dataset, source.name)
+        mark = _remove_unfinished_and_find_mark(dataset, source.name)
         if since is not None:
             start: datetime | None = utc(since, "since")
         else:
@@ -97,13 +97,13 @@ def sync(
         until = mark
         behind = source.order_error(version)
         with closing(source.rows(version, start, None, batch_rows, (version, jobs.id))) as parts:
-            for part, is_last in _with_last(parts):
+            for part, is_last in _mark_last(parts):
                 seen += part.num_rows
-                first, reached = _period_of(part[version])
+                first, reached = _first_and_last(part[version])
                 until = reached if until is None else max(until, reached)
-                fresh = _unknown(dataset, part, jobs.id, version)
+                fresh = _new_states(dataset, part, jobs.id, version)
                 if fresh.num_rows:
-                    # Earlier times may follow, unless this sync is cut off here.
+                    # If the sync is interrupted here, rows with earlier times may still be missing.
                     synced = until if is_last else reached - behind
                     key = f"sync:{source.name}:{_us(first)}:{_us(synced)}:{time.time_ns()}"
                     rows += dataset.write(fresh, batch=key).rows
@@ -115,7 +115,7 @@ def sync(
     return SyncReport(rows, seen, batches, start, until, time.monotonic() - began)
 
 
-def _clear_and_mark(dataset: Dataset, source: str) -> datetime | None:
+def _remove_unfinished_and_find_mark(dataset: Dataset, source: str) -> datetime | None:
     """Remove the remains of an interrupted sync; return the time up to which the table is synced."""
     mark: int | None = None
     prefix = f"sync:{source}:"
@@ -130,8 +130,8 @@ def _clear_and_mark(dataset: Dataset, source: str) -> datetime | None:
     return None if mark is None else _EPOCH + timedelta(microseconds=mark)
 
 
-def _with_last(parts: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Each part, and whether it is the last."""
+def _mark_last(parts: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
+    """Yield each part, and whether it is the last."""
     before = None
     for part in parts:
         if before is not None:
@@ -141,7 +141,7 @@ def _with_last(parts: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
         yield before, True
 
 
-def _period_of(column: pa.ChunkedArray) -> tuple[datetime, datetime]:
+def _first_and_last(column: pa.ChunkedArray) -> tuple[datetime, datetime]:
     """The first and the last modification time."""
     if column.null_count:
         raise InvalidInputError(
@@ -156,8 +156,8 @@ def _us(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _unknown(dataset: Dataset, part: pa.Table, id: str, version: str) -> pa.Table:
-    """Rows whose state the archive lacks."""
+def _new_states(dataset: Dataset, part: pa.Table, id: str, version: str) -> pa.Table:
+    """Rows with an id and a modification time that the archive does not have."""
     ids = pc.unique(part[id])
     known = dataset.read(ids=ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids, columns=[id, version],
                          history=True).to_arrow()  # fmt: skip
@@ -167,7 +167,7 @@ def _unknown(dataset: Dataset, part: pa.Table, id: str, version: str) -> pa.Tabl
 
 
 def _states(table: pa.Table, id: str, version: str) -> Any:
-    """Id and modification time of each row, as one value to compare."""
+    """Id and modification time of each row, combined to one value for comparison."""
     ticks = table[version].cast(pa.timestamp("us", table[version].type.tz)).cast(pa.int64())
     states = np.empty(table.num_rows, dtype=[("id", "int64"), ("ticks", "int64")])
     states["id"] = table[id].cast(pa.int64()).to_numpy()
