@@ -192,7 +192,7 @@ def create(
         "text": arguments.name_list(text, "text"),
     }  # fmt: skip
     if not existed:
-        # A definition that is refused leaves nothing in the archive.
+        # If the definition is rejected, leave nothing in the archive.
         with open_archive("memory:") as scratch:
             scratch.create(name, **documents)
         # Create the dataset of documents last: the archive of events exists once it does.
@@ -388,12 +388,12 @@ class Events:
     ) -> IngestReport:
         table = documents.table
         if limited:
-            self._admit(table, batch, source)
+            self._check_limits(table, batch, source)
         if ttl_s is not None:
-            self._allow_ttl(ttl_s)
+            self._record_ttl(ttl_s)
         # Write dead letters before the documents: an interrupted call is repeated as a whole.
         rejects = documents.rejects
-        buried = rejects.count > 0 and self._store_dead_letters(rejects.kept, batch, source)
+        dead_letters_stored = rejects.count > 0 and self._store_dead_letters(rejects.kept, batch, source)
         count = table.num_rows
         for name, value, kind in (
             ("source", source, pa.utf8()),
@@ -404,11 +404,11 @@ class Events:
         rejected_fields = (tuple(rejects.kept), rejects.count, rejects.reasons)
         if rejects.count and not count:
             # Keep the name free, so that the same lines can be ingested with other settings.
-            return IngestReport(batch, buried, 0, 0, documents.blank, *rejected_fields)
+            return IngestReport(batch, dead_letters_stored, 0, 0, documents.blank, *rejected_fields)
         try:
             report = self._dataset.write(table.select(self._dataset.column_types), batch)
         except BatchConflictError as error:
-            if buried and error.kind == "batch-differs":
+            if dead_letters_stored and error.kind == "batch-differs":
                 self._dead.remove_batch(batch)
             raise
         size = pc.sum(table["body_bytes"]).as_py() or 0
@@ -421,7 +421,7 @@ class Events:
         parts = table.select(["time", "ttl_s"]).combine_chunks().to_batches()
         return sum(part.num_rows - int(visible.mask(part).sum()) for part in parts)
 
-    def _admit(self, table: pa.Table, batch: str, source: str) -> None:
+    def _check_limits(self, table: pa.Table, batch: str, source: str) -> None:
         limits = self.settings.limits
         if not table.num_rows or (limits.documents_per_s is None and limits.bytes_per_s is None):
             return
@@ -434,15 +434,15 @@ class Events:
         ends = pc.min_max(table["line"]).as_py()
         self._guard.admit(sent, limits, f"lines {ends['min']} to {ends['max']} of {_source_text(source)} were")
 
-    def _allow_ttl(self, ttl_s: int) -> None:
+    def _record_ttl(self, ttl_s: int) -> None:
         """Record a TTL before documents get it, so that they are neither dropped too early nor shown too long."""
         known = self.settings
         if known.ttl_own_max_s is not None and known.ttl_own_max_s >= ttl_s:
             return
         self._settings.raise_ttl_own(ttl_s)
-        self._keep_as_long_as_needed()
+        self._update_retention()
 
-    def _keep_as_long_as_needed(self) -> None:
+    def _update_retention(self) -> None:
         """Adapt the dataset's retention to the settings, even if other processes change them meanwhile."""
         while True:
             wanted = retention.retention_of(self.settings)
@@ -513,7 +513,7 @@ class Events:
         if any(name in OWN_COLUMNS for name in fields) or any(name not in fields for name in paths or {}):
             raise InvalidInputError("a field uses a reserved column name, or paths names an undeclared field",
                                     kind="invalid-definition")  # fmt: skip
-        # Refuse before the settings are written: another path would move a declared field.
+        # Check before the settings are written: another path would redefine a declared field.
         self._dataset.refresh()
         declared = [name for name in fields if name in self.fields]
         if declared:
@@ -563,7 +563,7 @@ class Events:
         newest_first : bool
             Sort order, which also determines the documents that `limit` keeps.
         """
-        chosen = self._chosen(columns)
+        chosen = self._columns_or_default(columns)
         if limit is not None and arguments.integer(limit, "limit") < 1:
             raise InvalidInputError(f"limit={limit} is out of range: use at least 1", kind="invalid-request")
         question = self.question(start=start, end=end, streams=streams, where=where, text=text, **equal)
@@ -577,7 +577,7 @@ class Events:
 
         `question` as for :meth:`count`; `bounds` limits memory. There is at least one part, which may be empty.
         """
-        chosen = self._chosen(columns)
+        chosen = self._columns_or_default(columns)
         asked = self.question(**question)
         return parts_in_order(self._dataset, asked, chosen, limit, newest_first=newest_first, bounds=bounds)
 
@@ -647,7 +647,7 @@ class Events:
         """Convert the arguments of :meth:`search` to a query on the documents that are visible now."""
         known = self._dataset.column_types
         conditions = listed(where, known) + equalities(equal)
-        # Without documents in the period nothing is read, which would refuse these.
+        # Check here: if the period has no documents, nothing is read that would reject them.
         native_predicates(conditions, known)
         if text is not None:
             conditions.append(("body", "contains", arguments.text(text, "text")))
@@ -657,8 +657,8 @@ class Events:
         chosen = None if streams is None else tuple(arguments.name_list(streams, "streams"))
         return Question(bounds[0], bounds[1], chosen, tuple(conditions), self._visibility())
 
-    def _chosen(self, columns: Iterable[str] | None) -> list[str]:
-        """Columns to return: those given, or the usual ones."""
+    def _columns_or_default(self, columns: Iterable[str] | None) -> list[str]:
+        """Columns to return: the requested ones, or the default ones."""
         if columns is None:
             return ["time", "stream", *self.fields, "body"]
         chosen = arguments.name_list(columns, "columns")
@@ -724,10 +724,10 @@ class Events:
         after = retention.changed(known, wanted, now)
         if after.expired_us is not None:
             self._settings.raise_expired(after.expired_us)
-        # Until both changes are made, nothing may be dropped that is visible before or after.
+        # Between the two changes, keep every document that is visible before or after them.
         self._dataset.set_retention(None)
         self._settings.write(after)
-        self._keep_as_long_as_needed()
+        self._update_retention()
         return report
 
     def reclaim(self, *, dry_run: bool = False) -> list[SliceInfo]:

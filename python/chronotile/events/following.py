@@ -27,7 +27,7 @@ class Follower:
     def __init__(self, dataset: Dataset, question: Callable[[], Question], columns: list[str]) -> None:
         self._dataset, self._question, self._columns = dataset, question, columns
         self._stopped = threading.Event()
-        self._question()  # What cannot be asked is refused at once.
+        self._question()  # Report invalid arguments now rather than at the first poll.
         self._seen = {batch.batch for batch in dataset.batches() if batch.finished}
 
     def stop(self) -> None:

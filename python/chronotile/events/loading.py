@@ -239,7 +239,7 @@ def _blocks(events: Events, path: Path, seed: str, report: LoadReport) -> Iterat
 
 
 _Stored = dict[int, dict[int, list[BatchInfo]]]
-"""Finished batches of files, by first byte and end."""
+"""Finished batches of a file, by the positions of their first byte and their end."""
 
 
 def _by_position(batches: Iterable[BatchInfo]) -> _Stored:
@@ -252,7 +252,7 @@ def _by_position(batches: Iterable[BatchInfo]) -> _Stored:
 
 
 def _forget_rejected(events: Events, source: _Source, rejected: _Stored) -> None:
-    """Remove the dead letters of a fully rejected part that starts here, because it is read again."""
+    """Remove the dead letters of a batch that starts here and was rejected as a whole: its lines are read again."""
     for end, batches in rejected.get(source.position, {}).items():
         text = source.peek(end - source.position)
         digest = source.digest.copy()
@@ -365,7 +365,7 @@ class _PipeBuffer:
         self._text += text
 
     def store(self, *, include_partial_line: bool = False) -> None:
-        """Store complete lines; with `all_of`, also a partial last line."""
+        """Store complete lines; with `include_partial_line`, also a partial last line."""
         self._store_in_flight()
         size = len(self._text) if include_partial_line else self._text.rfind(b"\n") + 1
         self._in_flight = bytes(self._text[:size])
@@ -398,5 +398,5 @@ def _drain(pipe: int, buffer: _PipeBuffer, batch_bytes: int, batch_s: float) -> 
             due = due or time.monotonic() + batch_s
         if len(buffer) >= batch_bytes or (due is not None and time.monotonic() >= due):
             buffer.store()
-            # A partial line waits for its end.
+            # A partial line stays in the buffer until the rest of it arrives.
             due = time.monotonic() + batch_s if len(buffer) else None

@@ -210,14 +210,14 @@ def _parsed(
     else:
         columns = _from_text(texts, lines, options, fields)
     time, stream, values = columns
-    sound = np.ones(len(raw), dtype=bool)
-    sound[list(lines.reasons)] = False
+    is_valid = np.ones(len(raw), dtype=bool)
+    is_valid[list(lines.reasons)] = False
     table = pa.table(
         [time, stream, *values, texts, sizes, pa.array(numbers, pa.int64())],
         names=["time", "stream", *(field.column for field in fields), "body", "body_bytes", "line"],
     )
     rejects.add(lines.reasons, numbers, raw)
-    return (table.filter(pa.array(sound)) if lines.reasons else table), blanks, count
+    return (table.filter(pa.array(is_valid)) if lines.reasons else table), blanks, count
 
 
 def _decoded(lines: _Lines) -> pa.Array:
@@ -262,7 +262,7 @@ def _from_json(text: bytes, lines: _Lines, options: ReadOptions, fields: list[Fi
     for field in fields:
         value = _at(table, field.path)
         if pa.types.is_floating(value.type):
-            # JSON spells no infinity: the parser makes it of what is too large for the type.
+            # JSON has no infinity: the parser returns it for numbers that are too large for the type.
             infinite = pc.fill_null(pc.is_inf(value), False).to_numpy(zero_copy_only=False)
             lines.refuse(infinite, f"field {field.path!r}: a number is out of the range of {field.type}")
         if counted and field.path == options.time_field and pa.types.is_timestamp(field.type):
@@ -290,7 +290,7 @@ def _refuse_halves(lines: _Lines) -> None:
     data = np.frombuffer(lines.raw.buffers()[2], "uint8")
     odd = (data[offsets[:-1]] != ord("{")) | (data[offsets[1:] - 1] != ord("}"))
     for place in np.flatnonzero(odd).tolist():
-        # There may be white space around it.
+        # White space may surround the object.
         text = lines.raw[place].as_py().strip()
         if not (text.startswith(b"{") and text.endswith(b"}")):
             lines.reasons.setdefault(place, "the line is not a JSON object")
@@ -302,24 +302,24 @@ def _json_table(text: bytes, lines: _Lines, wanted: Mapping[str, pa.DataType]) -
     parse = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pyarrow.json.ReadOptions(use_threads=False, block_size=1 << 30)
     if not lines.reasons:
-        # Usual, and quicker than to join the lines again.
+        # The usual case, which need not join the lines again.
         with suppress(pa.ArrowInvalid):
             table = pyarrow.json.read_json(io.BytesIO(text), read_options=read, parse_options=parse)
             if table.num_rows == len(lines.raw):
                 return table.select(schema.names)
-    sound = np.ones(len(lines.raw), dtype=bool)
-    sound[list(lines.reasons)] = False
-    places = np.flatnonzero(sound)
+    is_valid = np.ones(len(lines.raw), dtype=bool)
+    is_valid[list(lines.reasons)] = False
+    places = np.flatnonzero(is_valid)
     texts = lines.raw.take(pa.array(places)).to_pylist()
     tables: list[pa.Table] = []
-    kept: list[Any] = []
+    parsed_places: list[Any] = []
 
     diagnosed = 0
     # If a line is bad, parse each piece separately, so that a few bad lines cost little. Avoid recursion: a recursive
     # closure would keep all of this alive until the next garbage collection.
-    todo = [list(range(len(texts)))] if texts else []
-    while todo:
-        chosen = todo.pop()
+    pending = [list(range(len(texts)))] if texts else []
+    while pending:
+        chosen = pending.pop()
         try:
             joined = io.BytesIO(b"\n".join([texts[index] for index in chosen]))
             table = pyarrow.json.read_json(joined, read_options=read, parse_options=parse)
@@ -336,15 +336,15 @@ def _json_table(text: bytes, lines: _Lines, wanted: Mapping[str, pa.DataType]) -
                 lines.reasons.update((int(places[index]), why) for index, why in misfits.items())
                 chosen = [index for index in chosen if index not in misfits]
             step = len(chosen) if misfits else -(-len(chosen) // _PIECES)
-            todo += [chosen[begin : begin + step] for begin in range(0, len(chosen), step or 1)][::-1]
+            pending += [chosen[begin : begin + step] for begin in range(0, len(chosen), step or 1)][::-1]
             continue
         tables.append(table.select(schema.names))
-        kept.append(places[chosen])
+        parsed_places.append(places[chosen])
     found = pa.concat_tables([*tables, schema.empty_table()])
     # Restore one row per line.
     rows = np.full(len(lines.raw), -1, dtype="int64")
-    if kept:
-        rows[np.concatenate(kept)] = np.arange(found.num_rows)
+    if parsed_places:
+        rows[np.concatenate(parsed_places)] = np.arange(found.num_rows)
     return found.take(pa.array(rows, mask=rows < 0))
 
 
