@@ -46,7 +46,7 @@ def datasets(context: click.Context, target: Target, as_json: bool) -> None:
         chronotile datasets survey.db
     """
     with target.open(read_only=True) as archive:
-        opened, damaged = _each(archive, target, lambda dataset: dataset)
+        opened, damaged = _for_each_dataset(archive, target, lambda dataset: dataset)
         found = list(opened.values())
         if as_json:
             click.echo(json.dumps([definition_record(dataset) for dataset in found], indent=2))
@@ -90,7 +90,9 @@ def _cell_text(dataset: Dataset) -> str:
 T = TypeVar("T")
 
 
-def _each(archive: Archive, target: Target, work: Callable[[Dataset], T]) -> tuple[dict[str, T], dict[str, str]]:
+def _for_each_dataset(
+    archive: Archive, target: Target, work: Callable[[Dataset], T]
+) -> tuple[dict[str, T], dict[str, str]]:
     """Run `work` on the named dataset, or on all; return results by dataset, and an error for each dataset whose
     definition or catalog records are damaged.
     """
@@ -127,13 +129,13 @@ def info(context: click.Context, target: Target, as_json: bool) -> None:
     """
     with target.open(read_only=True) as archive:
         if as_json:
-            found, damaged = _each(
+            found, damaged = _for_each_dataset(
                 archive, target, lambda each: {**definition_record(each), "statistics": _statistics(each.info())}
             )
             reports = list(found.values())
             click.echo(json.dumps(reports[0] if target.dataset else reports, indent=2, default=_json_value))
         else:
-            texts, damaged = _each(archive, target, _info_text)
+            texts, damaged = _for_each_dataset(archive, target, _info_text)
             click.echo("\n\n".join(texts.values()))
     if damaged:
         context.exit(5)
@@ -240,7 +242,7 @@ def consolidate(
         return report
 
     with target.open(timeout_s=timeout_s) as archive:
-        reports, damaged = _each(archive, target, work)
+        reports, damaged = _for_each_dataset(archive, target, work)
     if as_json:
         click.echo(json.dumps({name: dataclasses.asdict(report) for name, report in reports.items()}, indent=2))
     if damaged or any(report.failed for report in reports.values()):
@@ -339,7 +341,7 @@ def retire(
         else:
             confirm(f"Permanently drop {_totals(found)}?", yes)
             tell_wait(archive)
-            # Drop what was shown, and nothing that changed since.
+            # Drop only slices that have not changed since they were shown.
             dropped = _retire(archive, dataset, unchanged=slices)
         if as_json:
             parts = {name: [dataclasses.asdict(part) for part in parts] for name, parts in dropped.items()}
@@ -437,7 +439,7 @@ def verify(context: click.Context, target: Target, remove_foreign: bool, yes: bo
         return verified(dataset)
 
     with target.open(read_only=not remove_foreign) as archive:
-        reports, damaged = _each(archive, target, work)
+        reports, damaged = _for_each_dataset(archive, target, work)
     if as_json:
         found = {name: {"ok": report.ok, **dataclasses.asdict(report)} for name, report in reports.items()}
         unread = {name: {"ok": False, "error": error} for name, error in damaged.items()}

@@ -282,7 +282,7 @@ def _records_text(report: own.StoreReport | Import) -> str:
 
 
 def _left_out_text(done: Import) -> str:
-    """What an import left out, in one line, each part with its reason."""
+    """One line on what an import left out, with reasons."""
     columns = [f"{', '.join(done.no_column)} (no column in the schema)"] if done.no_column else []
     return "; ".join([*columns, *done.left_out[len(done.no_column) :]])
 

@@ -175,7 +175,7 @@ class Shard(ParamType[tuple[int, int]]):
 
 
 def sharing_options(command: Command) -> Command:
-    """Options of commands whose work several processes share, and that leave room for others."""
+    """Options for sharing the work among processes, and for limiting its rate."""
     return with_options(
         click.option(
             "--shard", type=Shard(), metavar="K/N", help="Do the part of the K-th of N processes that share the work."

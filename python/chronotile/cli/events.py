@@ -302,7 +302,7 @@ def search(
         raise click.UsageError("--raw and --follow print lines: omit --columns, --format and --out.")
     if not (raw or follow):
         table = found.search(**question, columns=output.column_names, limit=wanted, newest_first=not oldest_first)
-        shown_rows = table.select(_legible(table)) if output.is_table and output.columns is None else table
+        shown_rows = table.select(_readable_columns(table)) if output.is_table and output.columns is None else table
         dataclasses.replace(output, limit=None if wanted is None else table.num_rows).write(shown_rows)
         _note_unknown_streams(found, question, table)
         return
@@ -316,8 +316,8 @@ def search(
             _print_lines(more, raw=raw)
 
 
-def _legible(table: Any) -> list[str]:
-    """Columns for a table of documents: time, stream and text first, then what else the documents have."""
+def _readable_columns(table: Any) -> list[str]:
+    """Columns for a table of documents: time, stream and text first, then the other columns of the documents."""
     text = "message" if "message" in table.column_names and table["message"].null_count < table.num_rows else "body"
     first = ["time", "stream", text]
     others = (name for name in table.column_names if name not in (*first, "body"))
@@ -462,7 +462,7 @@ def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int)
         if not dry_run:
             if report.documents_expiring:
                 if not as_json:
-                    _say_ttl(report, dry_run=True)
+                    _print_ttl(report, dry_run=True)
                 confirm(
                     f"Permanently expire {count_text(report.documents_expiring, 'document')} of {target.dataset}?", yes
                 )
@@ -470,10 +470,10 @@ def ttl(target: Target, dry_run: bool, yes: bool, as_json: bool, timeout_s: int)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), default=iso_text))
     else:
-        _say_ttl(report, dry_run=dry_run)
+        _print_ttl(report, dry_run=dry_run)
 
 
-def _say_ttl(report: Any, *, dry_run: bool) -> None:
+def _print_ttl(report: Any, *, dry_run: bool) -> None:
     verb = "would be" if dry_run else "is"
     click.echo(f"TTL {verb} {report.ttl_after or 'never'}, {'is' if dry_run else 'was'} {report.ttl_before or 'never'}")
     click.echo(

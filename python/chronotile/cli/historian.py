@@ -429,7 +429,7 @@ def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
     group, length = target.rest
     kept = None if length == "never" else length
     with _open(target, create=not dry_run) as h:
-        slices = _older(h, group, kept)
+        slices = _older_slice_count(h, group, kept)
         if slices and not dry_run:
             confirm(
                 f"Permanently drop {count_text(slices, 'slice')} of group {group} that are older than {length}?", yes
@@ -445,7 +445,7 @@ def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
     click.echo(f"{'would drop' if dry_run else 'dropped'} {count_text(slices, 'slice')}")
 
 
-def _older(h: library.Historian | RemoteHistorian, group: str, kept: str | None) -> int:
+def _older_slice_count(h: library.Historian | RemoteHistorian, group: str, kept: str | None) -> int:
     """Number of slices of a group that are older than this."""
     if group not in h.groups():
         raise InvalidInputError(f"no group {group!r}{name_hint(group, h.groups())}", kind="invalid-tag")

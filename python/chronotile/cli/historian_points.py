@@ -95,7 +95,7 @@ class PointFiles:
 
 
 def _with_own_advice(message: str) -> str:
-    """Advise what to do about a value; the reader of files names options that commands of points do not have."""
+    """Replace the advice of the file reader, which names options that commands of points do not have."""
     what, found, _ = message.partition("; correct the value or give the column a type")
     if not found:
         return message

@@ -76,7 +76,7 @@ class ReadOptions:
         skip_rows: int = 0,
         tag_type: str = "utf8",
     ) -> _native.RecordFile:
-        """Open a file from row `skip_rows` on; `hints` say what to try where a value does not fit its column."""
+        """Open a file from row `skip_rows` on; `hints` are advice by column for values that do not fit."""
         tag = self.tag_of(source)
         constants = (
             [] if tag is None else [(tag[0], inputs.values_column([_as(tag[1], tag_type)], tag_type, "--tag-column"))]
@@ -126,7 +126,7 @@ class Source:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Errors of a temporary copy name what it is a copy of."""
+        """Replace the path of a temporary copy in errors by the name of the input."""
         try:
             yield
         except DataFileError as error:
@@ -230,15 +230,15 @@ def _spool(stream: IO[bytes], spool: IO[bytes], name: str, left: int, spool_max:
         try:
             spool.write(block)
         except OSError as error:
-            raise _unwritten(name, folder, error) from error
+            raise _spool_error(name, folder, error) from error
     try:
         spool.flush()
     except OSError as error:
-        raise _unwritten(name, folder, error) from error
+        raise _spool_error(name, folder, error) from error
     return copied
 
 
-def _unwritten(name: str, folder: str, error: OSError) -> StorageFullError | DataFileError:
+def _spool_error(name: str, folder: str, error: OSError) -> StorageFullError | DataFileError:
     message = f"cannot write the temporary copy of {name} in {folder}: {error.strerror}; set TMPDIR to another folder"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StorageFullError(message, kind="storage-full")
@@ -251,7 +251,7 @@ def batch_key(content: str, tag: tuple[str, str] | None, start: int) -> str:
     return f"file:{content}{tagged}:{start}"
 
 
-def _rows_there(dataset: Dataset, key: str) -> int | None:
+def _stored_row_count(dataset: Dataset, key: str) -> int | None:
     """Number of rows of a stored batch, if none was retired."""
     info = dataset.batch(key)
     return info.rows if info is not None and info.finished and not info.rows_retired else None
@@ -266,7 +266,7 @@ def ingest_file(dataset: Dataset, source: Source, options: ReadOptions, state: S
     if not replace:
         # Blocks are written in order, so the first missing one is where an interrupted run stopped, or was retired
         # since.
-        while (rows := _rows_there(dataset, batch_key(content, tag, start))) is not None:
+        while (rows := _stored_row_count(dataset, batch_key(content, tag, start))) is not None:
             outcome.rows_before += rows
             start += BLOCK_ROWS
     file = _open_as_stored(dataset, source, options, skip_rows=start)
@@ -289,7 +289,7 @@ def ingest_file(dataset: Dataset, source: Source, options: ReadOptions, state: S
 
 
 def _in_file(error: InvalidInputError, source: Source, start: int) -> InvalidInputError:
-    """Name the file of refused rows, and count its rows rather than those of the block that begins with row `start`."""
+    """Name the file in an error, and convert the row number from the block that begins at row `start` to the file."""
     text, details = str(error), dict(error.details)
     row = details.get("row")
     if row is not None:
@@ -318,7 +318,7 @@ def _open_as_stored(dataset: Dataset, source: Source, options: ReadOptions, *, s
 
 
 def _hints(time: TimeAxis) -> dict[str, str]:
-    """What to try where a time does not fit a column that counts days; the archive says the same of rows."""
+    """Advice for times that do not fit a column of days; the archive gives the same advice for rows."""
     known = {"mjd": ("Modified Julian Dates", "61071.5"), "jd": ("Julian Dates", "2461072.0")}.get(time.format)
     if known is None:
         return {}
@@ -377,7 +377,7 @@ def _types(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _dry_run(dataset: Dataset | None, source: Source, options: ReadOptions) -> dict[str, Any]:
-    """What a file would be read as."""
+    """The format, columns and number of rows that a file would be read with."""
     file = options.open(source, {}) if dataset is None else _open_as_stored(dataset, source, options, skip_rows=0)
     found = {
         "file": source.name,
@@ -387,7 +387,7 @@ def _dry_run(dataset: Dataset | None, source: Source, options: ReadOptions) -> d
     }
     if dataset is not None:
         key = batch_key(_native.content_hash(source.path), options.tag_of(source), 0)
-        found["stored"] = _rows_there(dataset, key) is not None
+        found["stored"] = _stored_row_count(dataset, key) is not None
     return found
 
 
