@@ -1,4 +1,4 @@
-"""The native half of the package. Not public: the package puts Python's own types in front of it."""
+"""The native module, written in Rust. Not public: the package wraps it in Python types."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final

@@ -299,7 +299,7 @@ def _slices_of(given: str | None, group: str | None) -> str | None:
 def _windows_per_slice(given: int | str | timedelta | None, window: str) -> int:
     window_s = _seconds(window)
     if window_s is None:
-        # The archive reports what is wrong with the window.
+        # The archive reports the error in the window.
         return 1
     if given is None:
         return min(max(_SLICE_SECONDS // window_s, 1), 100_000)

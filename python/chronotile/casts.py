@@ -1,4 +1,4 @@
-"""Casts of Arrow columns in which no value turns into another."""
+"""Casts of Arrow columns that reject values they cannot represent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def fitting(column: Any, kind: Any, *, safe: bool = True) -> Any:
     if given == kind:
         return column
     if pa.types.is_integer(given) and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise pa.ArrowInvalid(f"{given} is no time: what the numbers count is not known; convert them to timestamps")
+        raise pa.ArrowInvalid(
+            f"{given} is not a time type, and the unit of the numbers is unknown: convert them to timestamps"
+        )
     if _is_text(kind) and not (_is_text(given) or _is_bytes(given) or pa.types.is_null(given)):
         raise pa.ArrowInvalid(f"the column holds text, and the values have type {given}: convert them to text first")
     if pa.types.is_timestamp(given) and pa.types.is_date(kind):
@@ -41,7 +43,7 @@ def fitting(column: Any, kind: Any, *, safe: bool = True) -> Any:
 def _is_text(kind: Any) -> bool:
     if pa.types.is_dictionary(kind):
         return _is_text(kind.value_type)
-    # Views of text are newer than the oldest pyarrow that may be used.
+    # The oldest supported pyarrow has no function for views of text.
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
 
 
@@ -54,7 +56,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _require_same(column: Any, found: Any) -> None:
-    """Refuse a cast that Arrow calls safe, but that cuts times of day or makes any number true."""
+    """Refuse a cast that Arrow considers safe, but that drops times of day or converts any number to true."""
     same = pc.equal(found.cast(column.type), column)
     if pc.all(same).as_py() is False:
         raise pa.ArrowInvalid(f"a value does not fit {found.type}: correct it, or leave the record out")

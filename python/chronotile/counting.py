@@ -23,7 +23,7 @@ def count_equal(tables: Iterable[pa.Table], schema: pa.Schema, bounds: Bounds = 
     tables : iterable of pyarrow.Table
         Tables of this schema.
     schema : pyarrow.Schema
-        Columns by which rows are told apart. Nulls equal each other.
+        Columns by which rows are compared. Nulls equal each other.
     bounds : Bounds
         Limits of the memory held and of the number of distinct rows.
 
@@ -37,7 +37,7 @@ def count_equal(tables: Iterable[pa.Table], schema: pa.Schema, bounds: Bounds = 
     InvalidInputError
         There are more distinct rows than `bounds` allows (``too-large``).
     """
-    # Positions for names: a column may itself be called "count".
+    # Name columns by position: one may itself be called "count".
     keys = [str(position) for position in range(len(schema))]
     names = [*keys, "count"]
 
@@ -50,7 +50,7 @@ def count_equal(tables: Iterable[pa.Table], schema: pa.Schema, bounds: Bounds = 
     for table in tables:
         counted = table.rename_columns(keys).group_by(keys).aggregate([([], "count_all")])
         parts.append(counted.rename_columns(names))
-        # Merging takes a second copy.
+        # Merging needs memory for a second copy.
         bounds.hold(2 * sum(part.nbytes for part in parts))
         if len(parts) > _PARTS_MAX:
             parts = [merged(parts)]
@@ -58,7 +58,7 @@ def count_equal(tables: Iterable[pa.Table], schema: pa.Schema, bounds: Bounds = 
 
 
 def refuse_names(by: list[str], own: list[str]) -> None:
-    """Refuse to group by columns with names that the result has of its own."""
+    """Refuse to group by a column that has the name of another column of the result."""
     for name in by:
         if name in own:
             raise InvalidInputError(

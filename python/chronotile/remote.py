@@ -116,7 +116,7 @@ class Remote(Closing):
             with _complete("GET"):
                 body = answer.read()
             return ReadResult(_native.read_arrow_stream(io.BytesIO(body)))
-        # The stream is read while other requests are made: it keeps the connection for itself.
+        # Other requests may be made while the stream is read, so it takes this connection over.
         connection, self._local.connection = self._local.connection, None
         return ReadResult(_native.read_arrow_stream(_Answer(answer, connection)))
 
@@ -341,7 +341,7 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Iterable) and not isinstance(value, bytes):
         return list(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be converted to JSON")
 
 
 def names_parameter(name: str, values: str | Iterable[str] | None) -> Parameters:

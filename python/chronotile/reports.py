@@ -111,7 +111,7 @@ class GroupBatchInfo:
     finished: bool
     """Whether the batch is completely written."""
     datasets: dict[str, BatchInfo]
-    """What it has in each dataset that it was written to; empty if it is not finished."""
+    """Its part in each dataset that it was written to; empty if it is not finished."""
 
     @property
     def rows(self) -> int:

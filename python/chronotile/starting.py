@@ -21,7 +21,7 @@ def _is_command() -> bool:
     """Whether this process runs the command line: its script, or ``python -m chronotile``."""
     script = sys.argv[0] if sys.argv else ""
     if script == "-m":
-        # The module is being looked for.
+        # The interpreter is still looking for the module.
         given = sys.orig_argv
         return "-mchronotile" in given or ("-m" in given and given[given.index("-m") + 1] == "chronotile")
     # Processes that the command starts have its arguments too, but not for themselves.
@@ -39,6 +39,6 @@ def end_imports() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# It is ignored in the background of some shells.
+# Some shells start background processes with SIGINT ignored; keep it ignored there.
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _end)

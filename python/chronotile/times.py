@@ -134,7 +134,7 @@ def _relative_to_now(text: str, what: str) -> datetime | None:
     sign, length = word[3:4], word[4:].strip()
     if not word.startswith("now") or (sign and sign not in "+-"):
         return None
-    # A length of time is below 293 years.
+    # No overflow: a duration is shorter than 293 years.
     away = timedelta(microseconds=duration_ns(length, what) // 1_000 if sign else 0)
     return datetime.now(UTC) + (away if sign != "-" else -away)
 
@@ -190,7 +190,7 @@ def _without_fraction(text: str) -> tuple[str, str]:
     end = next((at for at in range(point + 1, len(text)) if not "0" <= text[at] <= "9"), len(text))
     has_colons = [len(part) for part in text[:point][-8:].split(":")] == [2, 2, 2]
     is_clock = has_colons or (point >= len("20260131T120000") and text[point - 6 : point].isdigit())
-    # A zone's offset may have fractions too, which are none of the time's own seconds.
+    # The offset of a zone may have a fraction too: it is not part of the time's seconds.
     is_offset = text[:point].rstrip("0123456789:").endswith(("+", "-"))
     if not is_clock or is_offset or end <= point + 1:
         return text, ""

@@ -10,9 +10,9 @@ __all__: list[str] = []
 
 
 def end_with_parent() -> None:
-    """End this process of `multiprocessing` once its parent has ended, also where that was killed.
+    """End this process of `multiprocessing` once its parent has ended, even if it was killed.
 
-    Without this, workers that wait for work would wait for ever: they hold the other end of their queue themselves.
+    Without this, idle workers would wait for ever: they hold the other end of their queue themselves.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -20,7 +20,7 @@ def end_with_parent() -> None:
 
     def follow() -> None:
         parent.join()
-        # Archives are made for processes that end at any time.
+        # Exiting at any point is safe: archives survive crashes of their processes.
         os._exit(1)
 
     threading.Thread(target=follow, name="end-with-parent", daemon=True).start()

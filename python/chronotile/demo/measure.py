@@ -123,7 +123,7 @@ class Ledger:
         """Record the rows of one exposure."""
         end = self._count + len(key)
         if end > len(self._rows):
-            # Doubling, so that what is there is rarely copied.
+            # Double the capacity, so that existing rows are rarely copied.
             grown = np.empty(2 * end, self._rows.dtype)
             grown[: self._count] = self._rows[: self._count]
             self._rows = grown

@@ -92,7 +92,7 @@ class ServedEvents:
         log = self._opened.get(name)
         start, end = parameters.moment("start"), parameters.moment("end")
         found = log.dead_letters(start=start, end=end, limit=_limit(parameters), bounds=parameters.bounds)
-        # The records exist as bytes, as Python objects and as text at the same time.
+        # Records are held three times: as bytes, as Python objects and as text.
         parameters.bounds.hold(5 * found.nbytes)
         texts = [record.decode(errors="replace") for record in found["record"].to_pylist()]
         return found.set_column(found.schema.get_field_index("record"), "record", pa.array(texts, pa.utf8()))

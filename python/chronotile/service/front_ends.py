@@ -49,7 +49,7 @@ class FrontEnds:
         return loading
 
     def _load(self) -> None:
-        # The first request reports what is wrong.
+        # The first request reports the error.
         with contextlib.suppress(ChronotileError):
             if any(not name.startswith(_HISTORIAN) for name in self._archive.datasets()):
                 self._operations()
