@@ -1,4 +1,4 @@
-//! Catalog records: a group lies in one partition and is decided on by lightweight transactions.
+//! Catalog records: each group is one partition, changed by lightweight transactions.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -19,12 +19,12 @@ use crate::failure::{ENGINE, malformed, of_write, refused};
 use crate::names::CATALOG;
 use crate::requests::{applied, prepared, until};
 
-/// Partitions asked at once for a listing.
+/// Partitions that a listing reads concurrently.
 const LIST_AT_ONCE: usize = 32;
-/// Records in one answer of a listing: their values may have megabytes.
+/// Records per page of a listing: their values may have megabytes.
 const LIST_PAGE: usize = 1_000;
 
-/// Where the records of a group lie. Records without a group have a partition of their own.
+/// The partition of a group's records. Records without a group share one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RecordPartition {
     dataset: String,
@@ -41,7 +41,8 @@ impl RecordPartition {
         }
     }
 
-    /// A dataset's name may be empty, where the key is not one of an archive's; the loose records' is.
+    /// The leading slash keeps these partitions apart from that of the ungrouped records: a key that is not an archive's may have an
+    /// empty dataset name, as they do.
     fn in_bucket(dataset: &str, bucket: i32) -> Self {
         Self { dataset: format!("/{dataset}"), bucket }
     }
@@ -51,24 +52,24 @@ impl RecordPartition {
 #[derive(Debug)]
 pub(crate) struct Catalog {
     buckets: u32,
-    /// Records without a group as they were read last, each with the time it was written at. Definitions are among them, which
-    /// have tens of kilobytes, seldom change and are looked at before every read.
+    /// Cache of ungrouped records, each with its write time. They include dataset definitions, which have tens of kilobytes, seldom
+    /// change and are checked before every read.
     known: std::sync::Mutex<HashMap<String, (i64, Bytes)>>,
-    /// Transactions on one partition hinder each other: those of this process take turns.
+    /// Concurrent transactions on one partition contend: those of this process run one after the other.
     mutexes: Box<[Mutex<()>]>,
 }
 
-/// What one step wants of one record, all its puts together.
+/// The combined effect on one record of all its puts in one step.
 struct Change {
     key: String,
-    /// What must lie there now: `Some(None)` for nothing.
+    /// The expected current value: `Some(None)` for no record, `None` for no condition.
     expect: Option<Option<Bytes>>,
-    /// What will lie there: `None` for nothing.
+    /// The new value; `None` deletes the record.
     value: Option<Bytes>,
 }
 
 impl Change {
-    /// Whether what lies there is what the change wants to find.
+    /// Whether the current value meets the condition.
     fn expects(&self, found: &Option<Bytes>) -> bool {
         self.expect.as_ref().is_none_or(|expected| expected == found)
     }
@@ -83,7 +84,7 @@ impl Catalog {
         }
     }
 
-    /// Makes the changes of a step, group by group, those with conditions first. `begun` where an earlier step of the same
+    /// Applies the changes of a step group by group, those with conditions first. `begun` says that an earlier step of the same
     /// commit has taken effect.
     pub(crate) async fn apply(&self, session: &Session, puts: &[RecordPut], begun: bool) -> Result<()> {
         let mut groups: Vec<(RecordPartition, Vec<&RecordPut>)> = Vec::new();
@@ -131,7 +132,7 @@ impl Catalog {
         Ok(found.map(|(_, value)| value))
     }
 
-    /// Records by prefix, as the contract of the store has it.
+    /// Records by prefix; see [`chronotile_store::Store::records`].
     pub(crate) async fn records(
         &self,
         session: &Session,
@@ -164,7 +165,7 @@ impl Catalog {
     }
 }
 
-/// The puts of one record made one change; a later put's condition is about what an earlier one leaves.
+/// Merges the puts of each record into one change. A later put's condition is checked against the value of the earlier put.
 fn fold(puts: &[&RecordPut]) -> Result<Vec<Change>> {
     let mut changes: Vec<Change> = Vec::with_capacity(puts.len());
     for put in puts {
@@ -186,17 +187,16 @@ fn fold(puts: &[&RecordPut]) -> Result<Vec<Change>> {
     Ok(changes)
 }
 
-/// Decides about the changes of one group by a lightweight transaction, and finds out what became of one whose answer was
-/// lost.
+/// Applies the changes of one group by a lightweight transaction, and determines the outcome of an attempt whose answer was lost.
 async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Change>, begun: bool) -> Result<()> {
     let unconditional = changes.iter().all(|change| change.expect.is_none());
     let deadline = Instant::now() + session.settings().timeout;
     let mut pause = Duration::from_millis(10);
-    // A try whose answer was lost. It may take effect even now, where the node that has it only hung.
+    // The error of an attempt whose answer was lost. It may still take effect if its node was only stalled.
     let mut lost: Option<CqlError> = None;
     loop {
         if unconditional {
-            // Plain writes and transactions must not meet in one row; a condition that holds makes it one of the latter.
+            // Plain writes and transactions must not be mixed in one row: a condition that holds makes this a transaction.
             let now = read(session, place, &changes[0].key, &serial(session, deadline)).await;
             changes[0].expect = Some(now.map_err(|error| reported(error, &lost, begun))?);
         }
@@ -208,9 +208,9 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
         }
         let seen = look(session, place, &changes, deadline).await.map_err(|error| reported(error, &lost, begun))?;
         match (&lost, seen.differs) {
-            // Others may have written the same: without a lost try that is no success of ours.
+            // Without a lost attempt, equal values were written by another client: that is no success of ours.
             (Some(_), _) if seen.done => return Ok(()),
-            // It may have landed and been changed again by somebody else.
+            // The lost attempt may have taken effect, and another client may have changed the record since.
             (Some(error), Some(_)) => {
                 return Err(StoreError::Overtaken { engine: ENGINE, reason: error.to_string() });
             }
@@ -226,8 +226,7 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
     }
 }
 
-/// What a failure means for the caller. After a lost try it does not mean that nothing happened, and what that try failed of
-/// is the reason.
+/// The caller's error. After an attempt whose answer was lost the outcome is unknown, and that attempt's error is the reason.
 fn reported(error: CqlError, lost: &Option<CqlError>, begun: bool) -> StoreError {
     match lost {
         Some(lost) => of_write(lost.clone(), true),
@@ -235,11 +234,11 @@ fn reported(error: CqlError, lost: &Option<CqlError>, begun: bool) -> StoreError
     }
 }
 
-/// What lies in a group now, seen from the changes that were to be made.
+/// The state of a group relative to the requested changes.
 struct ObservedGroup {
-    /// Whether everything is as the changes leave it.
+    /// Whether all records have their new values.
     done: bool,
-    /// A record that is not as the changes want to find it.
+    /// A record that does not meet its condition.
     differs: Option<String>,
 }
 
@@ -312,7 +311,7 @@ async fn read(
     Ok(rows.maybe_first_row::<(Option<Bytes>,)>().map_err(malformed)?.and_then(|(value,)| value))
 }
 
-/// A record without a group, and the time it was written at: transactions give each change of it another.
+/// An ungrouped record with its write time, which differs after every change since transactions assign unique times.
 async fn read_with_time(
     session: &Session,
     key: &str,
@@ -323,7 +322,7 @@ async fn read_with_time(
     Ok(row.and_then(|(written, value)| Some((written?, value?))))
 }
 
-/// The time of the node that answers, in microseconds as text. Nodes tell milliseconds: the middle of one is meant.
+/// The coordinator's time in microseconds, as text. Nodes report milliseconds; the middle of the millisecond is returned.
 async fn node_time(session: &Session, call: &Call) -> std::result::Result<Bytes, CqlError> {
     let cql = "SELECT toUnixTimestamp(now()) FROM system.local WHERE key = 'local'";
     let statement = session.prepare(cql, true).await?;
@@ -372,7 +371,7 @@ async fn list(
     };
     let (from, limit) = (from_after.unwrap_or(prefix), limit.min(i32::MAX as usize) as i32);
     let end = end_of_prefix(prefix);
-    // An `after` beyond the prefix leaves nothing.
+    // An `after` beyond the prefix leaves no records.
     if end.as_deref().is_some_and(|end| from >= end) {
         return Ok(vec![]);
     }
@@ -410,7 +409,7 @@ async fn list(
 fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
-        // Surrogates are no characters.
+        // Surrogates are not characters.
         let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
         if let Some(next) = next {
             end.push(next);

@@ -12,52 +12,52 @@ use chronotile_types::SliceId;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::failure::{malformed, of_write, refused};
-use crate::form::{Home, Insert, Names, Values};
+use crate::form::{DatasetTables, Insert, Names, Values};
 use crate::requests::{applied, quorum_call, until};
-use crate::schema::unless_gone;
+use crate::schema::if_table_exists;
 
-/// Partitions written at once by one commit; the session bounds all commits together.
+/// Partitions that one commit writes concurrently; the session limits all commits together.
 const WRITE_AT_ONCE: usize = 64;
-/// Bytes and chunks in one request to a partition.
+/// Maximum bytes and chunks in one request to a partition.
 const REQUEST_BYTES: usize = 256 << 10;
 const REQUEST_CHUNKS: usize = 64;
 /// Chunks named in one look-up.
 pub(crate) const LOOKUP_CHUNKS: usize = 64;
-/// Tiles of one partition looked at at once.
-const LOOK_AT_ONCE: usize = 16;
-/// Bytes that one transaction may carry; what is more is put before it.
+/// Tiles of one partition that are looked up concurrently.
+const LOOKUPS_AT_ONCE: usize = 16;
+/// Maximum bytes of chunks in one transaction; the excess is written before it.
 const TRANSACTION_BYTES: usize = 4 << 20;
-/// Differences between clocks that a removal allows for.
-const CLOCKS_APART: Duration = Duration::from_secs(10);
+/// Clock skew between clients that a removal tolerates.
+const CLOCK_SKEW_MAX: Duration = Duration::from_secs(10);
 
 /// One partition of a slice.
 pub(crate) type Partition = (SliceId, i64);
 
-fn partition(home: &Home, key: &ChunkKey) -> Partition {
-    (key.slice, home.partition(key.tile.cell))
+fn partition(tables: &DatasetTables, key: &ChunkKey) -> Partition {
+    (key.slice, tables.partition(key.tile.cell))
 }
 
-/// What a commit does to one partition under the condition that every chunk it removes is there.
+/// The changes of a commit to one partition, conditional on the presence of every chunk to remove.
 #[derive(Debug, Default)]
 pub(crate) struct Swap {
     pub put: Vec<Chunk>,
     pub remove: Vec<ChunkKey>,
 }
 
-/// The work of a commit by partition, in the order of partitions.
-pub(crate) fn swaps(home: &Home, put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Partition, Swap> {
+/// The conditional changes of a commit, by partition. Leaves in `put` the chunks to write without a condition.
+pub(crate) fn swaps(tables: &DatasetTables, put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> BTreeMap<Partition, Swap> {
     let mut swaps: BTreeMap<Partition, Swap> = BTreeMap::new();
-    // A chunk named twice is still one chunk.
+    // A chunk may be named twice.
     let distinct: BTreeSet<&ChunkKey> = remove.iter().collect();
     for key in distinct {
-        swaps.entry(partition(home, key)).or_default().remove.push(*key);
+        swaps.entry(partition(tables, key)).or_default().remove.push(*key);
     }
     let mut size: BTreeMap<Partition, usize> = BTreeMap::new();
     put.retain(|chunk| {
-        let Some(swap) = swaps.get_mut(&partition(home, &chunk.key)) else { return true };
-        let bytes = size.entry(partition(home, &chunk.key)).or_default();
-        *bytes += home.form.bytes(chunk);
-        // Put first and then removed: it is gone.
+        let Some(swap) = swaps.get_mut(&partition(tables, &chunk.key)) else { return true };
+        let bytes = size.entry(partition(tables, &chunk.key)).or_default();
+        *bytes += tables.form.bytes(chunk);
+        // A chunk that the commit both puts and removes is written before the transaction, which then removes it.
         if swap.remove.contains(&chunk.key) || *bytes > TRANSACTION_BYTES {
             return true;
         }
@@ -67,19 +67,19 @@ pub(crate) fn swaps(home: &Home, put: &mut Vec<Chunk>, remove: &[ChunkKey]) -> B
     swaps
 }
 
-/// Chunks of one partition, and the request they go in.
+/// Chunks of one partition that are written in one request.
 type Bundle = Vec<Chunk>;
 
-fn bundles(home: &Home, chunks: Vec<Chunk>) -> Vec<Bundle> {
+fn bundles(tables: &DatasetTables, chunks: Vec<Chunk>) -> Vec<Bundle> {
     let mut by_partition: BTreeMap<Partition, Vec<Chunk>> = BTreeMap::new();
     for chunk in chunks {
-        by_partition.entry(partition(home, &chunk.key)).or_default().push(chunk);
+        by_partition.entry(partition(tables, &chunk.key)).or_default().push(chunk);
     }
     let mut bundles = Vec::new();
     for chunks in by_partition.into_values() {
         let (mut bundle, mut bytes) = (Vec::new(), 0);
         for chunk in chunks {
-            let size = home.form.bytes(&chunk);
+            let size = tables.form.bytes(&chunk);
             if !bundle.is_empty() && (bytes + size > REQUEST_BYTES || bundle.len() == REQUEST_CHUNKS) {
                 bundles.push(std::mem::take(&mut bundle));
                 bytes = 0;
@@ -92,52 +92,57 @@ fn bundles(home: &Home, chunks: Vec<Chunk>) -> Vec<Bundle> {
     bundles
 }
 
-fn delete_cql(home: &Home, slice: SliceId) -> String {
-    format!("DELETE FROM {} WHERE {} AND {} = ?", home.place(slice), home.of_tile(), home.names().id)
+fn delete_cql(tables: &DatasetTables, slice: SliceId) -> String {
+    format!(
+        "DELETE FROM {} WHERE {} AND {} = ?",
+        tables.qualified_table(slice),
+        tables.tile_condition(),
+        tables.names().id
+    )
 }
 
 fn chunk_id(key: &ChunkKey) -> CqlValue {
     CqlValue::Blob(key.id.to_bytes().to_vec())
 }
 
-/// The values of the key of a chunk's row.
-fn chunk_key(home: &Home, key: &ChunkKey) -> Vec<Option<CqlValue>> {
-    let mut values = home.tile_values(key.tile);
+/// The primary key of a chunk's row.
+fn chunk_key(tables: &DatasetTables, key: &ChunkKey) -> Vec<Option<CqlValue>> {
+    let mut values = tables.tile_values(key.tile);
     values.push(Some(chunk_id(key)));
     values
 }
 
-/// The values of a look-up of chunks of one tile by their ids.
-pub(crate) fn ids_in_tile(home: &Home, keys: &[ChunkKey]) -> Vec<Option<CqlValue>> {
-    let mut values = home.tile_values(keys[0].tile);
+/// The values that bind a look-up of chunks of one tile by id.
+pub(crate) fn ids_in_tile(tables: &DatasetTables, keys: &[ChunkKey]) -> Vec<Option<CqlValue>> {
+    let mut values = tables.tile_values(keys[0].tile);
     values.push(Some(CqlValue::List(keys.iter().map(chunk_id).collect())));
     values
 }
 
-/// Puts chunks, many partitions at once.
-pub(crate) async fn put(home: &Home, chunks: Vec<Chunk>, call: &Call) -> Result<(), CqlError> {
-    let requests: Vec<_> = bundles(home, chunks).into_iter().map(|bundle| put_bundle(home, bundle, call)).collect();
+/// Writes chunks, many partitions concurrently.
+pub(crate) async fn put(tables: &DatasetTables, chunks: Vec<Chunk>, call: &Call) -> Result<(), CqlError> {
+    let requests: Vec<_> = bundles(tables, chunks).into_iter().map(|bundle| put_bundle(tables, bundle, call)).collect();
     stream::iter(requests).buffer_unordered(WRITE_AT_ONCE).try_collect().await
 }
 
-async fn put_bundle(home: &Home, bundle: Bundle, call: &Call) -> Result<(), CqlError> {
+async fn put_bundle(tables: &DatasetTables, bundle: Bundle, call: &Call) -> Result<(), CqlError> {
     let slice = bundle[0].key.slice;
-    let put = || put_in_table(home, &bundle, call);
+    let put = || put_in_table(tables, &bundle, call);
     let reason = "its slice was dropped".to_owned();
-    unless_gone(home, slice, call, put).await?.ok_or(CqlError::NoTable { reason })
+    if_table_exists(tables, slice, call, put).await?.ok_or(CqlError::NoTable { reason })
 }
 
-async fn put_in_table(home: &Home, bundle: &[Chunk], call: &Call) -> Result<(), CqlError> {
-    let place = home.place(bundle[0].key.slice);
-    let stamp = home.form.stamp();
-    for request in home.form.requests(bundle)? {
-        put_at_once(home, &place, request, stamp, call).await?;
+async fn put_in_table(tables: &DatasetTables, bundle: &[Chunk], call: &Call) -> Result<(), CqlError> {
+    let place = tables.qualified_table(bundle[0].key.slice);
+    let stamp = tables.form.stamp();
+    for request in tables.form.requests(bundle)? {
+        put_at_once(tables, &place, request, stamp, call).await?;
     }
     Ok(())
 }
 
 async fn put_at_once(
-    home: &Home,
+    tables: &DatasetTables,
     place: &str,
     mut request: Vec<Insert>,
     stamp: Option<i64>,
@@ -145,104 +150,109 @@ async fn put_at_once(
 ) -> Result<(), CqlError> {
     if request.len() == 1 {
         let insert = request.remove(0);
-        let mut statement = home.session.prepare(&insert.cql(place), true).await?;
+        let mut statement = tables.session.prepare(&insert.cql(place), true).await?;
         statement.set_timestamp(stamp);
-        home.session.execute(&statement, insert.values, call).await?;
+        tables.session.execute(&statement, insert.values, call).await?;
         return Ok(());
     }
-    // One partition: the batch is one write, not a logged one.
+    // All rows are in one partition, where a batch is a single write and needs no batch log.
     let mut batch = Batch::new(BatchType::Unlogged);
     batch.set_is_idempotent(true);
     batch.set_timestamp(stamp);
-    append(home, place, &request, &mut batch).await?;
+    append(tables, place, &request, &mut batch).await?;
     let values: Vec<Values> = request.into_iter().map(|insert| insert.values).collect();
-    home.session.batch(&batch, &values[..], call).await?;
+    tables.session.batch(&batch, &values[..], call).await?;
     Ok(())
 }
 
-/// Appends the statements of some inserts to a batch.
-async fn append(home: &Home, place: &str, inserts: &[Insert], batch: &mut Batch) -> Result<(), CqlError> {
-    for alike in inserts.chunk_by(Insert::is_like) {
-        let statement = home.session.prepare(&alike[0].cql(place), true).await?;
+/// Appends the statements of inserts to a batch.
+async fn append(tables: &DatasetTables, place: &str, inserts: &[Insert], batch: &mut Batch) -> Result<(), CqlError> {
+    for alike in inserts.chunk_by(Insert::has_same_statement) {
+        let statement = tables.session.prepare(&alike[0].cql(place), true).await?;
         alike.iter().for_each(|_| batch.append_statement(statement.clone()));
     }
     Ok(())
 }
 
-/// Removes chunks, whether they are there or not.
-pub(crate) async fn remove(home: &Home, keys: &[ChunkKey], call: &Call) -> Result<(), CqlError> {
+/// Removes chunks, present or not.
+pub(crate) async fn remove(tables: &DatasetTables, keys: &[ChunkKey], call: &Call) -> Result<(), CqlError> {
     let by_tile: Vec<Vec<ChunkKey>> = {
         let mut sorted = keys.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
         sorted.chunk_by(|a, b| a.slice == b.slice && a.tile == b.tile).map(<[ChunkKey]>::to_vec).collect()
     };
-    let requests: Vec<_> = by_tile.iter().map(|keys| remove_of_tile(home, keys, call)).collect();
+    let requests: Vec<_> = by_tile.iter().map(|keys| remove_from_tile(tables, keys, call)).collect();
     stream::iter(requests).buffer_unordered(WRITE_AT_ONCE).try_collect().await
 }
 
-/// Removes chunks of one tile, also those whose writer's clock is ahead of ours.
-async fn remove_of_tile(home: &Home, keys: &[ChunkKey], call: &Call) -> Result<(), CqlError> {
-    // What is gone with its table is removed.
-    let Some(state) = unless_gone(home, keys[0].slice, call, || look(home, keys)).await? else { return Ok(()) };
-    for key in keys {
-        remove_one(home, key, None, call).await?;
-    }
-    settle(home, &state, call).await
-}
-
-/// Removes a chunk; with a time, as one that was removed then (microseconds since 1970).
-async fn remove_one(home: &Home, key: &ChunkKey, at_us: Option<i64>, call: &Call) -> Result<(), CqlError> {
-    let remove = || async {
-        let mut delete = home.session.prepare(&delete_cql(home, key.slice), true).await?;
-        delete.set_timestamp(at_us);
-        home.session.execute(&delete, chunk_key(home, key), call).await
+/// Removes chunks of one tile, including those written by a client whose clock is ahead of ours.
+async fn remove_from_tile(tables: &DatasetTables, keys: &[ChunkKey], call: &Call) -> Result<(), CqlError> {
+    // If the table was dropped, its chunks are removed already.
+    let Some(state) = if_table_exists(tables, keys[0].slice, call, || read_partition_state(tables, keys)).await? else {
+        return Ok(());
     };
-    // What is gone with its table is removed.
-    unless_gone(home, key.slice, call, remove).await.map(drop)
+    for key in keys {
+        remove_one(tables, key, None, call).await?;
+    }
+    remove_recent(tables, &state, call).await
 }
 
-/// What a look at the chunks of a swap found.
+/// Removes a chunk. `at_us` is the write time of the deletion in microseconds since 1970; by default now.
+async fn remove_one(tables: &DatasetTables, key: &ChunkKey, at_us: Option<i64>, call: &Call) -> Result<(), CqlError> {
+    let remove = || async {
+        let mut delete = tables.session.prepare(&delete_cql(tables, key.slice), true).await?;
+        delete.set_timestamp(at_us);
+        tables.session.execute(&delete, chunk_key(tables, key), call).await
+    };
+    // If the table was dropped, its chunks are removed already.
+    if_table_exists(tables, key.slice, call, remove).await.map(drop)
+}
+
+/// The epoch of a partition and which of the looked-up chunks are present.
 #[derive(Default)]
 pub(crate) struct PartitionState {
     epoch: Option<i64>,
-    /// The chunks that are there, each with the time it was written at, in microseconds since 1970.
-    there: BTreeMap<ChunkKey, i64>,
+    /// The chunks that are present, each with its write time in microseconds since 1970.
+    present: BTreeMap<ChunkKey, i64>,
 }
 
 impl PartitionState {
-    /// A chunk that is to be removed and is not there.
+    /// The first chunk to remove that is not present.
     pub(crate) fn missing<'a>(&self, swap: &'a Swap) -> Option<&'a ChunkKey> {
-        swap.remove.iter().find(|key| !self.there.contains_key(key))
+        swap.remove.iter().find(|key| !self.present.contains_key(key))
     }
 }
 
-/// Looks which chunks of a partition are there.
-pub(crate) async fn look(home: &Home, keys: &[ChunkKey]) -> Result<PartitionState, CqlError> {
+/// Reads the epoch of a partition and which of these chunks are present.
+pub(crate) async fn read_partition_state(
+    tables: &DatasetTables,
+    keys: &[ChunkKey],
+) -> Result<PartitionState, CqlError> {
     let requests = keys.chunk_by(|a, b| a.tile == b.tile).flat_map(|same_tile| same_tile.chunks(LOOKUP_CHUNKS));
-    let looks: Vec<_> = requests.map(|some| look_in_tile(home, some)).collect();
-    let rows: Vec<Vec<ObservedChunk>> = stream::iter(looks).buffer_unordered(LOOK_AT_ONCE).try_collect().await?;
-    let mut state = PartitionState { epoch: None, there: BTreeMap::new() };
+    let looks: Vec<_> = requests.map(|some| read_tile_state(tables, some)).collect();
+    let rows: Vec<Vec<ObservedChunk>> = stream::iter(looks).buffer_unordered(LOOKUPS_AT_ONCE).try_collect().await?;
+    let mut state = PartitionState { epoch: None, present: BTreeMap::new() };
     let mut seen_epochs = BTreeSet::new();
     for (key, epoch, written_us) in rows.into_iter().flatten() {
         seen_epochs.insert(epoch);
-        state.there.insert(key, written_us);
+        state.present.insert(key, written_us);
     }
-    // Between two looks the partition may have changed; the oldest view then makes the transaction fail.
+    // The partition may change between two look-ups. The oldest epoch then makes the transaction fail.
     state.epoch = seen_epochs.first().copied().flatten();
     Ok(state)
 }
 
-/// A chunk that is there, the epoch of its partition, and when it was written, in microseconds since 1970.
+/// A present chunk, the epoch of its partition, and its write time in microseconds since 1970.
 type ObservedChunk = (ChunkKey, Option<i64>, i64);
 
-async fn look_in_tile(home: &Home, keys: &[ChunkKey]) -> Result<Vec<ObservedChunk>, CqlError> {
+async fn read_tile_state(tables: &DatasetTables, keys: &[ChunkKey]) -> Result<Vec<ObservedChunk>, CqlError> {
     let key = keys[0];
-    let Names { id, epoch, rows, first, .. } = home.names();
-    let (place, tile) = (home.place(key.slice), home.of_tile());
+    let Names { id, epoch, rows, first, .. } = tables.names();
+    let (place, tile) = (tables.qualified_table(key.slice), tables.tile_condition());
     let cql = format!("SELECT {epoch}, {id}, WRITETIME({rows}) FROM {place} WHERE {tile} AND {id} IN ?{first}");
-    let select = home.session.prepare(&cql, true).await?;
-    let found = home.session.execute(&select, ids_in_tile(home, keys), &quorum_call(&home.session)).await?;
+    let select = tables.session.prepare(&cql, true).await?;
+    let found = tables.session.execute(&select, ids_in_tile(tables, keys), &quorum_call(&tables.session)).await?;
     let found = found.into_rows_result().map_err(malformed)?;
     let mut seen = Vec::new();
     for row in found.rows::<(Option<i64>, Option<Vec<u8>>, Option<i64>)>().map_err(malformed)? {
@@ -254,28 +264,39 @@ async fn look_in_tile(home: &Home, keys: &[ChunkKey]) -> Result<Vec<ObservedChun
     Ok(seen)
 }
 
-/// A chunk that a swap is to remove and that is not there.
-async fn first_missing(home: &Home, swap: &Swap) -> chronotile_store::Result<Option<ChunkKey>> {
+/// The first chunk to remove that is not present.
+async fn first_missing(tables: &DatasetTables, swap: &Swap) -> chronotile_store::Result<Option<ChunkKey>> {
     let first = swap.remove[0];
-    let state = unless_gone(home, first.slice, &quorum_call(&home.session), || look(home, &swap.remove)).await;
+    let state = if_table_exists(tables, first.slice, &quorum_call(&tables.session), || {
+        read_partition_state(tables, &swap.remove)
+    })
+    .await;
     Ok(state.map_err(refused)?.map_or(Some(first), |state| state.missing(swap).copied()))
 }
 
-/// Looks at every partition, many at once.
-pub(crate) async fn look_at_all(home: &Home, swaps: &BTreeMap<Partition, Swap>) -> chronotile_store::Result<()> {
-    let looks: Vec<_> = swaps.values().map(|swap| first_missing(home, swap)).collect();
+/// Fails if a chunk to remove is missing. Reads many partitions concurrently.
+pub(crate) async fn check_present(
+    tables: &DatasetTables,
+    swaps: &BTreeMap<Partition, Swap>,
+) -> chronotile_store::Result<()> {
+    let looks: Vec<_> = swaps.values().map(|swap| first_missing(tables, swap)).collect();
     let missing: Vec<Option<ChunkKey>> = stream::iter(looks).buffer_unordered(WRITE_AT_ONCE).try_collect().await?;
     match missing.into_iter().flatten().min() {
-        Some(key) => Err(StoreError::ChunkConflict { dataset: home.dataset.name.clone(), key }),
+        Some(key) => Err(StoreError::ChunkConflict { dataset: tables.dataset.name.clone(), key }),
         None => Ok(()),
     }
 }
 
-/// Makes a swap by a lightweight transaction on the partition's epoch, so that of two that remove the same chunk one
-/// fails, and readers see the old chunks or the new ones.
-pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> chronotile_store::Result<()> {
+/// Applies a swap by a lightweight transaction on the partition's epoch: of two swaps that remove the same chunk one fails, and
+/// readers see either the old chunks or the new ones.
+pub(crate) async fn swap(
+    tables: &DatasetTables,
+    swap: &Swap,
+    call: &Call,
+    begun: bool,
+) -> chronotile_store::Result<()> {
     let (slice, deadline) = (swap.remove[0].slice, Instant::now() + call.timeout);
-    let mut pause = Duration::from_millis(5 + spread() % 10);
+    let mut pause = Duration::from_millis(5 + jitter_ms() % 10);
     let mut lost: Option<CqlError> = None;
     let mut lagging: Option<CqlError> = None;
     loop {
@@ -283,21 +304,25 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
             Some(lost) => of_write(lost.clone(), true),
             None => of_write(error, begun),
         };
-        // A slice that is gone holds none of them.
-        let state =
-            unless_gone(home, slice, call, || look(home, &swap.remove)).await.map_err(reported)?.unwrap_or_default();
+        // A dropped slice holds no chunks.
+        let state = if_table_exists(tables, slice, call, || read_partition_state(tables, &swap.remove))
+            .await
+            .map_err(reported)?
+            .unwrap_or_default();
         if let Some(key) = state.missing(swap) {
-            // A try of our own whose answer was lost may have removed it: what was to be put then is there.
-            if lost.is_some() && state.there.is_empty() && is_there(home, &swap.put).await.map_err(reported)? {
+            // Our own attempt whose answer was lost may have removed it. Then the chunks to put are present.
+            if lost.is_some() && state.present.is_empty() && all_present(tables, &swap.put).await.map_err(reported)? {
                 return Ok(());
             }
-            return Err(StoreError::ChunkConflict { dataset: home.dataset.name.clone(), key: *key });
+            return Err(StoreError::ChunkConflict { dataset: tables.dataset.name.clone(), key: *key });
         }
-        match transact(home, swap, &state, deadline).await {
-            Ok(true) => return settle(home, &state, call).await.map_err(|error| of_write(error, true)),
+        match transact(tables, swap, &state, deadline).await {
+            Ok(true) => return remove_recent(tables, &state, call).await.map_err(|error| of_write(error, true)),
             Ok(false) => {}
             Err(error) if error.applied() == Applied::Maybe => lost = Some(error),
-            Err(error) if home.lags(&error) || matches!(error, CqlError::NoTable { .. }) => lagging = Some(error),
+            Err(error) if tables.lacks_column(&error) || matches!(error, CqlError::NoTable { .. }) => {
+                lagging = Some(error)
+            }
             Err(error) => return Err(reported(error)),
         }
         if Instant::now() + pause > deadline {
@@ -312,50 +337,56 @@ pub(crate) async fn swap(home: &Home, swap: &Swap, call: &Call, begun: bool) -> 
     }
 }
 
-/// Whether all of these are there.
-async fn is_there(home: &Home, chunks: &[Chunk]) -> Result<bool, CqlError> {
+/// Whether all of these chunks are present.
+async fn all_present(tables: &DatasetTables, chunks: &[Chunk]) -> Result<bool, CqlError> {
     let mut keys: Vec<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
     keys.sort_unstable();
-    let state = look(home, &keys).await?;
-    Ok(keys.iter().all(|key| state.there.contains_key(key)))
+    let state = read_partition_state(tables, &keys).await?;
+    Ok(keys.iter().all(|key| state.present.contains_key(key)))
 }
 
-/// A little chance, so that two that met do not meet again.
-fn spread() -> u64 {
+/// Random jitter in milliseconds, so that two conflicting clients do not retry in step.
+fn jitter_ms() -> u64 {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| u64::from(time.subsec_nanos()));
     now / 1_000 + COUNT.fetch_add(7, Ordering::Relaxed)
 }
 
-async fn transact(home: &Home, swap: &Swap, state: &PartitionState, deadline: Instant) -> Result<bool, CqlError> {
+async fn transact(
+    tables: &DatasetTables,
+    swap: &Swap,
+    state: &PartitionState,
+    deadline: Instant,
+) -> Result<bool, CqlError> {
     let first = swap.remove[0];
-    let place = home.place(first.slice);
-    let names = home.names();
+    let place = tables.qualified_table(first.slice);
+    let names = tables.names();
     let guard = format!("UPDATE {place} SET {0} = ? WHERE {1} = ? IF {0} = ?", names.epoch, names.partition);
-    let guard = home.session.prepare(&guard, false).await?;
-    let delete = home.session.prepare(&delete_cql(home, first.slice), true).await?;
+    let guard = tables.session.prepare(&guard, false).await?;
+    let delete = tables.session.prepare(&delete_cql(tables, first.slice), true).await?;
     let big = |value: i64| Some(CqlValue::BigInt(value));
-    let inserts = home.form.inserts(&swap.put)?;
+    let inserts = tables.form.inserts(&swap.put)?;
     let mut batch = Batch::new(BatchType::Unlogged);
     let mut rows = Vec::with_capacity(1 + inserts.len() + swap.remove.len());
     batch.append_statement(guard);
     let epoch = state.epoch.map(CqlValue::BigInt);
-    rows.push(Values::Plain(vec![big(state.epoch.unwrap_or(0) + 1), big(home.partition(first.tile.cell)), epoch]));
-    append(home, &place, &inserts, &mut batch).await?;
+    rows.push(Values::Plain(vec![big(state.epoch.unwrap_or(0) + 1), big(tables.partition(first.tile.cell)), epoch]));
+    append(tables, &place, &inserts, &mut batch).await?;
     rows.extend(inserts.into_iter().map(|insert| insert.values));
     for key in &swap.remove {
         batch.append_statement(delete.clone());
-        rows.push(Values::Plain(chunk_key(home, key)));
+        rows.push(Values::Plain(chunk_key(tables, key)));
     }
-    applied(home.session.transact(&batch, &rows[..], &until(&home.session, deadline)).await?)
+    applied(tables.session.transact(&batch, &rows[..], &until(&tables.session, deadline)).await?)
 }
 
-/// Removes again what was written so lately that its writer's clock may be ahead of the transaction's.
-async fn settle(home: &Home, state: &PartitionState, call: &Call) -> Result<(), CqlError> {
+/// Removes recently written chunks again, each with a deletion time just after its write time: if the writer's clock was ahead, the
+/// first deletion is older than the rows and does not hide them.
+async fn remove_recent(tables: &DatasetTables, state: &PartitionState, call: &Call) -> Result<(), CqlError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let limit_us = now.saturating_sub(CLOCKS_APART).as_micros() as i64;
-    for (key, written_us) in state.there.iter().filter(|(_, written_us)| **written_us > limit_us) {
-        remove_one(home, key, Some(written_us + 1), call).await?;
+    let limit_us = now.saturating_sub(CLOCK_SKEW_MAX).as_micros() as i64;
+    for (key, written_us) in state.present.iter().filter(|(_, written_us)| **written_us > limit_us) {
+        remove_one(tables, key, Some(written_us + 1), call).await?;
     }
     Ok(())
 }

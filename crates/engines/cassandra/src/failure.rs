@@ -1,11 +1,11 @@
-//! What an error of the cluster means for the caller of a store.
+//! Maps errors of the cluster to store errors.
 
 use chronotile_cql::{Applied, CqlError};
 use chronotile_store::StoreError;
 
 pub(crate) const ENGINE: &str = "cassandra";
 
-/// The error of an operation that changes nothing, or surely changed nothing.
+/// The error of a read, or of a write that certainly had no effect.
 pub(crate) fn refused(error: CqlError) -> StoreError {
     let reason = error.to_string();
     match error {
@@ -19,7 +19,7 @@ pub(crate) fn refused(error: CqlError) -> StoreError {
     }
 }
 
-/// The error of a write of which some part may have landed; `begun` where an earlier part surely has.
+/// The error of a write that may have taken effect in part; `begun` if an earlier part certainly has.
 pub(crate) fn of_write(error: CqlError, begun: bool) -> StoreError {
     if begun || error.applied() == Applied::Maybe {
         return StoreError::Unknown { engine: ENGINE, reason: error.to_string() };
@@ -27,7 +27,7 @@ pub(crate) fn of_write(error: CqlError, begun: bool) -> StoreError {
     refused(error)
 }
 
-/// An answer whose columns are not those asked for.
+/// The error for a response that cannot be interpreted.
 pub(crate) fn malformed(error: impl std::fmt::Display) -> CqlError {
     CqlError::Protocol { reason: error.to_string() }
 }

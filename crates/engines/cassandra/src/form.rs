@@ -1,5 +1,5 @@
-//! How the chunks of a dataset lie in the tables of its slices: as rows of head and body, or record by record; and which of
-//! them share a partition.
+//! How the tables of a dataset's slices store its chunks: as rows of head and body, or as one row per record; and which cells
+//! share a partition.
 
 pub(crate) mod rows;
 
@@ -21,25 +21,25 @@ use self::rows::{RowDatasets, RowForm};
 use crate::failure::malformed;
 use crate::names;
 
-/// Bytes of chunks that one answer should have, and bounds of the rows asked for.
+/// Target bytes of a page, and limits of its row count.
 const PAGE_BYTES: u64 = 1 << 20;
 pub(crate) const PAGE_ROWS: (u64, u64) = (16, 5_000);
-/// Bytes and lines in one request of a chunk that is kept record by record.
+/// Maximum bytes and rows in one request for a chunk that is stored as one row per record.
 const REQUEST_BYTES: usize = 512 << 10;
 const REQUEST_LINES: usize = 4_096;
 
 /// The form of a dataset's tables.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
-    /// A chunk is a row, and so many neighbouring cells are a partition.
+    /// One row per chunk; this many neighbouring cells share a partition.
     Chunks { cells: i64 },
-    /// A record is a row.
+    /// One row per record.
     Rows(RowForm),
 }
 
-/// Names of the columns that both forms have, each in its own way.
+/// Column names of one form.
 pub(crate) struct Names {
-    /// The key of a partition: the cell, or where several share one a column of its own.
+    /// The partition key: the cell or, if several cells share a partition, a separate column.
     pub partition: &'static str,
     pub cell: &'static str,
     pub window: &'static str,
@@ -49,9 +49,9 @@ pub(crate) struct Names {
     pub rows: &'static str,
     pub bytes: &'static str,
     pub head: &'static str,
-    /// What a condition on a tile or chunk needs to find one row for each chunk.
+    /// Suffix of a condition on a tile or chunk that selects one row per chunk.
     pub first: &'static str,
-    /// The same for a condition that names no chunk.
+    /// The same for a condition without a chunk id.
     pub first_filtered: &'static str,
 }
 
@@ -83,7 +83,7 @@ const ROW_NAMES: Names = Names {
     first_filtered: " AND ct_row = 0 ALLOW FILTERING",
 };
 
-/// Mean size of the chunks seen, from which pages get their length.
+/// Running mean size of the chunks read, which determines the page size.
 #[derive(Debug)]
 pub(crate) struct Sizes {
     mean: AtomicU64,
@@ -91,13 +91,13 @@ pub(crate) struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        // Large at first: a page of large chunks taken for small ones could fill a node's memory.
+        // Large at first: a page of large chunks that were assumed small could fill a node's memory.
         Self::of(64 << 10)
     }
 }
 
 impl Sizes {
-    /// For rows of which none has been seen, taken to have so many bytes.
+    /// With an assumed number of bytes per row, before any was read.
     pub(crate) fn of(bytes: u64) -> Self {
         Self { mean: AtomicU64::new(bytes) }
     }
@@ -107,7 +107,7 @@ impl Sizes {
         (PAGE_BYTES / mean.max(1)).clamp(PAGE_ROWS.0, PAGE_ROWS.1) as i32
     }
 
-    pub(crate) fn saw(&self, bytes: usize, chunks: usize) {
+    pub(crate) fn observe(&self, bytes: usize, chunks: usize) {
         if let Some(seen) = (bytes as u64).checked_div(chunks as u64) {
             let old = self.mean.load(Ordering::Relaxed);
             self.mean.store((old + 3 * seen) / 4 + 1, Ordering::Relaxed);
@@ -115,27 +115,27 @@ impl Sizes {
     }
 }
 
-/// A dataset in a keyspace: what every request about its chunks needs to know.
+/// The tables of a dataset in a keyspace: the context of every request about its chunks.
 #[derive(Clone, Debug)]
-pub(crate) struct Home {
+pub(crate) struct DatasetTables {
     pub session: Arc<Session>,
-    /// The dataset as the caller knows it.
+    /// The dataset as the caller names it.
     pub dataset: DatasetRef,
     pub form: Form,
 }
 
-impl Home {
+impl DatasetTables {
     pub(crate) fn names(&self) -> &'static Names {
         self.form.names()
     }
 
-    /// The partition that a cell lies in.
+    /// The partition of a cell.
     pub(crate) fn partition(&self, cell: Cell) -> i64 {
         cell.0.div_euclid(self.form.cells())
     }
 
-    /// The condition that limits a statement to one tile, with the values of [`Self::tile_values`].
-    pub(crate) fn of_tile(&self) -> String {
+    /// The condition that selects one tile; [`Self::tile_values`] gives its values.
+    pub(crate) fn tile_condition(&self) -> String {
         let Names { partition, cell, window, .. } = self.names();
         match self.form.cells() {
             1 => format!("{cell} = ? AND {window} = ?"),
@@ -151,7 +151,7 @@ impl Home {
         }
     }
 
-    /// The table of a slice.
+    /// The name of a slice's table.
     pub(crate) fn table(&self, slice: SliceId) -> String {
         let number = SliceId(slice.0.wrapping_sub(self.dataset.first_slice));
         match self.form {
@@ -160,19 +160,19 @@ impl Home {
         }
     }
 
-    /// Whether a node refused a column that it has not learnt of yet: columns are added while others read and write.
-    pub(crate) fn lags(&self, error: &CqlError) -> bool {
+    /// Whether a node rejected a column that it does not know yet: columns are added while other clients read and write.
+    pub(crate) fn lacks_column(&self, error: &CqlError) -> bool {
         let reason = match error {
             CqlError::Invalid { reason } => reason.to_lowercase(),
-            CqlError::InDoubt { last } => return self.lags(last),
+            CqlError::InDoubt { last } => return self.lacks_column(last),
             _ => return false,
         };
         let unknown = ["undefined column", "unknown identifier", "unrecognized name"];
         matches!(self.form, Form::Rows(_)) && unknown.iter().any(|words| reason.contains(words))
     }
 
-    /// The table of a slice with its keyspace.
-    pub(crate) fn place(&self, slice: SliceId) -> String {
+    /// The name of a slice's table with its keyspace.
+    pub(crate) fn qualified_table(&self, slice: SliceId) -> String {
         format!("{}.{}", self.session.settings().keyspace, self.table(slice))
     }
 }
@@ -202,7 +202,7 @@ impl Form {
         }
     }
 
-    /// About the bytes that a chunk takes in a request.
+    /// Estimated bytes of a chunk in a request.
     pub(crate) fn bytes(&self, chunk: &Chunk) -> usize {
         let bytes = chunk.head.len() + chunk.body.len();
         match self {
@@ -211,8 +211,8 @@ impl Form {
         }
     }
 
-    /// What puts some chunks of one partition, in requests that must be done in this order. Those of a chunk that is kept
-    /// record by record end with its first row: where that is, the others are.
+    /// The requests that write chunks of one partition, to be sent in this order. A chunk with one row per record is written last row
+    /// first: if its first row is present, so are the others.
     pub(crate) fn requests(&self, chunks: &[Chunk]) -> Result<Vec<Vec<Insert>>, CqlError> {
         let Self::Rows(_) = self else { return Ok(vec![self.inserts(chunks)?]) };
         let (mut requests, mut request, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -231,7 +231,7 @@ impl Form {
         Ok(requests)
     }
 
-    /// What puts some chunks of one slice.
+    /// The inserts of chunks of one slice.
     pub(crate) fn inserts(&self, chunks: &[Chunk]) -> Result<Vec<Insert>, CqlError> {
         match self {
             Self::Chunks { cells } => {
@@ -253,8 +253,8 @@ impl Form {
         }
     }
 
-    /// The time that all rows of a chunk are written at, in microseconds since 1970, where it has several: a removal then
-    /// hides all of them or none. Later than any that this process gave out before.
+    /// The common write time of all rows of a chunk in microseconds since 1970, if it has several: a removal then hides all of them
+    /// or none. Later than every time that this process has returned before.
     pub(crate) fn stamp(&self) -> Option<i64> {
         static LAST: AtomicI64 = AtomicI64::new(0);
         let Self::Rows(_) = self else { return None };
@@ -273,7 +273,7 @@ const GROUP_INSERT: &str =
 /// An `INSERT` into a slice's table.
 #[derive(Clone, Debug)]
 pub(crate) struct Insert {
-    /// Names and markers.
+    /// Column names and bind markers.
     columns: Arc<str>,
     pub values: Values,
 }
@@ -283,8 +283,8 @@ impl Insert {
         format!("INSERT INTO {place} {}", self.columns)
     }
 
-    /// Whether both are the same statement.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
+    /// Whether both have the same statement text.
+    pub(crate) fn has_same_statement(&self, other: &Self) -> bool {
         self.columns == other.columns
     }
 }
@@ -294,7 +294,7 @@ type ChunkValues = (i64, i32, Vec<u8>, i32, i32, Bytes, Bytes);
 /// Partition, and the others.
 type GroupValues = (i64, i64, i32, Vec<u8>, i32, i32, Bytes, Bytes);
 
-/// The values of one statement.
+/// The bound values of one statement.
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
     Chunk(Box<ChunkValues>),

@@ -1,9 +1,9 @@
 //! The distributed engine: an archive in a keyspace of Apache Cassandra or ScyllaDB.
 //!
-//! A slice is a table, a cell of it or several neighbouring ones a partition, a chunk a row or, in layout `rows`, a row for
-//! each of its records (`names`, `form`, `rows`). Chunks are written and read at the consistency
-//! level the user chose; the catalog (`catalog`) and what removes chunks (`chunks`) go by lightweight transactions, and the
-//! schema is changed by one schema_mutex at a time (`schema`).
+//! A slice is a table, one cell or several neighbouring cells are a partition, and a chunk is a row or, in layout `rows`, one row
+//! per record (`names`, `form`, `rows`). Chunks are written and read at the consistency level that the user chose. The catalog
+//! (`catalog`) and removals of chunks (`chunks`) use lightweight transactions. Only the holder of the schema lease changes the
+//! schema (`schema`).
 
 mod catalog;
 mod chunks;
@@ -34,16 +34,16 @@ use futures::{StreamExt, TryStreamExt};
 use crate::catalog::Catalog;
 use crate::failure::{ENGINE, of_write, refused};
 use crate::form::rows::RowDatasets;
-use crate::form::{Form, Home, Sizes};
+use crate::form::{DatasetTables, Form, Sizes};
 
-/// Largest chunk taken, head and body, in bytes: half of what a node takes in one write by default.
+/// Largest accepted chunk, head and body, in bytes: half of a node's default limit for one write.
 pub const CHUNK_BYTES_MAX: usize = 8 << 20;
 /// Bytes of a partition above which reads, compaction and repair suffer.
 const CELL_BYTES_GOOD: u64 = 10 << 20;
-/// Partitions that one commit rewrites at once.
+/// Partitions that one commit rewrites concurrently.
 const SWAP_AT_ONCE: usize = 16;
 
-/// Reads the URL of an archive.
+/// Parses the URL of an archive.
 ///
 /// # Errors
 /// What is wrong with it, as text.
@@ -58,10 +58,10 @@ pub fn settings(url: &str) -> std::result::Result<Settings, String> {
     }
 }
 
-/// How an archive is opened, besides what its URL says.
+/// Options for opening an archive that are not in its URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether a missing archive is made. Default true.
+    /// Whether to create a missing archive. Default true.
     pub create: bool,
     /// Whether writes are refused. Default false.
     pub read_only: bool,
@@ -77,8 +77,8 @@ impl Default for Options {
 #[derive(Clone, Debug)]
 pub struct CassandraStore {
     shared: Arc<Shared>,
-    /// Whether the catalog may be read from fewer replicas than see all of it.
-    lenient: bool,
+    /// Whether catalog reads may fall back to the level of row reads, which may miss recent records.
+    catalog_fallback: bool,
     read: Call,
     write: Call,
 }
@@ -90,14 +90,14 @@ struct Shared {
     sizes: Arc<Sizes>,
     rows: RowDatasets,
     read_only: bool,
-    /// Slices known to be ready. One may have been dropped by another process since.
+    /// Slices known to be ready. Another process may have dropped one since.
     ready: Mutex<HashSet<(DatasetName, SliceId)>>,
-    /// Schema changes of this process, one after the other.
+    /// Serializes schema changes of this process.
     schema_mutex: tokio::sync::Mutex<()>,
 }
 
 impl CassandraStore {
-    /// Connects, and finds the archive in the keyspace or makes it.
+    /// Connects and opens the archive in the keyspace, or creates it.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] where no node answers, [`StoreError::Denied`] for login, certificate or permission,
@@ -118,11 +118,11 @@ impl CassandraStore {
             ready: Mutex::default(),
             schema_mutex: tokio::sync::Mutex::default(),
         };
-        Ok(Self { shared: Arc::new(shared), lenient: false, read, write })
+        Ok(Self { shared: Arc::new(shared), catalog_fallback: false, read, write })
     }
 
-    /// Changes how many copies each data centre keeps. What is stored already reaches new copies by repair only: run a full
-    /// repair of the keyspace afterwards.
+    /// Changes the replication factor of each data centre. Only a repair copies existing data to new replicas: run a full repair of
+    /// the keyspace afterwards.
     ///
     /// # Errors
     /// A data centre that does not exist or has fewer nodes; missing permission; the cluster.
@@ -139,11 +139,11 @@ impl CassandraStore {
         self.session().change_schema(&format!("TRUNCATE {keyspace}.{}", names::CATALOG)).await.map_err(refused)
     }
 
-    /// How the catalog is read.
-    fn seen(&self) -> Call {
-        let call = match self.lenient {
-            true => requests::seen(self.session(), self.read.consistency),
-            false => requests::certain(self.session()),
+    /// Consistency and timeout of catalog reads.
+    fn catalog_call(&self) -> Call {
+        let call = match self.catalog_fallback {
+            true => requests::quorum_or(self.session(), self.read.consistency),
+            false => requests::quorum_or_serial(self.session()),
         };
         Call { timeout: self.read.timeout, ..call }
     }
@@ -152,9 +152,9 @@ impl CassandraStore {
         &self.shared.session
     }
 
-    fn home(&self, dataset: &DatasetRef) -> Result<Home> {
+    fn tables(&self, dataset: &DatasetRef) -> Result<DatasetTables> {
         let form = Form::of(dataset, &self.shared.rows)?;
-        Ok(Home { session: self.shared.session.clone(), dataset: dataset.clone(), form })
+        Ok(DatasetTables { session: self.shared.session.clone(), dataset: dataset.clone(), form })
     }
 
     fn writable(&self) -> Result<()> {
@@ -165,8 +165,8 @@ impl CassandraStore {
         Err(StoreError::ReadOnly { place, reason: "it was opened read-only".to_owned() })
     }
 
-    /// A level at which a read sees every write of the level of this archive's URL.
-    fn seeing_writes(&self) -> Consistency {
+    /// A consistency level at which a read sees every write at the level of this archive's URL.
+    fn level_seeing_writes(&self) -> Consistency {
         let places = self.session().driver().get_cluster_state();
         let centres: HashSet<_> = places.get_nodes_info().iter().map(|node| node.datacenter.clone()).collect();
         match self.write.consistency {
@@ -180,37 +180,37 @@ impl CassandraStore {
         use_it(&mut self.shared.ready.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn check_slices(&self, home: &Home, chunks: &[Chunk]) -> Result<()> {
-        let dataset = &home.dataset.name;
+    async fn check_slices(&self, tables: &DatasetTables, chunks: &[Chunk]) -> Result<()> {
+        let dataset = &tables.dataset.name;
         let slices: HashSet<SliceId> = chunks.iter().map(|chunk| chunk.key.slice).collect();
         for slice in slices {
             let known = (dataset.clone(), slice);
             if self.ready(|ready| ready.contains(&known)) {
                 continue;
             }
-            if !schema::is_ready(self.session(), dataset, slice, &self.seen()).await? {
+            if !schema::is_ready(self.session(), dataset, slice, &self.catalog_call()).await? {
                 return Err(StoreError::NoSlice { dataset: dataset.clone(), slice });
             }
             self.ready(|ready| ready.insert(known));
         }
-        match &home.form {
+        match &tables.form {
             Form::Chunks { .. } => Ok(()),
-            Form::Rows(form) => schema::make_columns(home, form, chunks).await,
+            Form::Rows(form) => schema::make_columns(tables, form, chunks).await,
         }
     }
 
-    /// Puts and removes chunks. `begun` where catalog records have been changed before.
+    /// Puts and removes chunks. `begun` says that the commit has already changed catalog records.
     async fn change_chunks(
         &self,
-        home: &Home,
+        tables: &DatasetTables,
         mut put: Vec<Chunk>,
         remove: &[ChunkKey],
         require_removed: bool,
         begun: bool,
     ) -> Result<()> {
-        let dataset = &home.dataset.name;
+        let dataset = &tables.dataset.name;
         let slices: HashSet<SliceId> = put.iter().map(|chunk| chunk.key.slice).collect();
-        let lost = |error: CqlError| match error {
+        let write_error = |error: CqlError| match error {
             CqlError::NoTable { .. } => {
                 self.ready(|ready| ready.retain(|(name, slice)| name != dataset || !slices.contains(slice)));
                 match slices.iter().next() {
@@ -222,15 +222,15 @@ impl CassandraStore {
             }
             error => of_write(error, begun),
         };
-        let swaps = if require_removed { chunks::swaps(home, &mut put, remove) } else { Default::default() };
+        let swaps = if require_removed { chunks::swaps(tables, &mut put, remove) } else { Default::default() };
         let plain = !put.is_empty();
-        chunks::put(home, put, &self.write).await.map_err(lost)?;
+        chunks::put(tables, put, &self.write).await.map_err(write_error)?;
         let begun = begun || plain;
-        let swap = |swap| chunks::swap(home, swap, &self.write, begun);
+        let swap = |swap| chunks::swap(tables, swap, &self.write, begun);
         let swaps: Vec<_> = swaps.values().map(swap).collect();
         futures::stream::iter(swaps).buffer_unordered(SWAP_AT_ONCE).try_collect::<()>().await?;
         if !require_removed {
-            chunks::remove(home, remove, &self.write).await.map_err(|e| of_write(e, begun))?;
+            chunks::remove(tables, remove, &self.write).await.map_err(|e| of_write(e, begun))?;
         }
         Ok(())
     }
@@ -273,8 +273,8 @@ impl Store for CassandraStore {
     fn with_visibility(&self, visibility: Visibility) -> Option<Arc<dyn Store>> {
         let mut view = self.clone();
         match visibility {
-            Visibility::Configured => view.lenient = true,
-            Visibility::EveryWrite => view.read.consistency = self.seeing_writes(),
+            Visibility::Configured => view.catalog_fallback = true,
+            Visibility::EveryWrite => view.read.consistency = self.level_seeing_writes(),
         }
         Some(Arc::new(view))
     }
@@ -282,22 +282,22 @@ impl Store for CassandraStore {
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
         commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
         self.writable()?;
-        let home = &self.home(dataset)?;
+        let tables = &self.tables(dataset)?;
         let Commit { before, put, remove, require_removed, after, stamp_us: _ } = commit;
-        if let Form::Rows(form) = &home.form {
-            form.check(&home.dataset.name, &put)?;
+        if let Form::Rows(form) = &tables.form {
+            form.check(&tables.dataset.name, &put)?;
         }
-        self.check_slices(home, &put).await?;
+        self.check_slices(tables, &put).await?;
         if require_removed && !remove.is_empty() {
-            // What fails already now leaves the catalog as it was. What is put by this commit will be there.
+            // Check before the catalog changes, so that a failure leaves no trace. Chunks that this commit puts itself need not exist yet.
             let own: HashSet<ChunkKey> = put.iter().map(|chunk| chunk.key).collect();
             let others: Vec<ChunkKey> = remove.iter().filter(|key| !own.contains(key)).copied().collect();
-            chunks::look_at_all(home, &chunks::swaps(home, &mut vec![], &others)).await?;
+            chunks::check_present(tables, &chunks::swaps(tables, &mut vec![], &others)).await?;
         }
         self.shared.catalog.apply(self.session(), &before, false).await?;
         let begun = !before.is_empty();
-        let changed = self.change_chunks(home, put, &remove, require_removed, begun).await;
-        if let (Err(_), Form::Rows(form)) = (&changed, &home.form) {
+        let changed = self.change_chunks(tables, put, &remove, require_removed, begun).await;
+        if let (Err(_), Form::Rows(form)) = (&changed, &tables.form) {
             form.forget();
         }
         changed?;
@@ -305,26 +305,26 @@ impl Store for CassandraStore {
     }
 
     async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
-        Ok(scan::scan(self.home(dataset)?, self.shared.sizes.clone(), self.read, scan))
+        Ok(scan::scan(self.tables(dataset)?, self.shared.sizes.clone(), self.read, scan))
     }
 
     async fn fetch(&self, dataset: &DatasetRef, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
-        scan::fetch(&self.home(dataset)?, keys, &self.read).await.map_err(refused)
+        scan::fetch(&self.tables(dataset)?, keys, &self.read).await.map_err(refused)
     }
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
-        self.shared.catalog.record(self.session(), key, &self.seen()).await
+        self.shared.catalog.record(self.session(), key, &self.catalog_call()).await
     }
 
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
-        self.shared.catalog.records(self.session(), prefix, after, limit, &self.seen()).await
+        self.shared.catalog.records(self.session(), prefix, after, limit, &self.catalog_call()).await
     }
 
     async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()> {
         self.writable()?;
-        if !schema::is_ready(self.session(), &dataset.name, slice, &self.seen()).await? {
+        if !schema::is_ready(self.session(), &dataset.name, slice, &self.catalog_call()).await? {
             let _guard = self.shared.schema_mutex.lock().await;
-            schema::create_slice(&self.home(dataset)?, slice).await?;
+            schema::create_slice(&self.tables(dataset)?, slice).await?;
         }
         self.ready(|ready| ready.insert((dataset.name.clone(), slice)));
         Ok(())
@@ -332,11 +332,11 @@ impl Store for CassandraStore {
 
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
         self.writable()?;
-        let home = self.home(dataset)?;
+        let tables = self.tables(dataset)?;
         let known = schema::table_id(self.session(), &dataset.name, slice).await?;
         if let Some(holding) = when.holding {
-            let call = Call { consistency: self.seeing_writes(), ..self.read };
-            if scan::statistics(&home, slice, &call).await.map_err(refused)? != holding {
+            let call = Call { consistency: self.level_seeing_writes(), ..self.read };
+            if scan::statistics(&tables, slice, &call).await.map_err(refused)? != holding {
                 return Err(StoreError::SliceConflict { dataset: dataset.name.clone(), slice });
             }
         }
@@ -344,17 +344,17 @@ impl Store for CassandraStore {
         let Some(table_id) = known else { return Ok(()) };
         self.ready(|ready| ready.remove(&(dataset.name.clone(), slice)));
         let _guard = self.shared.schema_mutex.lock().await;
-        if let Form::Rows(form) = &home.form {
+        if let Form::Rows(form) = &tables.form {
             form.forget();
         }
-        schema::drop_slice(&home, slice, &table_id).await
+        schema::drop_slice(&tables, slice, &table_id).await
     }
 
     async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {
-        schema::slices(self.session(), &dataset.name, &self.seen()).await
+        schema::slices(self.session(), &dataset.name, &self.catalog_call()).await
     }
 
     async fn statistics(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Vec<TileStatistics>> {
-        scan::statistics(&self.home(dataset)?, slice, &self.read).await.map_err(refused)
+        scan::statistics(&self.tables(dataset)?, slice, &self.read).await.map_err(refused)
     }
 }

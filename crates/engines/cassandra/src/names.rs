@@ -1,4 +1,4 @@
-//! Names of tables, and the statements that make them. `docs/format.md` describes every column.
+//! Names of tables and the statements that create them. `docs/format.md` describes every column.
 
 use chronotile_cql::TableOptions;
 use chronotile_types::{DatasetName, SliceId};
@@ -20,7 +20,7 @@ const FIXED: [(&str, &str); 4] = [
     (CATALOG, "dataset text, bucket int, record_key text, value blob, PRIMARY KEY ((dataset, bucket), record_key)"),
 ];
 
-/// How tables of records are compressed where the URL does not say: unlike chunks they are not compressed already.
+/// Default compression of tables in layout `rows`: unlike chunks, their values are not compressed already.
 const RECORD_COMPRESSION: &str = "LZ4Compressor";
 
 /// Columns of a table of chunks. `epoch` changes with every removal from the partition.
@@ -31,17 +31,17 @@ const CHUNK_COLUMNS: &str = "cell bigint, time_window int, chunk_id blob, epoch 
 const GROUP_COLUMNS: &str = "part bigint, cell bigint, time_window int, chunk_id blob, epoch bigint STATIC, row_count int, \
      byte_count int, head blob, body blob, PRIMARY KEY ((part), cell, time_window, chunk_id)";
 
-/// Columns and key of a table of chunks with so many cells in a partition.
+/// Columns and key of a table of chunks with this many cells in a partition.
 pub(crate) fn chunk_columns(cells: i64) -> &'static str {
     if cells == 1 { CHUNK_COLUMNS } else { GROUP_COLUMNS }
 }
 
-/// The table of a slice's chunks. No two slices share it.
+/// The table name of a slice's chunks, unique to the slice.
 pub(crate) fn chunk_table(dataset: &DatasetName, slice: SliceId) -> String {
     slice_table("c_", "h_", dataset, slice)
 }
 
-/// The table of a slice's records in layout `rows`. No two slices share it, nor does any with chunks.
+/// The table name of a slice in layout `rows`, unique to the slice and different from every table of chunks.
 pub(crate) fn row_table(dataset: &DatasetName, slice: SliceId) -> String {
     slice_table("r_", "q_", dataset, slice)
 }
@@ -53,14 +53,14 @@ fn slice_table(prefix: &str, cut_prefix: &str, dataset: &DatasetName, slice: Sli
     if whole.len() <= NAME_LEN_MAX {
         return whole;
     }
-    // A cut name has a hash, and a prefix that keeps it apart from names that are whole.
+    // A truncated name gets a hash, and a prefix that no full name has.
     let hash = format!("_{:016x}", xxh3_64(dataset.as_str().as_bytes()));
     let kept = NAME_LEN_MAX - cut_prefix.len() - hash.len() - tail.len();
     format!("{cut_prefix}{}{hash}{tail}", &dataset.as_str()[..kept])
 }
 
-/// Statements that make the tables of an archive. Clients that run them at the same time make the same tables: each has an
-/// id that follows from its name.
+/// Statements that create the tables of an archive. Clients that run them concurrently create the same tables: each table id is
+/// derived from the name.
 pub(crate) fn create_fixed(keyspace: &str, with_ids: bool) -> Vec<(&'static str, String)> {
     let create = |(name, columns): (&'static str, &str)| {
         let id = with_ids.then(|| table_id(&format!("{keyspace}.{name}"))).map(|id| format!(" WITH id = {id}"));
@@ -69,7 +69,7 @@ pub(crate) fn create_fixed(keyspace: &str, with_ids: bool) -> Vec<(&'static str,
     FIXED.map(create).to_vec()
 }
 
-/// The statement that makes a slice's table of these columns, which hold records or else chunks.
+/// The statement that creates a slice's table with these columns, for records or for chunks.
 pub(crate) fn create_slice(
     keyspace: &str,
     table: &str,
@@ -92,7 +92,7 @@ pub(crate) fn create_slice(
     )
 }
 
-/// A UUID that follows from a name (version 8, as RFC 9562 has it for such).
+/// A UUID derived from a name (version 8 of RFC 9562).
 pub(crate) fn table_id(name: &str) -> String {
     let bits = xxh3_128(name.as_bytes());
     let bits = bits & !(0xf << 76) & !(0x3 << 62) | 0x8 << 76 | 0x2 << 62;

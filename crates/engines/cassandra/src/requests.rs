@@ -1,4 +1,5 @@
-//! How this engine asks: consistency and time of a request, statements that nodes may not know yet, answers of transactions.
+//! Requests of this engine: consistency levels and timeouts, statements on tables that nodes may not know yet, results of
+//! transactions.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +10,13 @@ use chronotile_cql::{Call, CqlError, Session};
 
 use crate::failure::malformed;
 
-/// Pause before a node that does not know a table is asked again.
+/// Pause before a request is retried because a node does not know a table yet.
 pub(crate) const TABLE_PAUSE: Duration = Duration::from_millis(100);
-/// Time for a request although the deadline has come: it tells what became of an earlier one.
+/// Minimum timeout of a request even past the deadline: it finds out the outcome of an earlier one.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// Prepares a statement about a table that every archive has. The nodes that there are connections to may have been away
-/// when it was made, or too busy to hear of it.
+/// Prepares a statement on a table that every archive has. Retries, since the connected nodes may have been down or too busy
+/// to receive the table's creation.
 pub(crate) async fn prepared(
     session: &Session,
     cql: &str,
@@ -24,20 +25,22 @@ pub(crate) async fn prepared(
     let deadline = Instant::now() + session.settings().timeout;
     loop {
         match session.prepare(cql, repeatable).await {
-            Err(CqlError::NoTable { reason }) if Instant::now() > deadline => return Err(lagging(&reason, "archive")),
+            Err(CqlError::NoTable { reason }) if Instant::now() > deadline => {
+                return Err(unknown_table(&reason, "archive"));
+            }
             Err(CqlError::NoTable { .. }) => tokio::time::sleep(TABLE_PAUSE).await,
             result => return result,
         }
     }
 }
 
-/// The error where nodes still do not know a table that `owner` has.
-pub(crate) fn lagging(reason: &str, owner: &str) -> CqlError {
+/// The error when nodes still do not know a table of `owner`.
+pub(crate) fn unknown_table(reason: &str, owner: &str) -> CqlError {
     let reason = format!("{reason}, although its {owner} does: a node was away and has not learnt of it yet");
     CqlError::ReplicaFailed { operation: "request", failed: 1, reason }
 }
 
-/// A majority, whatever level the user reads and writes rows with: the catalog must be seen by all.
+/// A majority, whatever levels the user chose for rows: every client must see the same catalog.
 pub(crate) fn quorum_call(session: &Session) -> Call {
     use chronotile_cql::scylla::statement::Consistency;
     let settings = session.settings();
@@ -45,26 +48,25 @@ pub(crate) fn quorum_call(session: &Session) -> Call {
     Call { consistency, timeout: settings.timeout, instead: None }
 }
 
-/// A majority; where a keyspace has more copies than there are nodes, as while a cluster grows, a majority of the nodes, which
-/// is what transactions are decided by.
-pub(crate) fn certain(session: &Session) -> Call {
+/// A majority. If a keyspace has more replicas than nodes, as while a cluster grows, the serial level instead: a majority of the
+/// nodes, by which transactions are decided.
+pub(crate) fn quorum_or_serial(session: &Session) -> Call {
     Call { instead: Some(session.serial_read()), ..quorum_call(session) }
 }
 
-/// A majority; where so many replicas are not alive, as many as rows are read from. Such a reader has been told that it may
-/// miss what one replica lacks, and is not to be refused for more than it asked for. Whatever it then changes is decided by
-/// a majority, as ever.
-pub(crate) fn seen(session: &Session, rows: chronotile_cql::scylla::statement::Consistency) -> Call {
+/// A majority or, if too few replicas are alive, the level at which rows are read. A reader at a lower level has accepted that it
+/// may miss recent writes, so its catalog reads need not fail. Its changes are still decided by a majority.
+pub(crate) fn quorum_or(session: &Session, rows: chronotile_cql::scylla::statement::Consistency) -> Call {
     Call { instead: Some(rows), ..quorum_call(session) }
 }
 
-/// As [`quorum_call`], for one of several requests that together have a deadline.
+/// Like [`quorum_call`], for one of several requests that share a deadline.
 pub(crate) fn until(session: &Session, deadline: Instant) -> Call {
     let left = deadline.saturating_duration_since(Instant::now());
     Call { timeout: left.max(LAST_WAIT), ..quorum_call(session) }
 }
 
-/// The first column of the answer to a lightweight transaction.
+/// Whether a lightweight transaction was applied: the first column of its result.
 pub(crate) fn applied(result: QueryResult) -> std::result::Result<bool, CqlError> {
     let rows = result.into_rows_result().map_err(malformed)?;
     let row = rows.first_row::<Row>().map_err(malformed)?;

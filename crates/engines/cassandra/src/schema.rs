@@ -1,5 +1,5 @@
-//! Making and finding an archive: its keyspace, the tables it always has, and the slices' tables, which one schema_mutex at a
-//! time makes and drops.
+//! Finds or creates an archive: its keyspace, its fixed tables, and the slices' tables, which only the holder of the schema
+//! lease creates and drops.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -12,25 +12,25 @@ use chronotile_types::{DatasetName, SliceId};
 
 use crate::failure::{malformed, of_write, refused};
 use crate::form::rows::RowForm;
-use crate::form::{Form, Home};
+use crate::form::{DatasetTables, Form};
 use crate::names::{self, LEASES, META, SLICES};
-use crate::requests::{TABLE_PAUSE, lagging, prepared, quorum_call, seen};
+use crate::requests::{TABLE_PAUSE, prepared, quorum_call, quorum_or, unknown_table};
 
 /// Format of the tables; see `docs/format.md`.
 const FORMAT: u32 = 1;
-/// Seconds after which a schema_mutex that went silent has lost its lease.
+/// Seconds after which the schema lease expires if its holder goes silent.
 const LEASE_S: i32 = 60;
 const LEASE_NAME: &str = "schema";
-/// Copies in each data centre where nobody says and there are nodes enough.
+/// Default replication factor of each data centre; fewer where it has fewer nodes.
 const COPIES: usize = 3;
 
-/// What an archive says of itself.
+/// Settings that an archive stores about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub catalog_buckets: u32,
 }
 
-/// Finds the archive, or makes it.
+/// Finds the archive, or creates it.
 pub(crate) async fn open(session: &Session, create: bool) -> Result<Meta> {
     let keyspace = &session.settings().keyspace;
     let place = || PathBuf::from(format!("keyspace {keyspace} of {}", session.settings().contact_points.join(",")));
@@ -57,7 +57,8 @@ pub(crate) async fn open(session: &Session, create: bool) -> Result<Meta> {
     find(session).await?.ok_or_else(|| refused(malformed("the archive's own record is missing after it was made")))
 }
 
-/// What the archive says of itself, where there is one: where any node knows of it, since others may have been away.
+/// The settings of the archive, or `None` if there is none. It exists if any node knows its tables: others may have been down
+/// when they were created.
 async fn find(session: &Session) -> Result<Option<Meta>> {
     match session.prepare(&own_record_cql(session), true).await {
         Err(CqlError::NoTable { .. }) => return Ok(None),
@@ -82,10 +83,10 @@ fn own_record_cql(session: &Session) -> String {
     format!("SELECT value FROM {}.{META} WHERE name = ?", session.settings().keyspace)
 }
 
-/// What the archive says of itself under a name.
+/// One setting of the archive.
 async fn own_record(session: &Session, name: &str) -> std::result::Result<Option<String>, CqlError> {
     let statement = prepared(session, &own_record_cql(session), true).await?;
-    let call = seen(session, session.settings().read_consistency);
+    let call = quorum_or(session, session.settings().read_consistency);
     let rows = session.execute(&statement, (name,), &call).await?.into_rows_result().map_err(malformed)?;
     let value = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
     Ok(value.and_then(|(value,)| value))
@@ -116,14 +117,14 @@ async fn create_keyspace(session: &Session) -> Result<()> {
     session.change_schema(&cql).await.map_err(refused)
 }
 
-/// Changes how many copies each data centre keeps. Data that stand already reach new copies by repair only.
+/// Changes the replication factors. Only a repair copies existing data to new replicas.
 pub(crate) async fn set_replication(session: &Session, wanted: &Replication) -> Result<()> {
     let replication = replication(session, Some(wanted))?;
     let cql = format!("ALTER KEYSPACE {} WITH replication = {replication}", session.settings().keyspace);
     session.change_schema(&cql).await.map_err(|error| of_write(error, false))
 }
 
-/// The replication map in CQL, checked against the data centres there are.
+/// The replication map in CQL, checked against the cluster's data centres.
 fn replication(session: &Session, wanted: Option<&Replication>) -> Result<String> {
     let state = session.driver().get_cluster_state();
     let mut nodes = std::collections::BTreeMap::<String, usize>::new();
@@ -154,7 +155,7 @@ fn replication(session: &Session, wanted: Option<&Replication>) -> Result<String
 async fn create_tables(session: &Session) -> Result<()> {
     let keyspace = &session.settings().keyspace;
     let with_ids = takes_table_ids(session).await.map_err(refused)?;
-    // Others may be making the same at this moment: what one node knows the next may not know yet.
+    // Another client may be creating the same tables: a change that one node knows may not have reached the next.
     session.agree_on_schema().await.map_err(refused)?;
     for (name, cql) in names::create_fixed(keyspace, with_ids) {
         if tables(session).await.map_err(refused)?.is_none_or(|known| !known.contains(name)) {
@@ -164,7 +165,7 @@ async fn create_tables(session: &Session) -> Result<()> {
     session.agree_on_schema().await.map_err(refused)
 }
 
-/// Makes a table, again where the node that is asked does not know the keyspace yet, which somebody else has just made.
+/// Creates a table. Retries while the coordinator does not know the keyspace, which another client may just have created.
 async fn create_table(session: &Session, cql: &str) -> Result<()> {
     const TRIES: usize = 40;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
@@ -178,7 +179,8 @@ async fn create_table(session: &Session, cql: &str) -> Result<()> {
     session.change_schema(cql).await.map_err(refused)
 }
 
-/// Whether a table's id can be given, so that tables made twice at once are one. ScyllaDB orders schema changes itself.
+/// Whether `CREATE TABLE` accepts a table id, which makes concurrent creations yield one table. ScyllaDB serializes schema changes
+/// itself.
 async fn takes_table_ids(session: &Session) -> std::result::Result<bool, CqlError> {
     let cql =
         "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'scylla_local'";
@@ -188,21 +190,21 @@ async fn takes_table_ids(session: &Session) -> std::result::Result<bool, CqlErro
     Ok(found.rows_num() == 0)
 }
 
-/// Records what the archive is, unless somebody was first.
+/// Stores the settings of a new archive, unless another client has stored its own.
 async fn claim_meta(session: &Session) -> Result<()> {
     let settings = session.settings();
     let cql = format!("INSERT INTO {}.{META} (name, value) VALUES (?, ?) IF NOT EXISTS", settings.keyspace);
     let statement = prepared(session, &cql, false).await.map_err(refused)?;
-    // The format comes last: whoever finds it finds the rest.
+    // The format is written last: a reader that finds it finds the other settings too.
     for (name, value) in [("catalog_buckets", settings.catalog_buckets), ("format", FORMAT)] {
-        let claim = session.insist(&statement, (name, value.to_string()), &quorum_call(session)).await;
-        // Whether it landed is seen by reading it.
+        let claim = session.execute_retrying(&statement, (name, value.to_string()), &quorum_call(session)).await;
+        // After a passing failure, the caller reads the record to learn whether it was stored.
         claim.map(|_| ()).or_else(|error| if error.passes() { Ok(()) } else { Err(refused(error)) })?;
     }
     Ok(())
 }
 
-/// A slice as the registry has it.
+/// The registry's entry of a slice.
 struct Entry {
     table_id: Option<String>,
     ready: bool,
@@ -223,17 +225,17 @@ async fn entry(
     Ok(row.map(|(table_id, ready)| Entry { table_id, ready: ready.unwrap_or(false) }))
 }
 
-/// Whether a slice can be used.
+/// Whether a slice is ready for use.
 pub(crate) async fn is_ready(session: &Session, dataset: &DatasetName, slice: SliceId, call: &Call) -> Result<bool> {
     Ok(entry(session, dataset, slice, call).await.map_err(refused)?.is_some_and(|entry| entry.ready))
 }
 
-/// Whether a slice's table has been made and not been given up, whatever a single node knows of it.
+/// Whether a slice's table exists according to the registry, whatever a single node knows.
 async fn has_table(session: &Session, dataset: &DatasetName, slice: SliceId) -> std::result::Result<bool, CqlError> {
     Ok(entry(session, dataset, slice, &quorum_call(session)).await?.is_some_and(|entry| entry.ready))
 }
 
-/// The slices that can be used, ascending.
+/// The slices that are ready for use, ascending.
 pub(crate) async fn slices(session: &Session, dataset: &DatasetName, call: &Call) -> Result<Vec<SliceId>> {
     let list = async {
         let keyspace = &session.settings().keyspace;
@@ -253,54 +255,55 @@ pub(crate) async fn slices(session: &Session, dataset: &DatasetName, call: &Call
     list.await.map_err(refused)
 }
 
-/// Makes a slice's table under the schema_mutex's lease; returns once every node that is up knows it.
-pub(crate) async fn create_slice(home: &Home, slice: SliceId) -> Result<()> {
-    let session = &home.session;
-    let Some(lease) = Lease::acquire(session, &Goal::Ready(home, slice)).await? else { return Ok(()) };
-    let made = make_slice(home, slice).await;
+/// Creates a slice's table under the schema lease. Returns once every node that is up knows the table.
+pub(crate) async fn create_slice(tables: &DatasetTables, slice: SliceId) -> Result<()> {
+    let session = &tables.session;
+    let Some(lease) = Lease::acquire(session, &Goal::Ready(tables, slice)).await? else { return Ok(()) };
+    let made = make_slice(tables, slice).await;
     lease.release(session).await;
     made.map_err(refused)
 }
 
-/// Gives the table of a slice the columns it lacks, under the schema_mutex's lease.
-async fn add_columns(home: &Home, form: &RowForm, slice: SliceId) -> Result<()> {
-    let session = &home.session;
-    let Some(lease) = Lease::acquire(session, &Goal::Columns(home, form, slice)).await? else { return Ok(()) };
+/// Adds the missing columns to a slice's table, under the schema lease.
+async fn add_columns(tables: &DatasetTables, form: &RowForm, slice: SliceId) -> Result<()> {
+    let session = &tables.session;
+    let Some(lease) = Lease::acquire(session, &Goal::Columns(tables, form, slice)).await? else { return Ok(()) };
     let add = || async {
-        let Some(cql) = form.addition(home, slice).await? else { return Ok(()) };
+        let Some(cql) = form.addition(tables, slice).await? else { return Ok(()) };
         match session.change_schema(&cql).await {
-            // Where an earlier try of this had landed the columns are there.
-            Err(error) if form.addition(home, slice).await?.is_some() => Err(error),
-            _ => form.columns_of(home, slice, true).await.map(drop),
+            // An error with no column missing: an earlier attempt has added them.
+            Err(error) if form.addition(tables, slice).await?.is_some() => Err(error),
+            _ => form.columns_of(tables, slice, true).await.map(drop),
         }
     };
-    let added = unless_gone(home, slice, &quorum_call(session), add).await;
+    let added = if_table_exists(tables, slice, &quorum_call(session), add).await;
     lease.release(session).await;
-    added.map_err(refused)?.ok_or_else(|| StoreError::NoSlice { dataset: home.dataset.name.clone(), slice })
+    added.map_err(refused)?.ok_or_else(|| StoreError::NoSlice { dataset: tables.dataset.name.clone(), slice })
 }
 
-/// Sees to it that the tables of some chunks have the columns that these have.
-pub(crate) async fn make_columns(home: &Home, form: &RowForm, chunks: &[Chunk]) -> Result<()> {
+/// Adds the columns of these chunks to the tables that lack them.
+pub(crate) async fn make_columns(tables: &DatasetTables, form: &RowForm, chunks: &[Chunk]) -> Result<()> {
     for (slice, columns) in form.missing_columns(chunks)? {
-        let call = quorum_call(&home.session);
-        let found = unless_gone(home, slice, &call, || form.columns_of(home, slice, true)).await.map_err(refused)?;
+        let call = quorum_call(&tables.session);
+        let found =
+            if_table_exists(tables, slice, &call, || form.columns_of(tables, slice, true)).await.map_err(refused)?;
         let Some(found) = found else {
-            return Err(StoreError::NoSlice { dataset: home.dataset.name.clone(), slice });
+            return Err(StoreError::NoSlice { dataset: tables.dataset.name.clone(), slice });
         };
         if found < columns {
-            add_columns(home, form, slice).await?;
+            add_columns(tables, form, slice).await?;
         }
-        // Columns that one node knows of may be under way to the others.
-        home.session.agree_on_schema().await.map_err(refused)?;
+        // One node knows the columns; the others may not have received the change yet.
+        tables.session.agree_on_schema().await.map_err(refused)?;
         form.agree(slice, columns);
     }
     Ok(())
 }
 
-/// Uses a slice's table; `None` where the slice was dropped, or never made. A node that was away may say that there is
-/// no such table although there is: that is no reason to return nothing.
-pub(crate) async fn unless_gone<T, F: Future<Output = std::result::Result<T, CqlError>>>(
-    home: &Home,
+/// Runs a request on a slice's table; `None` if the slice was dropped or never created. A node that was down may report an
+/// existing table as missing: the registry decides, and the request is retried.
+pub(crate) async fn if_table_exists<T, F: Future<Output = std::result::Result<T, CqlError>>>(
+    tables: &DatasetTables,
     slice: SliceId,
     call: &Call,
     read: impl Fn() -> F,
@@ -309,8 +312,8 @@ pub(crate) async fn unless_gone<T, F: Future<Output = std::result::Result<T, Cql
     loop {
         let reason = match read().await {
             Err(CqlError::NoTable { reason }) => reason,
-            Err(error) if home.lags(&error) && Instant::now() < deadline => {
-                if let Form::Rows(form) = &home.form {
+            Err(error) if tables.lacks_column(&error) && Instant::now() < deadline => {
+                if let Form::Rows(form) = &tables.form {
                     form.forget();
                 }
                 tokio::time::sleep(TABLE_PAUSE).await;
@@ -318,34 +321,34 @@ pub(crate) async fn unless_gone<T, F: Future<Output = std::result::Result<T, Cql
             }
             result => return result.map(Some),
         };
-        if !has_table(&home.session, &home.dataset.name, slice).await? {
+        if !has_table(&tables.session, &tables.dataset.name, slice).await? {
             return Ok(None);
         }
         if Instant::now() > deadline {
-            return Err(lagging(&reason, "slice"));
+            return Err(unknown_table(&reason, "slice"));
         }
         tokio::time::sleep(TABLE_PAUSE).await;
     }
 }
 
-async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlError> {
-    let (session, dataset) = (&home.session, &home.dataset.name);
+async fn make_slice(tables: &DatasetTables, slice: SliceId) -> std::result::Result<(), CqlError> {
+    let (session, dataset) = (&tables.session, &tables.dataset.name);
     let settings = session.settings();
     let keyspace = &settings.keyspace;
-    let table = home.table(slice);
-    // A schema_mutex that lost its lease while it slept may do this at the same time: both then make the same table.
+    let table = tables.table(slice);
+    // A former lease holder that was suspended may run this at the same time: both then create the same table.
     let own = names::table_id(&format!("{}.{table}.{}", keyspace, unique(session)));
     let cql = format!("INSERT INTO {keyspace}.{SLICES} (dataset, slice, table_id) VALUES (?, ?, ?) IF NOT EXISTS");
     let claim = prepared(session, &cql, false).await?;
-    let claimed = session.insist(&claim, (dataset.as_str(), slice.0, &own), &quorum_call(session)).await;
+    let claimed = session.execute_retrying(&claim, (dataset.as_str(), slice.0, &own), &quorum_call(session)).await;
     let known = entry(session, dataset, slice, &quorum_call(session)).await?.and_then(|entry| entry.table_id);
     let id = match (known, claimed) {
         (Some(id), _) => takes_table_ids(session).await?.then_some(id),
-        // A table of another id than the registry's would be a second one for some nodes.
+        // With an id other than the registry's, some nodes would see a second table.
         (None, Err(error)) => return Err(error),
         (None, Ok(_)) => return Err(malformed("the registry does not have a slice that was just entered")),
     };
-    let (columns, records) = match &home.form {
+    let (columns, records) = match &tables.form {
         Form::Chunks { cells } => (names::chunk_columns(*cells).to_owned(), false),
         Form::Rows(form) => (form.table_columns()?, true),
     };
@@ -354,24 +357,24 @@ async fn make_slice(home: &Home, slice: SliceId) -> std::result::Result<(), CqlE
     let cql =
         format!("UPDATE {keyspace}.{SLICES} SET ready = true WHERE dataset = ? AND slice = ? IF table_id != null");
     let ready = prepared(session, &cql, false).await?;
-    session.insist(&ready, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
+    session.execute_retrying(&ready, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
     Ok(())
 }
 
-/// The id of a slice's table, as the registry has it: each time a slice is made it has another.
+/// The registry's id of a slice's table. A slice that is dropped and created again gets a new id.
 pub(crate) async fn table_id(session: &Session, dataset: &DatasetName, slice: SliceId) -> Result<Option<String>> {
     let found = entry(session, dataset, slice, &quorum_call(session)).await.map_err(refused)?;
     Ok(found.map(|entry| entry.table_id.unwrap_or_default()))
 }
 
-/// Drops a slice's table under the schema_mutex's lease, if it is still the one of this id: of a slice that was dropped by somebody
-/// else and made again meanwhile the new table stays.
-pub(crate) async fn drop_slice(home: &Home, slice: SliceId, known: &str) -> Result<()> {
-    let (session, dataset) = (&home.session, &home.dataset.name);
-    let Some(lease) = Lease::acquire(session, &Goal::Gone(home, slice)).await? else { return Ok(()) };
+/// Drops a slice's table under the schema lease, if it still has this id. If another client has dropped the slice and created it
+/// again, the new table is kept.
+pub(crate) async fn drop_slice(tables: &DatasetTables, slice: SliceId, known: &str) -> Result<()> {
+    let (session, dataset) = (&tables.session, &tables.dataset.name);
+    let Some(lease) = Lease::acquire(session, &Goal::Gone(tables, slice)).await? else { return Ok(()) };
     let since = Instant::now();
     let keyspace = &session.settings().keyspace;
-    let table = home.table(slice);
+    let table = tables.table(slice);
     let drop = async {
         if entry(session, dataset, slice, &quorum_call(session))
             .await?
@@ -379,19 +382,19 @@ pub(crate) async fn drop_slice(home: &Home, slice: SliceId, known: &str) -> Resu
         {
             return Ok(());
         }
-        // First no new work finds it, then it goes; the registry forgets it last, so that a repetition goes on.
+        // First hide the slice from new requests, then drop the table, and delete the entry last, so that a repeated call can resume.
         let cql = format!("UPDATE {keyspace}.{SLICES} SET ready = false WHERE dataset = ? AND slice = ? IF EXISTS");
         let hide = prepared(session, &cql, false).await?;
-        session.insist(&hide, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
+        session.execute_retrying(&hide, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
         if since.elapsed() > Duration::from_secs(LEASE_S as u64 / 2) {
-            // The lease may end before the table goes, and then somebody else may make it again.
+            // The lease may expire before the drop, and another client may then create the table again.
             let reason = format!("dropping {table} took too long to begin: repeat it");
             return Err(CqlError::Overloaded { reason });
         }
         session.change_schema(&format!("DROP TABLE IF EXISTS {keyspace}.{table}")).await?;
         let cql = format!("DELETE FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ? IF EXISTS");
         let forget = prepared(session, &cql, false).await?;
-        session.insist(&forget, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
+        session.execute_retrying(&forget, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
         session.forget(&format!("{keyspace}.{table} "));
         Ok(())
     };
@@ -406,68 +409,68 @@ fn unique(session: &Session) -> String {
     format!("{}-{}", session.driver().session_id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What a schema_mutex wants of a slice.
+/// The state of a slice for which a client takes the schema lease.
 enum Goal<'a> {
-    /// That it can be used.
-    Ready(&'a Home, SliceId),
-    /// That it is gone.
-    Gone(&'a Home, SliceId),
-    /// That its table has all columns of the dataset.
-    Columns(&'a Home, &'a RowForm, SliceId),
+    /// The slice is ready for use.
+    Ready(&'a DatasetTables, SliceId),
+    /// The slice does not exist.
+    Gone(&'a DatasetTables, SliceId),
+    /// The slice's table has all columns of the dataset.
+    Columns(&'a DatasetTables, &'a RowForm, SliceId),
 }
 
 impl Goal<'_> {
     async fn is_reached(&self) -> std::result::Result<bool, CqlError> {
         match self {
-            Self::Ready(home, slice) => is_there(&home.session, &home.dataset.name, *slice, true).await,
-            Self::Gone(home, slice) => is_there(&home.session, &home.dataset.name, *slice, false).await,
-            Self::Columns(home, form, slice) => match form.addition(home, *slice).await {
-                // A node that was away does not know the table yet.
+            Self::Ready(tables, slice) => has_state(&tables.session, &tables.dataset.name, *slice, true).await,
+            Self::Gone(tables, slice) => has_state(&tables.session, &tables.dataset.name, *slice, false).await,
+            Self::Columns(tables, form, slice) => match form.addition(tables, *slice).await {
+                // A node that was down does not know the table yet.
                 Err(CqlError::NoTable { .. }) => Ok(false),
                 missing => Ok(missing?.is_none()),
             },
         }
     }
 
-    /// What others read in a lease of this goal.
+    /// The goal as the lease record names it, for other clients.
     fn text(&self) -> String {
         match self {
-            Self::Ready(home, slice) => format!("ready {} {}", home.dataset.name, slice.0),
-            Self::Gone(home, slice) => format!("gone {} {}", home.dataset.name, slice.0),
-            Self::Columns(home, _, slice) => format!("columns {} {}", home.dataset.name, slice.0),
+            Self::Ready(tables, slice) => format!("ready {} {}", tables.dataset.name, slice.0),
+            Self::Gone(tables, slice) => format!("gone {} {}", tables.dataset.name, slice.0),
+            Self::Columns(tables, _, slice) => format!("columns {} {}", tables.dataset.name, slice.0),
         }
     }
 }
 
-/// Whether the registry has a slice as usable, or, unless that is `wanted`, has none.
-async fn is_there(
+/// Whether the registry lists a slice as ready (`ready`), or does not list it at all (not `ready`).
+async fn has_state(
     session: &Session,
     dataset: &DatasetName,
     slice: SliceId,
-    wanted: bool,
+    ready: bool,
 ) -> std::result::Result<bool, CqlError> {
     let entry = entry(session, dataset, slice, &quorum_call(session)).await?;
-    Ok(if wanted { entry.is_some_and(|entry| entry.ready) } else { entry.is_none() })
+    Ok(if ready { entry.is_some_and(|entry| entry.ready) } else { entry.is_none() })
 }
 
-/// Whether a lease is nobody's although it stands: what it was taken for is reached. A try for it whose answer was lost may
-/// land when its schema_mutex has long gone on.
+/// Whether a lease has no holder any more because its goal is reached. An attempt to take it whose answer was lost may take effect
+/// after the client has moved on.
 async fn is_left_over(session: &Session, holder: &str) -> std::result::Result<bool, CqlError> {
     let words: Vec<&str> = holder.split(' ').collect();
     let [_, goal @ ("ready" | "gone"), dataset, slice] = words[..] else { return Ok(false) };
     match (DatasetName::new(dataset), slice.parse()) {
-        (Ok(dataset), Ok(slice)) => is_there(session, &dataset, SliceId(slice), goal == "ready").await,
+        (Ok(dataset), Ok(slice)) => has_state(session, &dataset, SliceId(slice), goal == "ready").await,
         _ => Ok(false),
     }
 }
 
-/// The right to change the schema, held by one schema_mutex at a time.
+/// The schema lease: the right to change the schema, which one client holds at a time.
 struct Lease {
     holder: String,
 }
 
 impl Lease {
-    /// Waits for the lease; `None` where the goal was reached meanwhile.
+    /// Waits for the lease; `None` if the goal is reached while waiting.
     async fn acquire(session: &Session, goal: &Goal<'_>) -> Result<Option<Self>> {
         let keyspace = &session.settings().keyspace;
         let holder = format!("{} {}", unique(session), goal.text());
@@ -498,7 +501,7 @@ impl Lease {
         }
     }
 
-    /// Itself, unless somebody else reached the goal before it was taken.
+    /// Keeps the lease, or releases it if another client reached the goal first.
     async fn unless_reached(self, session: &Session, goal: &Goal<'_>) -> Result<Option<Self>> {
         match goal.is_reached().await {
             Ok(false) => Ok(Some(self)),
@@ -513,12 +516,12 @@ impl Lease {
         let keyspace = &session.settings().keyspace;
         let cql = format!("DELETE FROM {keyspace}.{LEASES} WHERE name = ? IF holder = ?");
         let Ok(delete) = prepared(session, &cql, false).await else { return };
-        // What is not given back ends by itself.
-        let _ = session.insist(&delete, (LEASE_NAME, &self.holder), &quorum_call(session)).await;
+        // A lease that is not released expires.
+        let _ = session.execute_retrying(&delete, (LEASE_NAME, &self.holder), &quorum_call(session)).await;
     }
 }
 
-/// Tries to take the lease: where there is none, or from `left_over`. Who holds it then is seen by looking.
+/// Tries to take the lease if it is free or still buffer as `left_over`. The caller reads the record to learn who holds it.
 async fn take(session: &Session, holder: &str, left_over: Option<&str>) -> std::result::Result<(), CqlError> {
     let keyspace = &session.settings().keyspace;
     let call = quorum_call(session);
@@ -527,12 +530,14 @@ async fn take(session: &Session, holder: &str, left_over: Option<&str>) -> std::
             let cql = format!(
                 "INSERT INTO {keyspace}.{LEASES} (name, holder) VALUES (?, ?) IF NOT EXISTS USING TTL {LEASE_S}"
             );
-            session.insist(&prepared(session, &cql, false).await?, (LEASE_NAME, holder), &call).await
+            session.execute_retrying(&prepared(session, &cql, false).await?, (LEASE_NAME, holder), &call).await
         }
         Some(left_over) => {
             let cql =
                 format!("UPDATE {keyspace}.{LEASES} USING TTL {LEASE_S} SET holder = ? WHERE name = ? IF holder = ?");
-            session.insist(&prepared(session, &cql, false).await?, (holder, LEASE_NAME, left_over), &call).await
+            session
+                .execute_retrying(&prepared(session, &cql, false).await?, (holder, LEASE_NAME, left_over), &call)
+                .await
         }
     };
     result.map(|_| ())

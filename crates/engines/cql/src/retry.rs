@@ -15,15 +15,15 @@ pub(crate) struct NextNode;
 
 impl RetryPolicy for NextNode {
     fn new_session(&self) -> Box<dyn RetrySession> {
-        Box::new(Asked { others: 0 })
+        Box::new(NextNodeSession { others: 0 })
     }
 }
 
-struct Asked {
+struct NextNodeSession {
     others: u32,
 }
 
-impl RetrySession for Asked {
+impl RetrySession for NextNodeSession {
     fn decide_should_retry(&mut self, request: RequestInfo<'_>) -> RetryDecision {
         let asks_all = matches!(request.error, RequestAttemptError::DbError(DbError::Invalid, _));
         if self.others >= NEXT_MAX && !asks_all || !may_help(request.error, request.is_idempotent) {

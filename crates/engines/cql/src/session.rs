@@ -164,7 +164,7 @@ impl Session {
     /// Runs a conditional statement, again where its fate is unknown: for callers whose goal is reached whether this try
     /// or an earlier one of theirs took effect, and who look what lies there rather than at the answer. Never at two nodes
     /// at once, which would hinder each other.
-    pub async fn insist(
+    pub async fn execute_retrying(
         &self,
         statement: &PreparedStatement,
         values: impl SerializeRow + Sync,

@@ -21,12 +21,12 @@ use crate::error::{Result, RowsError};
 
 /// What a page of rows gave.
 #[derive(Debug, Default)]
-pub struct Pushed {
+pub struct GatheredChunks {
     /// Chunks whose last row is past, in order.
     pub chunks: Vec<Chunk>,
     /// Those among them of which rows are missing: they come with an empty body. They may have been removed, or not been
     /// written to the replicas asked, when the rows were read: look again before calling them damaged.
-    pub doubtful: Vec<ChunkKey>,
+    pub incomplete: Vec<ChunkKey>,
     /// Whether a chunk has more columns than were selected: the table has got them since. Such a chunk is left out.
     pub narrow: bool,
     /// Whether the partition's epoch is another than that of earlier pages: chunks were removed, and what was read of the
@@ -137,19 +137,19 @@ impl Gatherer {
     ///
     /// # Errors
     /// [`RowsError::Answer`] for other columns than were asked for.
-    pub fn push(&mut self, answer: &QueryRowsResult) -> Result<Pushed> {
+    pub fn push(&mut self, answer: &QueryRowsResult) -> Result<GatheredChunks> {
         let rows = self.codec.decode(self.columns, answer)?;
         self.push_rows(&rows)
     }
 
-    pub(crate) fn push_rows(&mut self, rows: &RecordBatch) -> Result<Pushed> {
+    pub(crate) fn push_rows(&mut self, rows: &RecordBatch) -> Result<GatheredChunks> {
         let (page, epochs) = Page::new(&self.codec, self.columns, rows)?;
-        let mut pushed = Pushed::default();
+        let mut gathered = GatheredChunks::default();
         for row in 0..rows.num_rows() {
             let epoch = opt(&epochs, row);
             if *self.epoch.get_or_insert(epoch) != epoch {
-                pushed.epoch_changed = true;
-                return Ok(pushed);
+                gathered.epoch_changed = true;
+                return Ok(gathered);
             }
         }
         let page = Arc::new(page);
@@ -161,20 +161,20 @@ impl Gatherer {
                 continue;
             }
             let end = page.run(start);
-            self.take(&page, start..end, &mut pushed)?;
+            self.take(&page, start..end, &mut gathered)?;
             start = end;
         }
-        Ok(pushed)
+        Ok(gathered)
     }
 
     /// Takes rows of one chunk.
-    fn take(&mut self, page: &Arc<Page>, rows: Range<usize>, pushed: &mut Pushed) -> Result<()> {
+    fn take(&mut self, page: &Arc<Page>, rows: Range<usize>, gathered: &mut GatheredChunks) -> Result<()> {
         let window = Window(page.windows.value(rows.start));
         let id = ChunkId::from_bytes(page.ids.value(rows.start));
         let id = id.ok_or_else(|| RowsError::Answer { reason: "a chunk id has not 16 bytes".to_owned() })?;
         let key = ChunkKey { slice: self.slice, tile: Tile { cell: self.cell, window }, id };
         if self.open.as_ref().is_none_or(|open| open.key != key) {
-            self.close(pushed);
+            self.close(gathered);
             let first = page.numbers.value(rows.start) == 0 && page.heads.is_valid(rows.start);
             let head = first.then(|| Bytes::copy_from_slice(page.heads.value(rows.start)));
             self.open = Some(Open { key, head, pieces: vec![], rows: 0, gap: false });
@@ -191,13 +191,13 @@ impl Gatherer {
     }
 
     /// Ends the chunk at hand: no more of its rows come.
-    pub fn finish(&mut self) -> Pushed {
-        let mut pushed = Pushed::default();
-        self.close(&mut pushed);
-        pushed
+    pub fn finish(&mut self) -> GatheredChunks {
+        let mut gathered = GatheredChunks::default();
+        self.close(&mut gathered);
+        gathered
     }
 
-    fn close(&mut self, pushed: &mut Pushed) {
+    fn close(&mut self, gathered: &mut GatheredChunks) {
         let Some(open) = self.open.take() else { return };
         // Rows without the first one are a chunk whose writing was cut off, or what a deletion left of one.
         let Some(head) = open.head.clone() else { return };
@@ -208,15 +208,15 @@ impl Gatherer {
             chunk.rows = parsed.rows;
             let version = self.codec.version(parsed.schema_version);
             if version.is_some_and(|version| version.schema.fields().len() > self.columns) {
-                pushed.narrow = true;
+                gathered.narrow = true;
                 return;
             }
             match self.body(open, &parsed) {
                 Some(body) => chunk.body = body,
-                None => pushed.doubtful.push(chunk.key),
+                None => gathered.incomplete.push(chunk.key),
             }
         }
-        pushed.chunks.push(chunk);
+        gathered.chunks.push(chunk);
     }
 
     /// The body; `None` where rows are missing.

@@ -17,7 +17,7 @@ mod values;
 
 pub use codec::Codec;
 pub use error::{Result, RowsError};
-pub use gather::{Gatherer, Pushed};
+pub use gather::{GatheredChunks, Gatherer};
 pub use lines::{Line, Lines};
 
 /// Columns of a row besides the dataset's, with their CQL types. `ct_rows`, `ct_bytes` and `ct_head` have values in the first

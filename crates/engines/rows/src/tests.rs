@@ -17,7 +17,7 @@ use chronotile_tables::{Decoder, Mapping};
 use chronotile_types::{BatchId, Cell, ChunkId, NativeColumns, SliceId, Tile, Window, ZoneKey};
 use proptest::prelude::*;
 
-use crate::gather::{Gatherer, Pushed};
+use crate::gather::{GatheredChunks, Gatherer};
 use crate::types::{cql_type, mapping};
 use crate::{Codec, OWN_COLUMNS, READ_COUNT, RowsError, WRITTEN_COUNT};
 
@@ -101,14 +101,14 @@ fn answer(codec: &Codec, lines: &[&Bytes], columns: usize, epoch: Option<i64>) -
 }
 
 /// Reads lines in pages of `page` rows.
-fn gathered(codec: &Arc<Codec>, lines: &[&Bytes], page: usize) -> Pushed {
+fn gathered(codec: &Arc<Codec>, lines: &[&Bytes], page: usize) -> GatheredChunks {
     let columns = codec.columns().len();
     let mut gatherer = Gatherer::new(codec.clone(), columns, SliceId(3), TILE.cell);
-    let mut all = Pushed::default();
-    let mut add = |pushed: Pushed| {
-        assert!(!pushed.epoch_changed);
-        all.chunks.extend(pushed.chunks);
-        all.doubtful.extend(pushed.doubtful);
+    let mut all = GatheredChunks::default();
+    let mut add = |gathered: GatheredChunks| {
+        assert!(!gathered.epoch_changed);
+        all.chunks.extend(gathered.chunks);
+        all.incomplete.extend(gathered.incomplete);
     };
     for lines in lines.chunks(page) {
         add(gatherer.push_rows(&answer(codec, lines, columns, Some(7))).unwrap());
@@ -200,7 +200,7 @@ proptest! {
         let codec = codec_of(&batch(&[None]));
         let all: Vec<Bytes> = chunks.iter().flat_map(|chunk| lines(&codec, chunk)).collect();
         let got = gathered(&codec, &all.iter().collect::<Vec<_>>(), page);
-        prop_assert_eq!(got.doubtful, vec![]);
+        prop_assert_eq!(got.incomplete, vec![]);
         prop_assert_eq!(got.chunks, chunks);
     }
 }
@@ -215,7 +215,7 @@ fn a_read_selects_all_that_nodes_compare() {
 }
 
 #[test]
-fn a_chunk_that_lacks_rows_is_doubtful_and_one_without_its_first_row_is_none() {
+fn a_chunk_that_lacks_rows_is_incomplete_and_one_without_its_first_row_is_none() {
     let chunks = [1, 2, 3].map(|id| chunk(id, &batch(&[Some(1), None, Some(3)]), 0));
     let codec = codec_of(&batch(&[None]));
     let all: Vec<Bytes> = chunks.iter().flat_map(|chunk| lines(&codec, chunk)).collect();
@@ -225,13 +225,13 @@ fn a_chunk_that_lacks_rows_is_doubtful_and_one_without_its_first_row_is_none() {
     };
     for missing in [4, 5] {
         for got in without(missing) {
-            assert_eq!(got.doubtful, [key(2)]);
+            assert_eq!(got.incomplete, [key(2)]);
             let hollow = Chunk { body: Bytes::new(), ..chunks[1].clone() };
             assert_eq!(got.chunks, [chunks[0].clone(), hollow, chunks[2].clone()]);
         }
     }
     for got in without(3) {
-        assert_eq!((got.doubtful, got.chunks), (vec![], vec![chunks[0].clone(), chunks[2].clone()]));
+        assert_eq!((got.incomplete, got.chunks), (vec![], vec![chunks[0].clone(), chunks[2].clone()]));
     }
 }
 
@@ -288,7 +288,7 @@ fn chunks_of_older_versions_have_the_columns_of_their_time() {
     let got = gatherer.push_rows(&narrow).unwrap();
     assert_eq!((got.chunks, got.narrow), (vec![chunks[0].clone()], false));
     let got = gatherer.finish();
-    assert_eq!((got.chunks, got.doubtful, got.narrow), (vec![], vec![], true));
+    assert_eq!((got.chunks, got.incomplete, got.narrow), (vec![], vec![], true));
 }
 
 #[test]

@@ -43,13 +43,13 @@ pub(crate) fn split(ring: &[i64], count: usize) -> Vec<TokenRange> {
 /// A statement over a range has no partition key from which the driver would know its token, so the range's last token stands
 /// in for it.
 #[derive(Debug)]
-pub(crate) struct OfRange {
+pub(crate) struct RangePolicy {
     pub(crate) inner: Arc<dyn LoadBalancingPolicy>,
     pub(crate) table: TableSpec<'static>,
     pub(crate) token: Token,
 }
 
-impl OfRange {
+impl RangePolicy {
     fn with_token<'a>(&'a self, request: &RoutingInfo<'a>) -> RoutingInfo<'a> {
         let mut request = request.clone();
         request.token = Some(self.token);
@@ -58,7 +58,7 @@ impl OfRange {
     }
 }
 
-impl LoadBalancingPolicy for OfRange {
+impl LoadBalancingPolicy for RangePolicy {
     fn pick<'a>(&'a self, request: &'a RoutingInfo, cluster: &'a ClusterState) -> Option<(NodeRef<'a>, Option<Shard>)> {
         let request = self.with_token(request);
         // The inner plan borrows the changed request, which ends here; the node itself is found again in the cluster.
@@ -74,7 +74,7 @@ impl LoadBalancingPolicy for OfRange {
     }
 
     fn name(&self) -> String {
-        "OfRange".to_owned()
+        "RangePolicy".to_owned()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::decode::Decoder;
 use crate::error::{Result, TablesError};
 use crate::pages::{PageSize, Source};
 use crate::params::{Bound, Parameters};
-use crate::ring::{OfRange, TokenRange, split};
+use crate::ring::{RangePolicy, TokenRange, split};
 use crate::session::{ReadOptions, Tables};
 use crate::stream::{Delivery, RowStream, Start, read};
 
@@ -243,7 +243,7 @@ impl Work {
 
     fn source(&self, range: TokenRange) -> Source {
         let mut statement = self.statement.clone();
-        statement.set_load_balancing_policy(Some(Arc::new(OfRange {
+        statement.set_load_balancing_policy(Some(Arc::new(RangePolicy {
             inner: self.tables.session.routing(),
             table: self.table.clone(),
             token: Token::new(range.end),

@@ -1,4 +1,4 @@
-//! Datasets of layout `rows`: which columns their tables have, and how those get more.
+//! Datasets of layout `rows`: the columns of their tables, and how columns are added.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,25 +11,25 @@ use chronotile_store::{Chunk, Result, StoreError};
 use chronotile_types::{DatasetName, NativeColumns, SliceId};
 
 use crate::failure::{ENGINE, malformed};
-use crate::form::{Home, Sizes};
+use crate::form::{DatasetTables, Sizes};
 use crate::requests::quorum_call;
 
-/// How long what was seen of a table that lacks columns is believed.
+/// How long the cached column count of a table that lacks columns is used.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// Bytes of a record, before any was seen.
+/// Assumed bytes of a record before any was read.
 const RECORD_BYTES: u64 = 4 << 10;
 
-/// Compiled definitions of a dataset that are remembered: calls made before and after columns were added need one each.
+/// Compiled definitions that are cached per dataset: calls made before and after a change of columns need one each.
 const CODECS: usize = 4;
 
-/// What this process knows of the tables of every dataset of layout `rows`.
+/// Cached knowledge of this process about the tables of every dataset of layout `rows`.
 #[derive(Debug, Default)]
 pub(crate) struct RowDatasets {
     known: Mutex<HashMap<DatasetName, Arc<RowTables>>>,
 }
 
 impl RowDatasets {
-    /// The form of a dataset's tables with these columns.
+    /// The form of a dataset's tables for these columns.
     ///
     /// # Errors
     /// [`StoreError::Refused`] for a column that has no CQL type.
@@ -45,14 +45,14 @@ impl RowDatasets {
     }
 }
 
-/// What this process knows of the tables of a dataset whose records are rows.
+/// Cached knowledge of this process about the tables of one dataset.
 #[derive(Debug)]
 pub(crate) struct RowTables {
-    /// Compiled from the columns of recent calls, the latest first.
+    /// Compiled definitions for the columns of recent calls, latest first.
     codecs: Mutex<Vec<Arc<Codec>>>,
-    /// How many of the dataset's columns each slice's table has, and when a node said so.
+    /// How many of the dataset's columns each slice's table has, and when a node reported it.
     columns: Mutex<HashMap<SliceId, (usize, Instant)>>,
-    /// How many of them all nodes know of.
+    /// How many of them all nodes know.
     agreed: Mutex<HashMap<SliceId, usize>>,
     pub sizes: Sizes,
 }
@@ -108,7 +108,7 @@ fn refuse(error: RowsError) -> StoreError {
     StoreError::Refused { engine: ENGINE, reason: error.to_string() }
 }
 
-/// A dataset whose records are rows, as one call names it.
+/// A dataset of layout `rows` with the columns that one call names.
 #[derive(Clone, Debug)]
 pub(crate) struct RowForm {
     codec: Arc<Codec>,
@@ -130,7 +130,7 @@ impl RowForm {
         &self.tables.sizes
     }
 
-    /// Refuses chunks with values that CQL has no place for, before anything is written.
+    /// Refuses chunks with values that CQL cannot represent, before anything is written.
     pub(crate) fn check(&self, dataset: &DatasetName, chunks: &[Chunk]) -> Result<()> {
         chunks.iter().try_for_each(|chunk| self.codec.check(chunk)).map_err(|error| match error {
             RowsError::Column { .. } => StoreError::Unfit { dataset: dataset.clone(), reason: error.to_string() },
@@ -138,15 +138,15 @@ impl RowForm {
         })
     }
 
-    /// Forgets what tables have, after a failure that may come from a table that was dropped and made again.
+    /// Clears the cached columns, after a failure that a dropped and recreated table may have caused.
     pub(crate) fn forget(&self) {
         self.tables.forget();
     }
 
-    /// How many of the dataset's first columns the table of a slice has; with `refresh` as it is now.
+    /// How many of the dataset's first columns the table of a slice has; with `refresh` the cache is bypassed.
     pub(crate) async fn columns_of(
         &self,
-        home: &Home,
+        tables: &DatasetTables,
         slice: SliceId,
         refresh: bool,
     ) -> std::result::Result<usize, CqlError> {
@@ -158,16 +158,16 @@ impl RowForm {
             return Ok(columns.min(all));
         }
         let cql = "SELECT column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?";
-        let select = home.session.prepare(cql, true).await?;
-        let call = Call { consistency: Consistency::One, ..quorum_call(&home.session) };
-        let values = (&home.session.settings().keyspace, home.table(slice));
-        let found = home.session.execute(&select, values, &call).await?.into_rows_result().map_err(malformed)?;
+        let select = tables.session.prepare(cql, true).await?;
+        let call = Call { consistency: Consistency::One, ..quorum_call(&tables.session) };
+        let values = (&tables.session.settings().keyspace, tables.table(slice));
+        let found = tables.session.execute(&select, values, &call).await?.into_rows_result().map_err(malformed)?;
         let mut names = std::collections::HashSet::new();
         for row in found.rows::<(String,)>().map_err(malformed)? {
             names.insert(row.map_err(malformed)?.0);
         }
         if names.is_empty() {
-            let reason = format!("table {} does not exist", home.table(slice));
+            let reason = format!("table {} does not exist", tables.table(slice));
             return Err(CqlError::NoTable { reason });
         }
         let fields = self.codec.native().schema.fields().iter();
@@ -176,7 +176,8 @@ impl RowForm {
         Ok(columns)
     }
 
-    /// How many of the dataset's columns each slice's table must have for some chunks, where not all nodes are known to have them.
+    /// How many of the dataset's columns each slice's table needs for these chunks, for tables that not all nodes are known to have
+    /// extended so far.
     pub(crate) fn missing_columns(&self, chunks: &[Chunk]) -> Result<HashMap<SliceId, usize>> {
         let mut wanted: HashMap<SliceId, usize> = HashMap::new();
         for chunk in chunks {
@@ -190,23 +191,27 @@ impl RowForm {
         Ok(wanted)
     }
 
-    /// Notes that all nodes know of so many columns of a slice's table.
+    /// Records that all nodes know this many columns of a slice's table.
     pub(crate) fn agree(&self, slice: SliceId, columns: usize) {
         self.tables.agreed(|agreed| agreed.insert(slice, columns));
     }
 
-    /// The statement that gives a slice's table the columns it lacks; `None` where it has all.
-    pub(crate) async fn addition(&self, home: &Home, slice: SliceId) -> std::result::Result<Option<String>, CqlError> {
-        let there = self.columns_of(home, slice, true).await?;
+    /// The statement that adds the missing columns to a slice's table; `None` if it has all.
+    pub(crate) async fn addition(
+        &self,
+        tables: &DatasetTables,
+        slice: SliceId,
+    ) -> std::result::Result<Option<String>, CqlError> {
+        let there = self.columns_of(tables, slice, true).await?;
         let missing: Vec<String> =
             self.codec.columns()[there..].iter().map(|(name, cql)| format!("{name} {cql}")).collect();
         if missing.is_empty() {
             return Ok(None);
         }
-        Ok(Some(format!("ALTER TABLE {} ADD ({})", home.place(slice), missing.join(", "))))
+        Ok(Some(format!("ALTER TABLE {} ADD ({})", tables.qualified_table(slice), missing.join(", "))))
     }
 
-    /// The columns of a new table, and its key.
+    /// The columns and the primary key of a new table.
     pub(crate) fn table_columns(&self) -> std::result::Result<String, CqlError> {
         let own: String = self.codec.columns().iter().map(|(name, cql)| format!(", {name} {cql}")).collect();
         Ok(format!("{}{own}, {}", chronotile_rows::OWN_COLUMNS, chronotile_rows::PRIMARY_KEY))
