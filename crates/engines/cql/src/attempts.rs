@@ -1,4 +1,4 @@
-//! What became of all attempts at one request, of which the driver tells the last one's error only.
+//! Records the outcomes of all attempts at one request, since the driver reports only the last error.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,8 +10,8 @@ use scylla::policies::retry::RetryDecision;
 
 use crate::error::{Applied, CqlError};
 
-/// Counts the attempts that may have had an effect: those sent, but for the ones whose failure proves that they had none. Keeps
-/// what the last of them said that told of replicas: a failure to reach yet another node says less.
+/// Counts the attempts that may have had an effect: those sent, except failures that prove the opposite. Keeps the last error that
+/// reports replica counts: a failure to reach one more node says less.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     only_reads: bool,
@@ -29,13 +29,13 @@ impl Attempts {
         !self.only_reads && self.doubtful.load(Ordering::Acquire) > 0
     }
 
-    /// What a node said of replicas, where the request then ended with `last`, which says less.
+    /// The error with replica counts, if the request then ended with `last`, which says less.
     pub(crate) fn of_replicas(&self, last: &CqlError) -> Option<CqlError> {
         let reported = self.of_replicas.lock().unwrap_or_else(PoisonError::into_inner).clone();
         reported.filter(|_| last.passes() && !last.names_replicas())
     }
 
-    /// The error to tell for a request that ended with `last`.
+    /// The error to report for a request that ended with `last`.
     pub(crate) fn conclude(&self, last: CqlError) -> CqlError {
         let error = self.of_replicas(&last).unwrap_or(last);
         if self.may_have_applied() && error.applied() == Applied::No {

@@ -9,7 +9,7 @@ use scylla::statement::Consistency;
 /// Result of an operation on a cluster.
 pub type Result<T> = std::result::Result<T, CqlError>;
 
-/// What a caller may conclude about a write that failed.
+/// Whether a failed write may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// No replica has it.
@@ -18,11 +18,11 @@ pub enum Applied {
     Maybe,
 }
 
-/// Why a cluster could not do what it was asked.
+/// Why a request to a cluster failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CqlError {
-    /// The URL does not say what it must.
+    /// The URL lacks a required part.
     #[error("{url}: {reason}")]
     Url {
         /// The URL.
@@ -64,7 +64,7 @@ pub enum CqlError {
         /// What the node says: the role, the permission and the resource.
         reason: String,
     },
-    /// Too few replicas are alive for the consistency level. Nothing was tried.
+    /// Too few replicas are alive for the consistency level. Nothing was attempted.
     #[error("consistency level {} needs {required} replicas and {alive} are alive", level_name(*consistency))]
     Unavailable {
         /// The level asked for.
@@ -86,7 +86,7 @@ pub enum CqlError {
         /// Replicas that answered.
         received: i32,
     },
-    /// A replica failed while it did the work.
+    /// A replica failed while it executed the request.
     #[error("{operation} failed on {failed} replicas: {reason}")]
     ReplicaFailed {
         /// `read` or `write`.
@@ -96,7 +96,7 @@ pub enum CqlError {
         /// What the coordinator says.
         reason: String,
     },
-    /// The cluster has more work than it can do now.
+    /// The cluster is overloaded.
     #[error("the cluster is overloaded: {reason}")]
     Overloaded {
         /// What the node says.
@@ -130,13 +130,13 @@ pub enum CqlError {
         /// What the node says.
         reason: String,
     },
-    /// The node takes no such statement or value.
+    /// The node rejects the statement or a value.
     #[error("the node refused: {reason}")]
     Invalid {
         /// What the node says.
         reason: String,
     },
-    /// An answer that makes no sense here.
+    /// A response that cannot be interpreted.
     #[error("unexpected answer: {reason}")]
     Protocol {
         /// What came.
@@ -145,7 +145,7 @@ pub enum CqlError {
 }
 
 impl CqlError {
-    /// Whether a write that failed so may have reached a replica.
+    /// Whether a write that failed with this error may have reached a replica.
     pub fn applied(&self) -> Applied {
         match self {
             Self::TimedOut { .. }
@@ -173,7 +173,7 @@ impl CqlError {
         }
     }
 
-    /// Whether it says how many replicas were needed and how many there were.
+    /// Whether the error reports the required and the available replicas.
     pub(crate) fn names_replicas(&self) -> bool {
         match self {
             Self::Unavailable { .. } | Self::TimedOut { .. } => true,
@@ -194,7 +194,7 @@ impl CqlError {
     }
 }
 
-/// Causes that trying another node does not mend.
+/// Causes that a retry on another node cannot fix.
 fn of_pool(error: &ConnectionPoolError, user: Option<&str>) -> Option<CqlError> {
     let ConnectionPoolError::Broken { last_connection_error } = error else { return None };
     match last_connection_error {
@@ -251,7 +251,7 @@ fn of_db(error: DbError, text: String) -> CqlError {
         DbError::WriteFailure { numfailures, .. } => {
             CqlError::ReplicaFailed { operation: "write", failed: numfailures, reason: text }
         }
-        // 0x1700: a conditional write whose fate the coordinator does not know (Cassandra 4.0 and later).
+        // 0x1700: a conditional write whose outcome the coordinator does not know (Cassandra 4.0 and later).
         DbError::Other(0x1700) => CqlError::Broken { reason: text, sent: true },
         DbError::Overloaded | DbError::RateLimitReached { .. } => CqlError::Overloaded { reason: text },
         DbError::IsBootstrapping => CqlError::Broken { reason: text, sent: false },

@@ -1,4 +1,4 @@
-//! Connections to Cassandra and ScyllaDB: what a URL may say, how a session is made from it, and what errors mean.
+//! Connections to Cassandra and ScyllaDB: URL settings, sessions, and errors.
 
 mod attempts;
 mod error;

@@ -1,15 +1,15 @@
-//! Which failures the driver answers by asking another node at once.
+//! The driver's retry policy: which failures it retries at once on another node.
 
 use scylla::errors::{DbError, RequestAttemptError, WriteType};
 use scylla::policies::retry::{RequestInfo, RetryDecision, RetryPolicy, RetrySession};
 
 use crate::error::missing_table;
 
-/// Other nodes asked at once; after that the caller's own waiting and repeating begins. For a table that one node does not
-/// know all are asked: those that were away are the exception.
+/// Maximum immediate retries on other nodes; then the session's own retries with pauses begin. If a node does not know a table, all
+/// nodes are tried: few of them can have missed its creation.
 const NEXT_MAX: u32 = 2;
 
-/// Asks another node where the failure may be this node's alone, and never twice what may not be done twice.
+/// Retries on another node if the failure may concern this node alone. Never repeats a request that is not repeatable.
 #[derive(Debug)]
 pub(crate) struct NextNode;
 
@@ -42,10 +42,10 @@ fn may_help(error: &RequestAttemptError, repeatable: bool) -> bool {
     match error {
         RequestAttemptError::BrokenConnectionError(_) => repeatable,
         RequestAttemptError::DbError(error, text) => match error {
-            // The node did not try, unless the request was conditional: such a one finds replicas missing halfway, too.
+            // The coordinator sent nothing, unless the request was conditional: that can fail so halfway, too.
             DbError::Unavailable { .. } => repeatable,
             DbError::IsBootstrapping => true,
-            // A node that was away learns of new tables after it serves again.
+            // A node that was down serves again before it has received new tables.
             DbError::Invalid => missing_table(text),
             DbError::WriteTimeout { write_type, .. } => repeatable && *write_type != WriteType::Cas,
             DbError::ReadTimeout { .. } | DbError::ServerError | DbError::TruncateError => repeatable,

@@ -1,4 +1,4 @@
-//! A session with a cluster: connections, prepared statements, bounded work, and repetition until a deadline.
+//! A session with a cluster: connections, prepared statements, limited concurrency, and retries until a deadline.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,13 +29,13 @@ use crate::retry::NextNode;
 use crate::settings::Settings;
 use crate::tls::client_config;
 
-/// Longest wait for one answer; a request that may be repeated is then sent again.
+/// Longest wait for one response; a repeatable request is then sent again.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// First pause before a repetition; it doubles each time, up to [`PAUSE_MAX`].
+/// First pause before a retry; it doubles each time, up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often a connection is tried, and how long it may stay silent: after both the requests on it are given up. A node
-/// that hangs holds requests that must not be sent twice for so long.
+/// Keepalive interval of a connection, and how long it may stay silent. After both, its requests fail: for that long, a stalled
+/// node blocks requests that must not be sent twice.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_WAIT: Duration = Duration::from_secs(3);
 /// Least time for a change of the schema, whatever the timeout of other requests.
@@ -43,22 +43,22 @@ const SCHEMA_WAIT: Duration = Duration::from_secs(30);
 /// How long a change of the schema waits for every node that is up, and the pause between looks after that.
 const AGREEMENT_GRACE: Duration = Duration::from_secs(5);
 const AGREEMENT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a node is given to say which version of the schema it has.
+/// How long to wait for a node to report its schema version.
 const VERSION_WAIT: Duration = Duration::from_secs(1);
 
-/// How one request is to be done.
+/// Consistency and timeout of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Replicas that must answer.
     pub consistency: Consistency,
-    /// When to give up, repetitions included.
+    /// Total time for the request, retries included.
     pub timeout: Duration,
-    /// For reads: the level to ask for where fewer replicas are alive than `consistency` needs. `None` to fail then.
+    /// For reads: the level to use if fewer replicas are alive than `consistency` needs. `None` to fail instead.
     pub instead: Option<Consistency>,
 }
 
 impl Call {
-    /// The same with a lower level for when too few replicas are alive.
+    /// The same request at the lower level, for use when too few replicas are alive.
     fn lowered(&self, error: &CqlError) -> Option<Self> {
         let CqlError::Unavailable { .. } = error else { return None };
         let consistency = self.instead.filter(|level| *level != self.consistency)?;
@@ -96,8 +96,8 @@ impl Session {
             .auto_await_schema_agreement(false)
             .schema_agreement_interval(AGREEMENT_PAUSE)
             .driver_config_reporting(false)
-            // A node that hung may carry out a request long after it was given up and repeated: with the time it was
-            // made at it then changes nothing that is newer.
+            // A stalled node may execute a request long after it was retried: with the client's timestamp, it then overwrites
+            // nothing newer.
             .timestamp_generator(Arc::new(MonotonicTimestampGenerator::new().without_warnings()));
         if let Some(credentials) = &settings.credentials {
             builder = builder.user(&credentials.user, &credentials.password);
@@ -120,7 +120,7 @@ impl Session {
         &self.settings
     }
 
-    /// The driver's session, for what this one does not wrap.
+    /// The driver's session, for calls that this type does not wrap.
     pub fn driver(&self) -> &scylla::client::session::Session {
         &self.inner
     }
@@ -138,20 +138,20 @@ impl Session {
         Ok(statement)
     }
 
-    /// Prepares a statement without keeping it: for text that may never come again. Each answer describes its columns
-    /// itself, so that one of a table that was altered meanwhile is not misread.
+    /// Prepares a statement without caching it, for text that may not recur. Each result carries its column metadata, so that results
+    /// of a table that was altered meanwhile are not misread.
     pub async fn prepare_again(&self, cql: &str) -> Result<PreparedStatement> {
         let call = Call { consistency: Consistency::One, timeout: self.settings.timeout, instead: None };
         self.repeat(&call, true, &Attempts::default(), || async { Ok(self.inner.prepare(cql).await?) }).await
     }
 
-    /// Forgets prepared statements that name a table which is gone.
+    /// Removes cached statements that name a dropped table.
     pub fn forget(&self, table: &str) {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).retain(|cql, _| !cql.contains(table));
     }
 
-    /// Runs a statement and returns its whole answer, which must be small. One that is not repeatable is sent again only
-    /// where it surely had no effect.
+    /// Runs a statement and returns its whole result, which must be small. A statement that is not repeatable is retried only if it
+    /// certainly had no effect.
     pub async fn execute(
         &self,
         statement: &PreparedStatement,
@@ -161,9 +161,9 @@ impl Session {
         self.execute_as(statement, values, call, statement.get_is_idempotent()).await
     }
 
-    /// Runs a conditional statement, again where its fate is unknown: for callers whose goal is reached whether this try
-    /// or an earlier one of theirs took effect, and who look what lies there rather than at the answer. Never at two nodes
-    /// at once, which would hinder each other.
+    /// Runs a conditional statement and retries it if its outcome is unknown: for callers to whom it does not matter which of their
+    /// attempts took effect, and who read the row afterwards instead of the result. Never sends it to two nodes at once, since they
+    /// would contend.
     pub async fn execute_retrying(
         &self,
         statement: &PreparedStatement,
@@ -195,7 +195,7 @@ impl Session {
         self.repeat(call, repeatable, &attempts, send).await
     }
 
-    /// Runs a statement that is not prepared, once: it is sent again only where it surely had no effect.
+    /// Runs an unprepared statement once: it is retried only if it certainly had no effect.
     pub async fn run(&self, cql: &str, call: &Call) -> Result<QueryResult> {
         let mut statement = scylla::statement::unprepared::Statement::new(cql);
         statement.set_consistency(call.consistency);
@@ -207,12 +207,12 @@ impl Session {
         self.repeat(call, false, &attempts, send).await
     }
 
-    /// How requests are routed, for statements that want more than that.
+    /// The load-balancing policy, for statements that extend it.
     pub fn routing(&self) -> Arc<dyn LoadBalancingPolicy> {
         routing(&self.settings)
     }
 
-    /// Runs a statement and returns one page of its answer, with where the next begins.
+    /// Runs a statement and returns one page of its result, with the start of the next.
     pub async fn page(
         &self,
         statement: &PreparedStatement,
@@ -236,16 +236,15 @@ impl Session {
         self.repeat(call, true, &attempts, send).await
     }
 
-    /// Runs a batch of unconditional writes. One that is not marked idempotent is sent again only where it surely had no
-    /// effect.
+    /// Runs a batch of unconditional writes. A batch that is not marked idempotent is retried only if it certainly had no effect.
     pub async fn batch(&self, batch: &Batch, values: impl BatchValues + Sync, call: &Call) -> Result<QueryResult> {
         let (batch, attempts) = self.batch_with_call(batch, call);
         let send = || async { Ok(self.inner.batch(&batch, &values).await?) };
         self.repeat(call, batch.get_is_idempotent(), &attempts, send).await
     }
 
-    /// Runs a batch of conditional writes, once. Its fate is unknown where replicas were missing, too: they may have been
-    /// found missing after the others had agreed.
+    /// Runs a batch of conditional writes once. Its outcome is unknown also if too few replicas were alive: the coordinator may have
+    /// found out after the others had agreed.
     pub async fn transact(&self, batch: &Batch, values: impl BatchValues + Sync, call: &Call) -> Result<QueryResult> {
         let (batch, attempts) = self.batch_with_call(batch, call);
         let send = || async {
@@ -266,8 +265,8 @@ impl Session {
         (batch, attempts)
     }
 
-    /// Changes the schema and waits until all nodes that are up know the change. The statement is sent again where its
-    /// fate is unknown: it must do nothing where it was done.
+    /// Changes the schema and waits until all nodes that are up know the change. The statement is retried if its outcome is unknown,
+    /// so it must be idempotent.
     pub async fn change_schema(&self, cql: &str) -> Result<()> {
         let timeout = self.settings.timeout.max(SCHEMA_WAIT);
         let call = Call { consistency: self.settings.write_consistency, timeout, instead: None };
@@ -284,8 +283,8 @@ impl Session {
         self.repeat(&call, true, &Attempts::default(), refresh).await
     }
 
-    /// Waits until all nodes that are up, and most of all nodes, have the same schema. A node that was away may take a minute
-    /// to fetch what it missed; after some seconds most nodes are enough.
+    /// Waits until all nodes that are up, and a majority of all nodes, have the same schema. A node that was down may take a minute to
+    /// catch up; after some seconds a majority is enough.
     pub async fn agree_on_schema(&self) -> Result<()> {
         let timeout = self.settings.timeout.max(SCHEMA_WAIT);
         let call = Call { consistency: Consistency::One, timeout, instead: None };
@@ -295,7 +294,7 @@ impl Session {
         if let Ok(Err(error)) = all.await {
             return Err(error);
         }
-        // Those that are up may be few: a change that only they know would be missed once the others are back.
+        // If few nodes are up, a change that only they know would be missed once the others return.
         let deadline = Instant::now() + timeout;
         while !self.most_have_one_schema(&call).await? {
             if Instant::now() > deadline {
@@ -308,14 +307,14 @@ impl Session {
         Ok(())
     }
 
-    /// Whether more than half of all nodes have the same version of the schema: by what each says itself, and, of those that
-    /// do not answer, by what others say of them, which is a second old.
+    /// Whether more than half of all nodes have the same schema version: as each node reports for itself or, for nodes that do not
+    /// answer, as their peers report, about a second late.
     async fn most_have_one_schema(&self, call: &Call) -> Result<bool> {
         let unreadable = |error: &dyn std::fmt::Display| CqlError::Protocol { reason: error.to_string() };
         let state = self.inner.get_cluster_state();
         let nodes = state.get_nodes_info();
         let asked = nodes.iter().filter(|node| node.is_connected()).map(|node| self.schema_version_of(node));
-        // Two nodes may speak of a third: each node counts once.
+        // Two nodes may report a third: count each node once.
         let mut versions: Vec<(CqlValue, CqlValue)> =
             futures::future::join_all(asked).await.into_iter().flatten().collect();
         if most_agree(&versions, nodes.len()) {
@@ -335,7 +334,7 @@ impl Session {
         Ok(most_agree(&versions, nodes.len().max(versions.len())))
     }
 
-    /// A node's id and the version of the schema that it has. `None` where it does not say so soon.
+    /// A node's id and schema version; `None` if it does not answer in time.
     async fn schema_version_of(&self, node: &Arc<Node>) -> Option<(CqlValue, CqlValue)> {
         let mut statement = scylla::statement::unprepared::Statement::new(
             "SELECT schema_version FROM system.local WHERE key = 'local'",
@@ -349,18 +348,18 @@ impl Session {
         Some((CqlValue::Uuid(node.host_id), version))
     }
 
-    /// Level under which conditional writes are decided.
+    /// The serial consistency level of conditional writes.
     pub fn serial(&self) -> SerialConsistency {
         if self.settings.local_serial { SerialConsistency::LocalSerial } else { SerialConsistency::Serial }
     }
 
-    /// The same as a level of reads, which see every conditional write that was decided before.
+    /// The same level for reads, which then see every conditional write decided before.
     pub fn serial_read(&self) -> Consistency {
         if self.settings.local_serial { Consistency::LocalSerial } else { Consistency::Serial }
     }
 
-    /// Sends, and sends again after failures that pass, until it succeeds or the time is up. Waiting for a slot is what
-    /// slows callers down when the cluster is slow.
+    /// Sends a request and retries it after transient failures until it succeeds or times out. Waiting for a slot applies backpressure
+    /// when the cluster is slow.
     async fn repeat<T, F: Future<Output = Result<T>>>(
         &self,
         call: &Call,
@@ -396,7 +395,7 @@ impl Session {
     }
 }
 
-/// Whether more than half of so many nodes have the same version of the schema.
+/// Whether more than half of `nodes` nodes have the same schema version.
 fn most_agree(versions: &[(CqlValue, CqlValue)], nodes: usize) -> bool {
     let with = |version: &CqlValue| versions.iter().filter(|(_, other)| other == version).count();
     versions.iter().any(|(_, version)| 2 * with(version) > nodes)

@@ -1,4 +1,4 @@
-//! From PEM files to the encryption of a connection.
+//! TLS configuration of connections, from PEM files.
 
 use std::path::Path;
 use std::sync::Arc;

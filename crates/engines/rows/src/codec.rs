@@ -22,7 +22,7 @@ use crate::{READ, READ_COUNT, WRITTEN, WRITTEN_COUNT};
 #[derive(Debug)]
 pub(crate) struct Version {
     pub(crate) layout: Layout,
-    /// Its columns, all of which may be null: what a damaged row has is found out by its checksum.
+    /// Its columns, all nullable: the checksum detects damaged rows.
     pub(crate) schema: SchemaRef,
 }
 
@@ -34,7 +34,7 @@ pub struct Codec {
     /// Name and type of each column in CQL.
     columns: Vec<(String, String)>,
     mappings: Vec<Mapping>,
-    /// Readers of answers, by the number of the dataset's columns in them.
+    /// Page decoders, by the number of dataset columns selected.
     decoders: Mutex<HashMap<usize, Arc<Decoder>>>,
 }
 
@@ -42,7 +42,7 @@ impl Codec {
     /// Compiles the columns of a dataset.
     ///
     /// # Errors
-    /// [`RowsError::Column`] for a column that has no CQL type.
+    /// [`RowsError::Column`] for a column without a CQL type.
     pub fn new(native: Arc<NativeColumns>) -> Result<Self> {
         let mut columns = Vec::new();
         let mut mappings = Vec::new();
@@ -92,7 +92,7 @@ impl Codec {
         self.versions.get(number as usize)
     }
 
-    /// Refuses a chunk that [`Self::lines`] would refuse. Cheap where no value can be refused.
+    /// Refuses a chunk that [`Self::lines`] would refuse. Cheap if every value of the columns' types is allowed.
     ///
     /// # Errors
     /// As [`Self::lines`].
@@ -118,8 +118,8 @@ impl Codec {
     /// The rows of a chunk.
     ///
     /// # Errors
-    /// A chunk that is not in plain form, damaged, or of an unknown version; [`RowsError::Column`] for a value that CQL has
-    /// no place for.
+    /// A chunk that is not in plain form, damaged, or of an unknown version; [`RowsError::Column`] for a value that CQL cannot
+    /// represent.
     pub fn lines(&self, chunk: &Chunk) -> Result<Lines> {
         self.lines_of(chunk, &self.plain_head(chunk)?)
     }
@@ -165,7 +165,7 @@ impl Codec {
         Ok(())
     }
 
-    /// The rows of an answer to a `SELECT` of the first `columns` columns.
+    /// The rows of a page of a `SELECT` of the first `columns` columns.
     pub(crate) fn decode(&self, columns: usize, answer: &QueryRowsResult) -> Result<RecordBatch> {
         let answered = |error: chronotile_tables::TablesError| RowsError::Answer { reason: error.to_string() };
         let known = self.decoders.lock().unwrap_or_else(PoisonError::into_inner).get(&columns).cloned();
@@ -184,7 +184,7 @@ impl Codec {
     }
 }
 
-/// What a row has that is no column of the dataset.
+/// The bookkeeping values of a row.
 struct Hidden {
     origins: Option<Vec<u32>>,
     ordinals: Option<Vec<i64>>,
@@ -223,7 +223,7 @@ fn names(columns: &[(String, String)]) -> String {
     columns.iter().map(|(name, _)| format!(", {name}")).collect()
 }
 
-/// Whether `values` refuses some values of a type.
+/// Whether some values of a type cannot be represented in CQL.
 fn may_refuse(data_type: &arrow_schema::DataType) -> bool {
     use arrow_schema::{DataType as D, TimeUnit};
     match data_type {

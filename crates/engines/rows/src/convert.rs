@@ -1,4 +1,4 @@
-//! From the Arrow types that CQL is read as to the dataset's own.
+//! Converts the Arrow types of CQL results to the types of the dataset.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use arrow_array::{
 };
 use arrow_schema::{ArrowError, DataType, TimeUnit};
 
-/// The array as `wanted`. A number that the type has no place for, which only another tool can have written, becomes another
-/// one: the chunk's checksum tells.
+/// The array as `wanted`. A number out of range, which only another tool can have written, becomes a different one: the chunk's
+/// checksum detects it.
 pub(crate) fn convert(array: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, ArrowError> {
     use DataType as D;
     if array.data_type() == wanted {

@@ -1,4 +1,4 @@
-//! Rows of a table, page by page, to chunks.
+//! Assembles chunks from the pages of a table's rows.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,22 +19,22 @@ use crate::codec::{Codec, binding};
 use crate::convert::convert;
 use crate::error::{Result, RowsError};
 
-/// What a page of rows gave.
+/// The chunks that a page of rows completes.
 #[derive(Debug, Default)]
 pub struct GatheredChunks {
-    /// Chunks whose last row is past, in order.
+    /// Chunks whose last row has been read, in order.
     pub chunks: Vec<Chunk>,
-    /// Those among them of which rows are missing: they come with an empty body. They may have been removed, or not been
-    /// written to the replicas asked, when the rows were read: look again before calling them damaged.
+    /// The keys of those with missing rows, whose bodies are empty. They may have been removed, or not yet written to the replicas
+    /// that answered: read them again before reporting damage.
     pub incomplete: Vec<ChunkKey>,
-    /// Whether a chunk has more columns than were selected: the table has got them since. Such a chunk is left out.
+    /// Whether a chunk has more columns than were selected, since the table was extended. Such a chunk is left out.
     pub narrow: bool,
-    /// Whether the partition's epoch is another than that of earlier pages: chunks were removed, and what was read of the
-    /// tile at hand may not fit together. Nothing of this page was taken then.
+    /// Whether the partition's epoch differs from that of earlier pages: chunks were removed, so the rows of the current tile may be
+    /// inconsistent. No row of this page was used.
     pub epoch_changed: bool,
 }
 
-/// Puts the rows of one partition together.
+/// Assembles chunks from the rows of one partition.
 #[derive(Debug)]
 pub struct Gatherer {
     codec: Arc<Codec>,
@@ -45,27 +45,27 @@ pub struct Gatherer {
     open: Option<Open>,
 }
 
-/// A chunk of which the last row may still come.
+/// A chunk that may have further rows.
 #[derive(Debug)]
 struct Open {
     key: ChunkKey,
-    /// From its first row, where that was there.
+    /// From its first row, if that was read.
     head: Option<Bytes>,
     pieces: Vec<Piece>,
-    /// Rows so far, none of them missing.
+    /// Rows read so far without a gap.
     rows: i32,
-    /// Whether a row is missing before one that is there.
+    /// Whether a row is missing before one that was read.
     gap: bool,
 }
 
-/// Some rows of a chunk.
+/// Rows of a chunk within one page.
 #[derive(Clone, Debug)]
 struct Piece {
     page: Arc<Page>,
     rows: Range<usize>,
 }
 
-/// The rows of an answer.
+/// The decoded rows of a page.
 #[derive(Debug)]
 struct Page {
     windows: Int32Array,
@@ -75,7 +75,7 @@ struct Page {
     batches: BinaryArray,
     written: Int64Array,
     ordinals: Int64Array,
-    /// The dataset's columns in its types; `None` where a value has no place in them, which only another tool can have done.
+    /// The dataset's columns in its types; `None` if a value does not fit, which only another tool can have written.
     columns: Option<Vec<ArrayRef>>,
 }
 
@@ -116,27 +116,26 @@ fn opt(array: &Int64Array, row: usize) -> Option<i64> {
 }
 
 impl Gatherer {
-    /// For the rows of a cell in a slice, read by a `SELECT` of the first `columns` columns ([`Codec::select`]) in the order
-    /// of the table's key.
+    /// Assembles the rows of a cell in a slice, read by a `SELECT` of the first `columns` columns ([`Codec::select`]) in key order.
     pub fn new(codec: Arc<Codec>, columns: usize, slice: SliceId, cell: Cell) -> Self {
         Self { codec, columns, slice, cell, epoch: None, open: None }
     }
 
-    /// The window of the chunk at hand.
+    /// The window of the current chunk.
     pub fn window(&self) -> Option<Window> {
         self.open.as_ref().map(|open| open.key.tile.window)
     }
 
-    /// Forgets the chunk at hand and the epoch: its tile is read again from its beginning.
+    /// Discards the current chunk and the epoch, before its tile is read again from the beginning.
     pub fn forget(&mut self) {
         self.epoch = None;
         self.open = None;
     }
 
-    /// Takes the next page.
+    /// Adds the next page.
     ///
     /// # Errors
-    /// [`RowsError::Answer`] for other columns than were asked for.
+    /// [`RowsError::Answer`] if the columns are not the selected ones.
     pub fn push(&mut self, answer: &QueryRowsResult) -> Result<GatheredChunks> {
         let rows = self.codec.decode(self.columns, answer)?;
         self.push_rows(&rows)
@@ -167,7 +166,7 @@ impl Gatherer {
         Ok(gathered)
     }
 
-    /// Takes rows of one chunk.
+    /// Adds rows of one chunk.
     fn take(&mut self, page: &Arc<Page>, rows: Range<usize>, gathered: &mut GatheredChunks) -> Result<()> {
         let window = Window(page.windows.value(rows.start));
         let id = ChunkId::from_bytes(page.ids.value(rows.start));
@@ -190,7 +189,7 @@ impl Gatherer {
         Ok(())
     }
 
-    /// Ends the chunk at hand: no more of its rows come.
+    /// Completes the current chunk.
     pub fn finish(&mut self) -> GatheredChunks {
         let mut gathered = GatheredChunks::default();
         self.close(&mut gathered);
@@ -199,11 +198,11 @@ impl Gatherer {
 
     fn close(&mut self, gathered: &mut GatheredChunks) {
         let Some(open) = self.open.take() else { return };
-        // Rows without the first one are a chunk whose writing was cut off, or what a deletion left of one.
+        // Without its first row, a chunk was written incompletely, or is the remainder of a deletion.
         let Some(head) = open.head.clone() else { return };
         let parsed = Head::parse(&head, &binding(&open.key));
         let mut chunk = Chunk { key: open.key, rows: 0, head, body: Bytes::new() };
-        // A damaged head is reported by whoever reads the chunk.
+        // The reader of the chunk reports a damaged head.
         if let Ok(parsed) = parsed {
             chunk.rows = parsed.rows;
             let version = self.codec.version(parsed.schema_version);
@@ -219,14 +218,14 @@ impl Gatherer {
         gathered.chunks.push(chunk);
     }
 
-    /// The body; `None` where rows are missing.
+    /// The body; `None` if rows are missing.
     fn body(&self, mut open: Open, head: &Head) -> Option<Bytes> {
         let version = self.codec.version(head.schema_version)?;
         let columns = version.schema.fields().len();
         if open.rows < head.rows as i32 {
             return None;
         }
-        // Rows past the last one are what is left of another chunk under this key.
+        // Rows past the last one remain from another chunk under this key.
         let mut left = head.rows as usize;
         for piece in &mut open.pieces {
             piece.rows.end = piece.rows.start + piece.rows.len().min(left);
@@ -259,7 +258,7 @@ fn one_array(pieces: &[Piece], column: usize) -> Option<ArrayRef> {
 }
 
 fn row_origins(pieces: &[Piece], head: &Head) -> Option<Vec<u32>> {
-    // Rows do not have the tokens of their attempts; in one chunk batch and stamp tell these apart.
+    // Rows do not store the tokens of their attempts; within one chunk, batch and stamp identify an attempt.
     let places: HashMap<(BatchId, i64), u32> =
         head.origins.iter().map(|origin| (origin.batch, origin.written_us)).zip(0..).collect();
     let mut indexes = Vec::with_capacity(head.rows as usize);

@@ -1,4 +1,4 @@
-//! Chunks as rows of a CQL table, one for each record, and back: what layout `rows` keeps in a cluster.
+//! Converts chunks to rows of a CQL table, one per record, and back: the storage of layout `rows`.
 //!
 //! A row has the dataset's columns in native CQL types, so that every tool of the cluster reads them, and a few of ours whose
 //! names begin with `ct_`: which chunk it belongs to and its number there, and which batch it came from. The chunk's own
@@ -28,13 +28,13 @@ pub const OWN_COLUMNS: &str = "ct_cell bigint, ct_window int, ct_chunk blob, ct_
 /// The key of the table.
 pub const PRIMARY_KEY: &str = "PRIMARY KEY ((ct_cell), ct_window, ct_chunk, ct_row)";
 
-/// The columns of ours that are written, in the order of a line's values.
+/// The bookkeeping columns that are written, in the order of a line's values.
 const WRITTEN: &str =
     "ct_cell, ct_window, ct_chunk, ct_row, ct_rows, ct_bytes, ct_head, ct_batch, ct_written, ct_ordinal";
 const WRITTEN_COUNT: usize = 10;
 
-/// The columns of ours that are read, in the order [`Gatherer`] wants them. It needs no counts; but nodes repair what is selected, and
-/// compare replicas by the write times of all columns, so of a row that one of them lacked everything is to be read.
+/// The bookkeeping columns that are read, in the order that [`Gatherer`] expects. It does not use the counts, but read repair writes
+/// only selected columns and compares replicas by all: without them, a row that a replica lacked would be found different on every read.
 const READ: &str =
     "ct_epoch, ct_window, ct_chunk, ct_row, ct_head, ct_batch, ct_written, ct_ordinal, ct_rows, ct_bytes";
 const READ_COUNT: usize = 10;

@@ -1,18 +1,18 @@
-//! From a value in an Arrow array to the bytes of CQL.
+//! Serializes values of Arrow arrays for CQL.
 
 use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
 use arrow_schema::{DataType, TimeUnit};
 
-/// Why a value has no place in a CQL table.
+/// Why CQL cannot represent a value.
 pub(crate) type Reason = &'static str;
 
-/// Lengths that stand for what is no value.
+/// Negative lengths that mark a null and an unset value.
 const NULL: i32 = -1;
 const UNSET: i32 = -2;
 
-/// Appends a column's value behind its length. A null is left unset: to write it would cost the table a tombstone.
+/// Appends a column's value after its length. A null is left unset: writing it would create a tombstone.
 pub(crate) fn put_top(out: &mut Vec<u8>, array: &dyn Array, row: usize) -> Result<(), Reason> {
     if array.is_null(row) {
         put_unset(out);
@@ -21,14 +21,14 @@ pub(crate) fn put_top(out: &mut Vec<u8>, array: &dyn Array, row: usize) -> Resul
     put_counted(out, |out| put_value(out, array, row))
 }
 
-/// Appends bytes behind their length.
+/// Appends bytes after their length.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     // Chunks have at most 8 MiB.
     out.extend_from_slice(&(bytes.len() as i32).to_be_bytes());
     out.extend_from_slice(bytes);
 }
 
-/// Appends what leaves a column as it is.
+/// Appends the marker of an unset value, which leaves the column unchanged.
 pub(crate) fn put_unset(out: &mut Vec<u8>) {
     out.extend_from_slice(&UNSET.to_be_bytes());
 }
@@ -42,7 +42,7 @@ fn put_counted(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Result<(), R
     Ok(())
 }
 
-/// Appends a value within another.
+/// Appends an element of a nested value.
 fn put_inner(out: &mut Vec<u8>, array: &dyn Array, row: usize) -> Result<(), Reason> {
     if array.is_null(row) {
         out.extend_from_slice(&NULL.to_be_bytes());

@@ -19,7 +19,7 @@ use crate::open::{Role, beside, connect, folder_of, prepare};
 
 /// Pages of one step: 16 MiB, between two looks at whether to go on.
 const STEP_PAGES: i32 = 1_024;
-/// Files that SQLite would take for parts of a file of this name.
+/// Suffixes of files that SQLite would treat as parts of a file of this name.
 const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Why an archive file could not be copied. Nothing is left at the target.
@@ -29,7 +29,7 @@ pub enum BackupError {
     /// The source, or writing the copy.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Something has the target's name.
+    /// The target exists.
     #[error("{path:?} exists already: choose another name; an existing file is never overwritten")]
     Exists {
         /// The target.
@@ -68,7 +68,7 @@ pub enum BackupError {
         /// The cause.
         source: std::io::Error,
     },
-    /// Whoever asked for it does not want it any more.
+    /// The caller cancelled the copy.
     #[error("the copy was given up")]
     GivenUp,
 }
@@ -115,12 +115,12 @@ pub fn copy_file(
             match backup.step(STEP_PAGES).map_err(failed)? {
                 StepResult::Done => {
                     let pages = u64::from(backup.progress().pagecount.unsigned_abs());
-                    // Nothing is left to be given up.
+                    // The copy is complete: it can no longer be cancelled.
                     progress(pages, pages);
                     break;
                 }
                 StepResult::More => {}
-                // Somebody holds the file for a moment.
+                // Another connection holds a lock for a moment.
                 _ => std::thread::sleep(Duration::from_millis(10)),
             }
             let pages = backup.progress();
@@ -135,7 +135,7 @@ pub fn copy_file(
     Ok(draft)
 }
 
-/// An empty database that only this process knows: what happens to it in a power cut is of no interest.
+/// An empty database private to this process, which need not survive a power cut.
 fn new_file(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
@@ -155,7 +155,7 @@ fn check_copy(from: &Path, path: &Path) -> Result<(), BackupError> {
     }
 }
 
-/// Refuses a name that is taken, or beside which SQLite would find files of another archive.
+/// Refuses a name that exists, or beside which SQLite would find files of another archive.
 fn check_target(target: &Path) -> Result<(), BackupError> {
     let folder = folder_of(target);
     if !folder.is_dir() {
@@ -171,7 +171,7 @@ fn check_target(target: &Path) -> Result<(), BackupError> {
 }
 
 impl FileDraft {
-    /// Where the copy lies until it has its name: an archive like any other, to be looked at and closed again.
+    /// The temporary path of the copy: a usable archive, which a caller may open to check it, and closes again.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("archive.db")
@@ -183,7 +183,7 @@ impl FileDraft {
     /// As [`copy_file`]; a file that has appeared under the name since is left as it is.
     pub fn place(self) -> Result<u64, BackupError> {
         let (path, target) = (self.path(), &self.target);
-        // Whoever looked at the copy may have left a log beside it; only its last reader folds that in.
+        // A reader of the copy may have left a log beside it.
         for suffix in ["-wal", "-journal"] {
             if fs::metadata(beside(&path, suffix)).is_ok_and(|log| log.len() > 0) {
                 return Err(BackupError::Companion { companion: beside(&path, suffix) });
@@ -201,7 +201,7 @@ impl FileDraft {
     }
 }
 
-/// Gives a file a name that must be free.
+/// Moves a file to a name that must not exist.
 fn name_file(path: &Path, target: &Path) -> Result<(), BackupError> {
     match fs::hard_link(path, target) {
         Ok(()) => Ok(()),

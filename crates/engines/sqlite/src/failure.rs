@@ -9,16 +9,16 @@ pub(crate) const ENGINE: &str = "sqlite";
 /// SQLite could not grow the shared-memory file beside the archive; only a full disk makes that happen.
 const IOERR_SHMSIZE: i32 = rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
 
-/// What was being done when SQLite failed; it decides whether a write may have landed.
+/// The phase in which SQLite failed; it decides whether a write may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Before the commit record was written: SQLite rolls back, nothing has happened.
+    /// Before the commit record was written: SQLite rolls back, and nothing is stored.
     Before,
     /// While the commit record was written: it may be durable although SQLite says it failed.
     Commit,
 }
 
-/// Turns SQLite's error into what a caller can act on.
+/// Maps an error of SQLite to a store error.
 pub(crate) fn store_error(path: &Path, phase: Phase, waited_s: u64, error: rusqlite::Error) -> StoreError {
     let place = path.display().to_string();
     let reason = reason(&error);
@@ -52,7 +52,7 @@ fn reason(error: &rusqlite::Error) -> String {
     }
 }
 
-/// Whether another connection was in the way.
+/// Whether another connection held a lock.
 pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }

@@ -21,10 +21,10 @@ pub(crate) const CREATE: &str = "
 
 const DELETE_RECORD: &str = "DELETE FROM catalog WHERE key = ?1";
 
-/// Why a change was not made.
+/// Why a change failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A condition of the caller's did not hold, which says nothing about the engine's health.
+    /// A condition of the caller did not hold; the engine works.
     Condition(StoreError),
     /// SQLite failed.
     Engine(rusqlite::Error),
@@ -58,7 +58,7 @@ pub(crate) fn slice_exists(conn: &Connection, dataset: &DatasetName, slice: Slic
     statement.exists(params![dataset.as_str(), slice.0])
 }
 
-/// Makes a slice's tables unless they exist.
+/// Creates a slice's tables unless they exist.
 pub(crate) fn create_slice(conn: &Connection, dataset: &DatasetName, slice: SliceId) -> rusqlite::Result<()> {
     let insert = "INSERT OR IGNORE INTO slices(dataset, slice) VALUES (?1, ?2)";
     if conn.execute(insert, params![dataset.as_str(), slice.0])? == 0 {
@@ -104,7 +104,7 @@ pub(crate) fn statistics(
     if !slice_exists(conn, dataset, slice)? {
         return Ok(tiles);
     }
-    // The order of the table: nothing is sorted.
+    // The order of the primary key: no sort is needed.
     let sql =
         format!("SELECT cell, window, id, rows, bytes FROM {} ORDER BY cell, window, id", keys_table(dataset, slice));
     let mut statement = conn.prepare_cached(&sql)?;
@@ -122,7 +122,7 @@ pub(crate) fn statistics(
     Ok(tiles)
 }
 
-/// Makes the changes of a commit inside the open transaction.
+/// Applies a commit inside the open transaction.
 pub(crate) fn apply(conn: &Connection, dataset: &DatasetName, commit: &Commit) -> Result<(), Failure> {
     commit.before.iter().try_for_each(|put| put_record(conn, put))?;
     let mut changed: Vec<SliceId> = Vec::new();
@@ -149,8 +149,8 @@ pub(crate) fn apply(conn: &Connection, dataset: &DatasetName, commit: &Commit) -
     Ok(keep_clock(conn, commit.stamp_us)?)
 }
 
-/// Gives a slice another value of its record of changes. Random ones never come back, also where a slice is dropped and made again, or
-/// a file is replaced by an older copy of it.
+/// Sets a new value of a slice's record of changes. Values are random so that none recurs, even if a slice is dropped and created
+/// again, or a file is replaced by an older copy.
 fn note_change(conn: &Connection, dataset: &DatasetName, slice: SliceId) -> rusqlite::Result<()> {
     let sql = "INSERT INTO catalog(key, value) VALUES (?1, randomblob(16)) ON CONFLICT(key) DO UPDATE
         SET value = excluded.value";
@@ -158,7 +158,7 @@ fn note_change(conn: &Connection, dataset: &DatasetName, slice: SliceId) -> rusq
     Ok(())
 }
 
-/// Sets the record of the clock forward; a later one stays.
+/// Advances the clock record, never back.
 fn keep_clock(conn: &Connection, stamp_us: i64) -> rusqlite::Result<()> {
     if stamp_us <= 0 {
         return Ok(());
@@ -179,7 +179,7 @@ fn put_record(conn: &Connection, put: &RecordPut) -> Result<(), Failure> {
         return Err(Failure::Condition(StoreError::RecordConflict { key: put.key.clone() }));
     }
     match &put.value {
-        // Nothing but a condition.
+        // Only a condition: nothing to write.
         Some(value) if put.expect == Expect::Is(value.clone()) => 0,
         Some(value) => {
             let sql = "INSERT INTO catalog(key, value) VALUES (?1, ?2)
@@ -198,7 +198,7 @@ pub(crate) fn read_record(conn: &Connection, key: &str) -> rusqlite::Result<Opti
     statement.query_row([key], value).optional()
 }
 
-/// Whether it changed anything. A chunk that is there already, as a repeated write puts it, dirties no page.
+/// Stores a chunk and returns whether anything changed. Repeating a write of the same chunk dirties no page.
 fn put_chunk(conn: &Connection, dataset: &DatasetName, chunk: &Chunk) -> rusqlite::Result<bool> {
     let key = &chunk.key;
     let (keys, chunks) = (keys_table(dataset, key.slice), chunks_table(dataset, key.slice));
@@ -209,7 +209,7 @@ fn put_chunk(conn: &Connection, dataset: &DatasetName, chunk: &Chunk) -> rusqlit
     let found =
         conn.prepare_cached(&find)?.query_row(params![cell, window, id], |row| row.get::<_, i64>(0)).optional()?;
     if let Some(row) = found {
-        // Of a damaged file the row may be gone.
+        // In a damaged file the row may be missing.
         let put = format!(
             "INSERT INTO {chunks}(head, body, chunk) VALUES (?1, ?2, ?3) ON CONFLICT(chunk) DO UPDATE
              SET head = ?1, body = ?2 WHERE head IS NOT ?1 OR body IS NOT ?2"
@@ -226,7 +226,7 @@ fn put_chunk(conn: &Connection, dataset: &DatasetName, chunk: &Chunk) -> rusqlit
     Ok(true)
 }
 
-/// Whether there was such a chunk.
+/// Removes a chunk and returns whether it existed.
 fn remove_chunk(conn: &Connection, dataset: &DatasetName, key: &ChunkKey) -> rusqlite::Result<bool> {
     let (keys, chunks) = (keys_table(dataset, key.slice), chunks_table(dataset, key.slice));
     let delete = format!("DELETE FROM {keys} WHERE cell = ?1 AND window = ?2 AND id = ?3 RETURNING chunk");

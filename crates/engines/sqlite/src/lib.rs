@@ -27,17 +27,17 @@ use crate::failure::ENGINE;
 use crate::reader::{Readers, Scanner};
 use crate::writer::{IDLE, Work, Writer};
 
-/// Largest chunk taken, head and body, in bytes.
+/// Largest accepted chunk, head and body, in bytes.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
 
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Synchronous {
-    /// Once it is on the disk: it survives a power cut.
+    /// After it is on disk: it survives a power cut.
     #[default]
     Full,
-    /// Once the system has it: it survives the death of the process, but a power cut may take the last commits with it.
-    /// The file stays sound.
+    /// After the operating system has it: it survives a crash of the process, but a power cut may lose the last commits. The file
+    /// stays intact.
     Normal,
 }
 
@@ -143,7 +143,7 @@ impl Store for SqliteStore {
         let groups =
             stream::try_unfold((self.readers.clone(), scanner, short), |(readers, mut scanner, short)| async move {
                 if scanner.is_finished() {
-                    // No thread is asked to find out that nothing is left.
+                    // The end of the scan needs no thread.
                     return Ok(None);
                 }
                 let next = move |pool: &Arc<Readers>| scanner.next_group(pool).map(|group| (group, scanner));
@@ -167,7 +167,7 @@ impl Store for SqliteStore {
     }
 
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>> {
-        // Listings are seldom, and who begins with one, or asks by one whether all is well, learns here that the file is gone.
+        // Listings are rare. Checking the path here reports a missing file to callers that begin with one or use it as a health check.
         self.readers.check()?;
         let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
         self.readers.query(move |conn| reader::records(conn, &prefix, after.as_deref(), limit)).await

@@ -16,17 +16,17 @@ use crate::{Options, Synchronous};
 const HEADER_BYTES: usize = 100;
 /// Virtual address space for reading pages without copying them; SQLite cuts it to its own limit of 2 GiB.
 const MMAP_BYTES: i64 = 8 << 30;
-/// The write-ahead log file is cut back to this many bytes when it starts anew.
+/// The write-ahead log file is truncated to this many bytes when it restarts.
 const WAL_BYTES_KEPT: i64 = 64 << 20;
 
-/// What a connection is for.
+/// The role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Writer,
     Reader,
 }
 
-/// Checks the file, and makes it if it is missing and wanted.
+/// Checks the file; creates a missing one if asked to.
 pub(crate) fn prepare(path: &Path, options: &Options) -> Result<(), StoreError> {
     for tries_left in (0..20).rev() {
         match inspect(path)? {
@@ -57,7 +57,7 @@ pub(crate) fn prepare(path: &Path, options: &Options) -> Result<(), StoreError> 
 enum Found {
     Missing,
     Empty,
-    /// The header is an archive's but the file is shorter than it says, and there is no log that would complete it.
+    /// The header is an archive's, but the file is shorter than the header says and has no log to complete it.
     Cut {
         bytes: u64,
         bytes_expected: u64,
@@ -65,10 +65,10 @@ enum Found {
     Archive,
 }
 
-/// Looks at the header through the file system alone: SQLite would leave files beside a database that is not ours.
+/// Reads the header without SQLite, which would leave files beside a database that is not ours.
 fn inspect(path: &Path) -> Result<Found, StoreError> {
     let not_an_archive = |reason: &str| StoreError::NotAnArchive { path: path.to_owned(), reason: reason.to_owned() };
-    // The kind is asked before opening: opening a pipe would wait for its other end.
+    // Check the file type before opening: opening a pipe would wait for its other end.
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -150,8 +150,8 @@ fn check_writable(path: &Path, options: &Options) -> Result<(), StoreError> {
     }
 }
 
-/// Makes a complete archive under a temporary name and gives it the real one, so that nobody ever finds half of one.
-/// Whoever loses a race finds the winner's archive.
+/// Creates a complete archive under a temporary name and then renames it, so that no process finds a partial one. The loser of a
+/// race opens the winner's archive.
 fn create(path: &Path) -> Result<(), StoreError> {
     let folder = folder_of(path);
     if !folder.is_dir() {
@@ -218,14 +218,14 @@ pub(crate) fn folder_of(path: &Path) -> PathBuf {
     }
 }
 
-/// A file of SQLite's beside the archive.
+/// A file that SQLite keeps beside the archive.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
 }
 
-/// Which file an archive is, whatever its path comes to name later.
+/// The identity of an archive file, whatever its path names later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: u64,
@@ -240,13 +240,13 @@ impl Identity {
         Ok(Self { device: file.dev(), inode: file.ino() })
     }
 
-    /// Other systems do not let an open file be taken away.
+    /// Other systems do not allow an open file to be removed.
     #[cfg(not(unix))]
     fn of(_: &Path) -> std::io::Result<Self> {
         Ok(Self { device: 0, inode: 0 })
     }
 
-    /// Of an archive that has just been opened.
+    /// The identity of an archive that has just been opened.
     pub(crate) fn opened(path: &Path) -> Result<Self, StoreError> {
         Self::of(path).map_err(|error| StoreError::NotFound { path: path.to_owned(), reason: error.to_string() })
     }
@@ -279,8 +279,8 @@ pub(crate) fn connect(path: &Path, options: &Options, role: Role) -> Result<Conn
     match opened {
         Ok(conn) => Ok(conn),
         Err(error) if has_log || !cannot_share(&error) => Err(fail(error)),
-        // Nobody can write in this folder (SQLite could not make its shared-memory file) and no log is pending, so
-        // the file cannot change under the reader.
+        // The folder is not writable (SQLite could not create its shared-memory file) and no log is pending, so the file cannot
+        // change under the reader.
         Err(_) => {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
             let conn = open_connection(&immutable_uri(path), flags).map_err(fail)?;
@@ -309,14 +309,14 @@ fn configure(conn: &Connection, options: &Options, role: Role) -> rusqlite::Resu
         Synchronous::Full => "FULL",
         Synchronous::Normal => "NORMAL",
     };
-    // The first read takes part in recovering a log that a killed process left, for which others may be ahead in line.
+    // The first read may recover the log of a killed process and wait for other processes that do the same.
     conn.busy_timeout(Duration::from_secs(options.busy_timeout_s.max(1)))?;
     let cache_kib = if role == Role::Writer { 65_536 } else { 16_384 };
     conn.execute_batch(&format!(
         "PRAGMA cache_size = -{cache_kib}; PRAGMA mmap_size = {MMAP_BYTES}; PRAGMA temp_store = MEMORY;
          PRAGMA synchronous = {synchronous}; PRAGMA trusted_schema = OFF;"
     ))?;
-    // A read that fails where the file, its log or its folder cannot be used, rather than at some later time.
+    // Read now, so that an unusable file, log or folder fails the open and not a later call.
     conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
     match role {
         Role::Reader => conn.execute_batch("PRAGMA query_only = ON"),

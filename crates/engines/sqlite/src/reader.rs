@@ -23,9 +23,9 @@ const GROUP_CHUNKS: usize = 2_048;
 const GROUP_BYTES_MAX: usize = 8 << 20;
 /// A group ends within a tile at this many chunks.
 const GROUP_CHUNKS_MAX: usize = 4_096;
-/// What a head counts for in a group of heads, in bytes; their sizes are not known beforehand.
+/// Assumed bytes of a head in a group of heads, whose sizes are not known beforehand.
 const HEAD_BYTES: u32 = 256;
-/// Ranges of cells in slices up to which a scan's first group, and keys up to which a fetch, counts as a short read.
+/// Maximum number of cell ranges times slices of a scan, or keys of a fetch, for a short read.
 const SHORT_RANGES: usize = 64;
 const SHORT_KEYS: usize = 16;
 /// Idle connections kept.
@@ -40,7 +40,7 @@ pub(crate) struct Readers {
     options: Options,
     idle: Mutex<Vec<Connection>>,
     permits: Arc<Semaphore>,
-    /// Of short reads, which wait for no long one.
+    /// Limits short reads, which must not wait for long ones.
     short_permits: Semaphore,
 }
 
@@ -61,7 +61,7 @@ impl Readers {
 
     fn take(self: &Arc<Self>) -> Result<Reader> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // Another file that has come to the path must not be read beside the one that was opened.
+        // A file that has replaced the opened one at this path must not be read together with it.
         let another = || {
             self.check()?;
             connect(&self.path, &self.options, Role::Reader)
@@ -74,7 +74,7 @@ impl Readers {
         store_error(&self.path, Phase::Before, self.options.busy_timeout_s, error)
     }
 
-    /// Runs a read on a thread that may block.
+    /// Runs a read on a blocking thread.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
@@ -90,8 +90,7 @@ impl Readers {
         task.await.unwrap_or_else(|error| Err(stopped(format!("a reading thread stopped: {error}"))))
     }
 
-    /// Runs a short read on the thread that waits for it, where the runtime has others to go on with: waking a thread that
-    /// may block takes longer than the read.
+    /// Runs a short read on the calling thread if the runtime has other threads: waking a blocking thread takes longer than the read.
     pub(crate) async fn run_here<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
@@ -104,7 +103,7 @@ impl Readers {
         tokio::task::block_in_place(|| read(self))
     }
 
-    /// Runs a read that sees one state of the archive.
+    /// Runs a read in one transaction.
     pub(crate) async fn query<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -112,7 +111,7 @@ impl Readers {
         self.run(move |pool| pool.query_now(read)).await
     }
 
-    /// As [`Readers::query`], for one that looks at a few rows alone.
+    /// Like [`Readers::query`], for a query of few rows.
     pub(crate) async fn query_here<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -128,7 +127,7 @@ impl Readers {
     }
 }
 
-/// A connection on loan; it goes back without an open transaction.
+/// A connection taken from the pool. It is returned without an open transaction.
 #[derive(Debug)]
 struct Reader {
     pool: Arc<Readers>,
@@ -140,7 +139,7 @@ impl Reader {
         self.conn.as_ref().ok_or(rusqlite::Error::InvalidQuery)
     }
 
-    /// Every query until [`Reader::end`] sees the state of the first one; nothing happens if that is so already.
+    /// Begins a transaction, unless one is open: every query until [`Reader::end`] sees the same state.
     fn begin(&mut self) -> rusqlite::Result<()> {
         let conn = self.conn()?;
         if conn.is_autocommit() {
@@ -149,7 +148,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Lets go of the state; a connection that cannot is closed.
+    /// Ends the transaction, and closes a connection that cannot end it.
     fn end(&mut self) {
         let Some(conn) = self.conn.take() else { return };
         let ended = conn.is_autocommit() || conn.prepare_cached("ROLLBACK").and_then(|mut end| end.execute([])).is_ok();
@@ -186,12 +185,12 @@ impl Scanner {
         Self { dataset, scan, slice: 0, range: 0, after: None, reader: None }
     }
 
-    /// Whether every slice has been gone through.
+    /// Whether every slice has been scanned.
     pub(crate) fn is_finished(&self) -> bool {
         self.slice >= self.scan.slices.len()
     }
 
-    /// Whether the first group is found and read in about the time that waking a thread takes.
+    /// Whether reading the first group takes about as long as waking a thread.
     pub(crate) fn starts_short(&self) -> bool {
         let ranges = match &self.scan.cells {
             Cells::All => return false,
@@ -238,18 +237,18 @@ impl Scanner {
         Ok(End::AtTile)
     }
 
-    /// The least and the greatest cell of a slice, where many ranges are looked for: ids that follow time lie in few slices.
+    /// The least and the greatest cell of a slice, to skip slices when many ranges are wanted: ids that follow time occur in few slices.
     fn cells_of(&self, conn: &Connection, slice: SliceId) -> rusqlite::Result<(Cell, Cell)> {
         let everywhere = (Cell(i64::MIN), Cell(i64::MAX));
         if range_at(&self.scan.cells, self.range + 1).is_none() {
             return Ok(everywhere);
         }
         let keys = layout::keys_table(&self.dataset, slice);
-        // Each by itself is a step into the table; both in one query would walk through all of it.
+        // Two queries with one index seek each; one query for both would scan the whole table.
         let sql = format!("SELECT (SELECT min(cell) FROM {keys}), (SELECT max(cell) FROM {keys})");
         conn.prepare_cached(&sql)?.query_row([], |row| {
             let cells = (row.get::<_, Option<i64>>(0)?, row.get::<_, Option<i64>>(1)?);
-            // An empty slice meets no range.
+            // An empty slice matches no range.
             Ok(cells.0.zip(cells.1).map_or((everywhere.1, everywhere.0), |(low, high)| (Cell(low), Cell(high))))
         })
     }
@@ -303,7 +302,7 @@ impl Scanner {
 enum End {
     /// All chunks of its last tile are in it.
     AtTile,
-    /// Perhaps not all of them are.
+    /// The last tile may have further chunks.
     InTile,
 }
 
@@ -320,7 +319,7 @@ fn place_of(row: &Row<'_>) -> rusqlite::Result<(Tile, ChunkId)> {
     Ok((tile, ChunkId(u128::from_be_bytes(id))))
 }
 
-/// Where a chunk's head and body lie.
+/// The entry of a chunk in the key table; `row` is its row in the chunk table.
 #[derive(Clone, Copy, Debug)]
 struct ChunkRow {
     key: ChunkKey,
@@ -395,7 +394,7 @@ impl Group {
         Ok(self.places.iter().zip(ends).map(chunk).collect())
     }
 
-    /// Reads neighbouring rows in one walk.
+    /// Reads neighbouring rows in one query.
     fn read_run(
         &self,
         statement: &mut Statement<'_>,
@@ -420,7 +419,7 @@ impl Group {
             if found.get::<_, i64>(0)? != wanted {
                 continue;
             }
-            // What is no blob was not written by a commit.
+            // A value that is not a blob was not written by a commit.
             let start = bytes.len();
             bytes.extend_from_slice(found.get_ref(1)?.as_blob().unwrap_or_default());
             let head_end = bytes.len();
@@ -433,7 +432,7 @@ impl Group {
     }
 }
 
-/// Whether so few keys are fetched in about the time that waking a thread takes.
+/// Whether fetching these keys takes about as long as waking a thread.
 pub(crate) fn fetches_short(keys: &[ChunkKey]) -> bool {
     keys.len() <= SHORT_KEYS
 }

@@ -1,4 +1,4 @@
-//! The one thread that writes: it gathers what tasks ask for at the same time into one transaction and one disk sync.
+//! The single writer thread: it groups concurrent requests into one transaction and one disk sync (group commit).
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, channel};
@@ -20,23 +20,23 @@ use crate::open::{Identity, Role, connect};
 const GROUP_JOBS_MAX: usize = 256;
 /// A group takes no further job once it holds this many chunk bytes, so that its transaction fits the page cache.
 const GROUP_BYTES_MAX: usize = 16 << 20;
-/// Pages in the log from which they are folded into the file, as far as readers allow.
+/// Pages in the log from which it is checkpointed, as far as readers allow.
 const CHECKPOINT_PAGES: i32 = 4_000;
-/// Pages in the log from which the writer waits for readers to let go of it, so that it cannot grow for ever.
+/// Pages in the log from which the writer waits for readers to release it, so that it cannot grow forever.
 const RESTART_PAGES: i32 = 16_000;
 /// How long it waits for them, each time.
 const RESTART_WAIT: Duration = Duration::from_millis(500);
-/// After so long without work the log is folded whole and its file emptied. Sources that write every few seconds do not come to it:
-/// to fold a small log each time would write many pages again and again.
+/// After this long without work the whole log is checkpointed and its file truncated. Longer than the interval of sources that write
+/// every few seconds: checkpointing a small log each time would rewrite many pages.
 pub(crate) const IDLE: Duration = Duration::from_secs(10);
 
-/// Free pages stay in the file for later rows while they are at most this part of it, or so few.
+/// Free pages are kept for later rows up to this fraction of the file, or this number.
 const FREE_SHARE: i64 = 4;
 const FREE_PAGES_MIN: i64 = 64;
-/// Pages given back to the file system after each group that takes rows away, so that nobody waits long for it.
-const GIVEN_BACK_PAGES: i64 = 512;
+/// Maximum pages returned to the file system after each group that removes rows, so that no writer waits long for it.
+const RELEASED_PAGES_MAX: i64 = 512;
 
-/// What the thread can be asked for.
+/// Requests to the writer thread.
 pub(crate) enum Work {
     Commit(Commit),
     CreateSlice(SliceId),
@@ -50,7 +50,7 @@ struct Job {
     reply: oneshot::Sender<Result<()>>,
 }
 
-/// Hands work to the thread. Dropping it ends the thread once the work given so far is done.
+/// Sends jobs to the writer thread. Dropping it ends the thread after the queued jobs.
 #[derive(Debug)]
 pub(crate) struct Writer {
     jobs: Option<Sender<Job>>,
@@ -71,7 +71,7 @@ impl Writer {
         Ok(Self { jobs: Some(sender), thread: Some(thread) })
     }
 
-    /// Does the work durably. It is done even if the caller stops waiting.
+    /// Runs a job durably, even if the caller stops waiting.
     pub(crate) async fn submit(&self, dataset: &DatasetName, work: Work) -> Result<()> {
         let gone = || StoreError::Unknown { engine: ENGINE, reason: "the writer thread has ended".to_owned() };
         let (reply, outcome) = oneshot::channel();
@@ -98,7 +98,7 @@ struct State {
     idle: Duration,
     /// `None` after an error that leaves the connection's state in doubt; the next group opens another.
     conn: Option<Connection>,
-    /// Whether the log may hold what we wrote.
+    /// Whether the log may hold our writes.
     logged: bool,
 }
 
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Waits for work, and empties the log where none comes.
+    /// Waits for jobs, and empties the log when idle.
     fn next(&mut self, jobs: &Receiver<Job>) -> std::result::Result<Job, RecvError> {
         while self.logged {
             match jobs.recv_timeout(self.idle) {
@@ -126,8 +126,8 @@ impl State {
         jobs.recv()
     }
 
-    /// Whether nothing of the log is left. It is tried again later where somebody reads or writes: a process that is idle must
-    /// not hold up another.
+    /// Tries to empty the log and returns whether it succeeded. If another process reads or writes, it is tried again later: an idle
+    /// process must not block a busy one.
     fn empty_log(&self) -> bool {
         let Some(conn) = &self.conn else { return true };
         // The first does the work without a lock that writers need, so that the second takes no time.
@@ -136,13 +136,13 @@ impl State {
             .all(|mode| conn.wal_checkpoint_v2(Some(c"main"), mode).is_ok())
     }
 
-    /// Whether rows were taken away.
+    /// Whether rows were removed.
     fn serve(&mut self, first: Job, jobs: &Receiver<Job>) -> bool {
         if let Err(error) = self.begin(first.since) {
             first.reply.send(Err(error)).ok();
             return false;
         }
-        // Whatever else has come while we waited for the lock rides along.
+        // Add the jobs that arrived while we waited for the lock.
         let group = gather(first, jobs);
         let outcomes = match self.run_group(&group) {
             Ok(outcomes) => outcomes,
@@ -157,8 +157,8 @@ impl State {
         removed
     }
 
-    /// Gives pages at the end of the file back to the file system, where many are free. Nothing depends on it: it is left for
-    /// another time where somebody else is writing, and archives of earlier releases keep their pages.
+    /// Returns pages at the end of the file to the file system if many are free. Optional work: it is skipped while another process
+    /// writes, and archives of earlier releases keep their pages.
     fn give_back(&mut self) {
         let Some(conn) = &self.conn else { return };
         let count = |pragma: &str| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0)).unwrap_or(0);
@@ -167,7 +167,7 @@ impl State {
             return;
         }
         // Each step of the statement moves one page; in an archive without page pointers there is none.
-        let moved = conn.prepare(&format!("PRAGMA incremental_vacuum({GIVEN_BACK_PAGES})")).and_then(|mut vacuum| {
+        let moved = conn.prepare(&format!("PRAGMA incremental_vacuum({RELEASED_PAGES_MAX})")).and_then(|mut vacuum| {
             let mut rows = vacuum.query([])?;
             while rows.next()?.is_some() {}
             Ok(())
@@ -230,7 +230,7 @@ impl State {
                 return Err(store_error(&self.path, Phase::Before, waited_s, error));
             }
         };
-        // What is committed to a file that nobody finds any more would be acknowledged and lost.
+        // A commit to a file that its path no longer names would be acknowledged and lost.
         if let Err(moved) = self.file.check(&self.path) {
             if conn.is_autocommit() || conn.execute_batch("ROLLBACK").is_ok() {
                 self.conn = Some(conn);
@@ -247,8 +247,7 @@ impl State {
         }
     }
 
-    /// Folds the log into the file. Failing to is no failure of the writes, which are durable in the log; what is left
-    /// is folded next time.
+    /// Checkpoints the log. A failure does not affect the writes, which are durable in the log; the rest is checkpointed next time.
     fn checkpoint(&mut self) {
         let Some(conn) = &self.conn else { return };
         let checkpoint = |mode| conn.wal_checkpoint_v2(Some(c"main"), mode).unwrap_or((0, 0)).0;
@@ -311,7 +310,7 @@ impl Work {
     }
 }
 
-/// A number in 0 to 1 that differs between processes, so that those waiting for one lock do not move in step.
+/// Jitter from 0 to 1 that differs between processes, so that processes waiting for one lock do not retry in step.
 fn jitter() -> f64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) as f64 / u64::MAX as f64

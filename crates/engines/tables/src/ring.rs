@@ -1,4 +1,4 @@
-//! Ranges of tokens, and the nodes that have their rows.
+//! Token ranges and the nodes that hold their rows.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(crate) fn split(ring: &[i64], count: usize) -> Vec<TokenRange> {
     ranges
 }
 
-/// Sends requests of one range to the nodes that have its rows; which of them, and who else, the session's own policy says.
+/// Routes requests of one token range to the nodes that hold its rows; the session's own policy orders them and adds fallbacks.
 ///
 /// A statement over a range has no partition key from which the driver would know its token, so the range's last token stands
 /// in for it.
