@@ -65,7 +65,7 @@ impl Scale {
 }
 
 /// The types that whole numbers are kept in.
-trait Whole: ArrowNativeType {
+trait ScaledInteger: ArrowNativeType {
     /// Values scaled to less than this, whatever their sign, are tried.
     const END: f64;
 
@@ -75,7 +75,7 @@ trait Whole: ArrowNativeType {
     fn to_float(self) -> f64;
 }
 
-impl Whole for i32 {
+impl ScaledInteger for i32 {
     const END: f64 = i32::MAX as f64;
 
     #[inline]
@@ -89,7 +89,7 @@ impl Whole for i32 {
     }
 }
 
-impl Whole for i64 {
+impl ScaledInteger for i64 {
     const END: f64 = (1u64 << 51) as f64;
 
     #[inline]
@@ -112,7 +112,7 @@ fn value_of<const SINGLE: bool>(whole: f64, power: f64) -> f64 {
 
 /// The sum with [`ROUNDER`] of the whole number whose value is `value`, and whether there is one.
 #[inline]
-fn sum_of<W: Whole, const SINGLE: bool>(value: f64, power: f64) -> (f64, bool) {
+fn sum_of<W: ScaledInteger, const SINGLE: bool>(value: f64, power: f64) -> (f64, bool) {
     let scaled = value * power;
     let sum = scaled + ROUNDER;
     // NaN is below nothing. The bits tell -0.0 from 0.0.
@@ -160,7 +160,7 @@ fn scale_of(sample: &[f64], number: Number) -> Option<Scale> {
 }
 
 /// The scale by which the sample's values are whole numbers, with exceptions, if it gains enough.
-fn scale_by<W: Whole, const SINGLE: bool>(sample: &[f64]) -> Option<Scale> {
+fn scale_by<W: ScaledInteger, const SINGLE: bool>(sample: &[f64]) -> Option<Scale> {
     let mut exponent = 0;
     let (mut exceptions, mut extremes) = (0, None);
     for &value in sample {
@@ -216,7 +216,7 @@ fn scaled(values: impl ExactSizeIterator<Item = f64>, scale: Scale, exceptions_m
     Some(Decimals { scale, wholes, exceptions })
 }
 
-fn wholes<W: Whole, const SINGLE: bool>(
+fn wholes<W: ScaledInteger, const SINGLE: bool>(
     mut values: impl ExactSizeIterator<Item = f64>,
     power: f64,
     exceptions_max: usize,
@@ -262,7 +262,7 @@ pub(crate) fn push_decimals(out: &mut MutableBuffer, wholes: &MutableBuffer, sca
     }
 }
 
-fn push_values<W: Whole>(out: &mut MutableBuffer, wholes: &[W], scale: Scale, number: Number) {
+fn push_values<W: ScaledInteger>(out: &mut MutableBuffer, wholes: &[W], scale: Scale, number: Number) {
     let (start, power) = (out.len() / number.width(), scale.power());
     out.resize(out.len() + wholes.len() * number.width(), 0);
     if number == Number::F32 {

@@ -53,10 +53,10 @@ pub struct Origin {
 
 /// The origins of a chunk's rows: one for a freshly written chunk, several after consolidation. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origins(Few);
+pub struct Origins(OriginList);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Few {
+enum OriginList {
     One(Origin),
     Many(Box<[Origin]>),
 }
@@ -66,8 +66,8 @@ impl Deref for Origins {
 
     fn deref(&self) -> &[Origin] {
         match &self.0 {
-            Few::One(origin) => std::slice::from_ref(origin),
-            Few::Many(origins) => origins,
+            OriginList::One(origin) => std::slice::from_ref(origin),
+            OriginList::Many(origins) => origins,
         }
     }
 }
@@ -223,8 +223,8 @@ fn read_origins(reader: &mut Reader) -> Result<Origins, Damage> {
     };
     match count {
         0 => Err(Damage::malformed("a chunk has no origin")),
-        1 => Ok(Origins(Few::One(next()?))),
-        _ => Ok(Origins(Few::Many((0..count).map(|_| next()).collect::<Result<_, _>>()?))),
+        1 => Ok(Origins(OriginList::One(next()?))),
+        _ => Ok(Origins(OriginList::Many((0..count).map(|_| next()).collect::<Result<_, _>>()?))),
     }
 }
 

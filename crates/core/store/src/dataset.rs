@@ -1,4 +1,4 @@
-//! A dataset as a store knows it: its name and how its chunks are laid out.
+//! A dataset as a store sees it: its name and the placement of its chunks.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ pub enum Placement {
     },
     /// One row of the engine's own tables for each record, with these columns in the engine's own types.
     ///
-    /// The contract is that of every chunk but for three differences. Chunks must be in plain form
-    /// (`chronotile_chunk::encode_plain`). What is put under a key that exists must hold the same rows, as the ids of an
-    /// archive's chunks ensure. A chunk of which rows are missing or changed comes with its head and a body that does not fit
-    /// its checksum. Columns may be added between calls: a later call then lists the new ones after the old ones.
+    /// The contract is the same with three differences. Chunks must be in plain form (`chronotile_chunk::encode_plain`). A chunk
+    /// that is put under an existing key must hold the same rows, as the ids of an archive's chunks ensure. A chunk with missing or
+    /// changed rows is returned with its head and a body that does not match its checksum. Columns may be added between calls: a
+    /// later call then lists the new ones after the old ones.
     Rows(Arc<NativeColumns>),
 }
 
@@ -34,10 +34,10 @@ pub enum Placement {
 pub struct DatasetRef {
     /// The name under which its chunks are filed.
     pub name: DatasetName,
-    /// What its tables are called by, where an engine has a table for each slice and names it for people and other tools: slice `s` is
-    /// number `s - first_slice` of this name.
+    /// Prefix of the table names in an engine with a table per slice, for people and other tools: slice `s` is number
+    /// `s - first_slice` of this name.
     pub label: DatasetName,
-    /// The slice that is number 0.
+    /// The slice with number 0.
     pub first_slice: i32,
     /// How many windows a slice has; `None` where each may have any.
     pub windows_per_slice: Option<u32>,
@@ -63,7 +63,7 @@ impl DatasetRef {
         all
     }
 
-    /// The windows that lie in a slice, as far as that is known. A scan may leave out others.
+    /// The windows of a slice, as far as known. A scan may leave out others.
     pub fn windows_of(&self, slice: SliceId) -> Windows {
         let Some(count) = self.windows_per_slice else { return Windows::ALL };
         let own = (i64::from(slice.0) - i64::from(self.first_slice)) * i64::from(count);
@@ -75,8 +75,8 @@ impl DatasetRef {
         Windows::of(self.first_windows.iter().map(range))
     }
 
-    /// The name of a dataset whose chunks are kept as they are: what an engine without [`crate::Capabilities::native_rows`] asks
-    /// for first in every call about chunks.
+    /// The name of a dataset with [`Placement::Chunks`]. An engine without [`crate::Capabilities::native_rows`] gets it first in every
+    /// call about chunks.
     ///
     /// # Errors
     /// [`StoreError::Refused`] for [`Placement::Rows`].

@@ -4,18 +4,18 @@ use chronotile_types::{DatasetName, ErrorKind, SliceId};
 
 use crate::ChunkKey;
 
-/// What a caller may conclude from an error about the write it asked for.
+/// What an error says about the outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing of it has happened, and trying again unchanged will not help.
+    /// Nothing was written, and repeating the write unchanged will not help.
     Refused,
-    /// Nothing of it has happened because somebody else was first; look again, then decide.
+    /// Nothing was written because another writer was first; read the current state, then decide.
     LostRace,
-    /// It may have happened. Repeating it is safe and tells.
+    /// The write may have taken effect. Repeating it is safe and determines the outcome.
     Unknown,
 }
 
-/// Why an engine could not do what it was asked.
+/// Why an operation of an engine failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -33,7 +33,7 @@ pub enum StoreError {
         /// Its key.
         key: String,
     },
-    /// A chunk that was to be removed is gone.
+    /// A chunk to remove does not exist.
     #[error("chunk {} of dataset {dataset}, {} was removed by somebody else", key.id, key.tile)]
     ChunkConflict {
         /// The dataset.
@@ -41,7 +41,7 @@ pub enum StoreError {
         /// Where the chunk was.
         key: ChunkKey,
     },
-    /// A slice that was to be dropped holds other chunks than it was to hold.
+    /// A slice to drop holds other chunks than expected.
     #[error("slice {} of dataset {dataset} was written to by somebody else", slice.0)]
     SliceConflict {
         /// The dataset.
@@ -49,7 +49,7 @@ pub enum StoreError {
         /// The slice.
         slice: SliceId,
     },
-    /// The chunk or record is larger than the engine takes.
+    /// The chunk or record exceeds the engine's limit.
     #[error("{what} of {bytes} bytes is more than the {bytes_max} that {engine} takes: write smaller records")]
     TooLarge {
         /// A chunk or a catalog record, with its name.
@@ -61,7 +61,7 @@ pub enum StoreError {
         /// The engine.
         engine: &'static str,
     },
-    /// A value of the rows has no place in the engine's own types; nothing was written.
+    /// The engine's own types cannot represent a value; nothing was written.
     #[error("rows of dataset {dataset} do not fit layout rows: {reason}")]
     Unfit {
         /// The dataset.
@@ -87,7 +87,7 @@ pub enum StoreError {
         /// Newest format this release knows.
         known: u32,
     },
-    /// There is no archive and none was to be made, or its folder is missing.
+    /// There is no archive and creation was not requested, or its folder is missing.
     #[error("no archive at {}: {reason}", path.display())]
     NotFound {
         /// The file.
@@ -103,7 +103,7 @@ pub enum StoreError {
         /// Why.
         reason: String,
     },
-    /// There is no room left; nothing of the write was kept.
+    /// No space is left; nothing was written.
     #[error("{place} is full: free some disk space and repeat the write; nothing of it was kept")]
     Full {
         /// The archive.
@@ -125,7 +125,7 @@ pub enum StoreError {
         /// What it says: the consistency level, the replicas required and alive.
         reason: String,
     },
-    /// The engine does not let this client in, or not do this.
+    /// The engine denies this client access or this operation.
     #[error("{engine}: {reason}")]
     Denied {
         /// The engine.
@@ -133,7 +133,7 @@ pub enum StoreError {
         /// What it says.
         reason: String,
     },
-    /// The engine's file is no longer where it was opened; nothing of the write was kept.
+    /// The engine's file is no longer at its path; nothing was written.
     #[error(
         "{place} {reason} while it was open: what is written now would be lost, so nothing of it was kept. Put the file back, or \
          open the archive again"
@@ -152,7 +152,7 @@ pub enum StoreError {
         /// What the engine says.
         reason: String,
     },
-    /// The engine failed before it took the write.
+    /// The engine failed before it began the write.
     #[error("{engine} refused: {reason}")]
     Refused {
         /// The engine.
@@ -160,8 +160,8 @@ pub enum StoreError {
         /// What it says.
         reason: String,
     },
-    /// The engine did not say whether it took the write, and a catalog record that the write was to change is another one by now:
-    /// somebody else was first, or changed it after this write.
+    /// The outcome of the write is unknown, and a catalog record that it should have changed has another value: another writer was
+    /// first, or changed the record after this write.
     #[error("{engine} did not confirm: {reason}; the write may or may not have happened, repeat it")]
     Overtaken {
         /// The engine.
@@ -169,7 +169,7 @@ pub enum StoreError {
         /// What it says.
         reason: String,
     },
-    /// The engine did not say whether it took the write.
+    /// The outcome of the write is unknown.
     #[error("{engine} did not confirm: {reason}; the write may or may not have happened, repeat it")]
     Unknown {
         /// The engine.
@@ -204,7 +204,7 @@ impl StoreError {
         }
     }
 
-    /// What a caller may conclude about the write it asked for.
+    /// The outcome of the write that failed with this error.
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::RecordConflict { .. }

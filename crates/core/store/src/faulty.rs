@@ -13,7 +13,7 @@ use crate::{
     StoreError, TileStatistics, Visibility,
 };
 
-/// A call about to be made, for a policy to judge.
+/// A call for which a policy chooses a fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// Calls made before this one.
@@ -24,7 +24,7 @@ pub struct Call<'a> {
     pub commit: Option<&'a Commit>,
 }
 
-/// What becomes of a call.
+/// The fault that a policy injects into a call.
 #[derive(Debug)]
 pub enum Decision {
     /// It is made.

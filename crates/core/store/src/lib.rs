@@ -1,7 +1,7 @@
-//! The narrow waist: what an engine must do, and nothing more.
+//! The interface of storage engines: the minimum that an engine must implement.
 //!
 //! A [`Store`] moves *chunks* (opaque head and body bytes filed under a [`ChunkKey`]) and *catalog records* (bytes under a
-//! text key). It knows no schema, sky, tag or merge rule. Everything with meaning stands above it once, for every engine.
+//! text key). It knows no schema, sky, tag or merge rule: these are implemented once, above it, for every engine.
 //!
 //! Every method may be called from many tasks, and an archive may be open in many processes at once.
 
@@ -65,25 +65,24 @@ pub struct Record {
 /// The group of a catalog record: the second and third part of a key `KIND/DATASET/ITEM[/...]`. All records with fewer
 /// parts are one more group, `None`.
 ///
-/// Engines that cannot commit as a whole keep a group in one place, and decide about its records together.
+/// Engines without atomic commits store a group together and change its records together.
 pub fn record_group(key: &str) -> Option<(&str, &str)> {
     let mut parts = key.split('/');
     let (_, dataset, item) = (parts.next()?, parts.next()?, parts.next()?);
     Some((dataset, item))
 }
 
-/// The key of a record that the engine keeps by itself: microseconds since 1970 as decimal text, by which writers set their
-/// own clocks. [`Capabilities::clock`] says which time it is.
+/// The key of a record that the engine maintains: microseconds since 1970 as decimal text, by which writers set their own
+/// clocks. [`Capabilities::clock`] says which time it is.
 pub const CLOCK_KEY: &str = "clock";
 
-/// What the keys of [`changes_key`] begin with.
+/// Prefix of the keys of [`changes_key`].
 pub const CHANGES: &str = "changes/";
 
-/// The key of a record that some engines keep by themselves for each slice: its value differs after every commit that changes which
-/// chunks the slice holds, or their bytes, and no value ever comes back. Where it is found unchanged, the slice holds the chunks that it
-/// held before, in every process.
+/// The key of a record that some engines maintain for each slice. Every commit that changes the slice's set of chunks, or their bytes,
+/// gives it a value that never occurred before. While the value is unchanged, the slice holds the same chunks, in every process.
 ///
-/// Not promised: that there is a record; then nothing is known of changes. It is in no listing of records.
+/// Not promised: that the record exists; without it, changes cannot be detected. No listing of records includes it.
 pub fn changes_key(dataset: &DatasetName, slice: SliceId) -> String {
     format!("{CHANGES}{dataset}/{}", slice.0)
 }
@@ -93,10 +92,10 @@ pub const RECORD_KEY_BYTES_MAX: usize = 1_000;
 /// The largest value of a catalog record, in bytes.
 pub const RECORD_VALUE_BYTES_MAX: usize = 8 << 20;
 
-/// What must be true of a catalog record for a put to happen.
+/// The condition of a put on the current catalog record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// Nothing.
+    /// No condition.
     Any,
     /// No record has this key.
     Absent,
@@ -122,13 +121,13 @@ pub struct Commit {
     pub before: Vec<RecordPut>,
     /// Then: chunks. A chunk with the key of one that exists replaces it.
     pub put: Vec<Chunk>,
-    /// Then: chunks to take away. With `require_removed` all of them must exist.
+    /// Then: chunks to remove. With `require_removed` all of them must exist.
     pub remove: Vec<ChunkKey>,
     /// Whether a chunk in `remove` that does not exist refuses the commit.
     pub require_removed: bool,
     /// Last: records, each under its condition.
     pub after: Vec<RecordPut>,
-    /// The latest write stamp in what is put, or 0. An engine with [`ClockSource::LatestStamp`] keeps it, and may also keep that of
+    /// The latest write stamp of the chunks to put, or 0. An engine with [`ClockSource::LatestStamp`] stores it, possibly even from
     /// a commit that it refuses.
     pub stamp_us: i64,
 }
@@ -166,15 +165,15 @@ pub enum Cells {
 /// What a scan returns.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// Slices to look in, in the order their chunks are wanted. One that does not exist holds nothing.
+    /// Slices to read, in the order of the result. A slice that does not exist holds nothing.
     pub slices: Vec<SliceId>,
-    /// Cells to look in.
+    /// Cells to read.
     pub cells: Cells,
-    /// Windows to look in.
+    /// Windows to read.
     pub windows: Windows,
-    /// Whether chunks come with their bodies.
+    /// Whether to return bodies.
     pub bodies: bool,
-    /// Whether chunks of older versions ([`ChunkId::is_older`]) come too.
+    /// Whether to return chunks of older versions ([`ChunkId::is_older`]).
     pub older: bool,
 }
 
@@ -197,12 +196,12 @@ pub struct TileStatistics {
     pub older_rows: u64,
     /// Bytes of those.
     pub older_bytes: u64,
-    /// Exclusive or of the ids of its chunks: with the same number of chunks and the same value here it holds the same ones.
+    /// Exclusive or of its chunks' ids: with the same number of chunks and the same value, a tile holds the same chunks.
     pub ids: u128,
 }
 
 impl TileStatistics {
-    /// The statistics of a tile without chunks, to count from.
+    /// The statistics of a tile without chunks.
     pub fn none(tile: Tile) -> Self {
         Self {
             tile,
@@ -217,7 +216,7 @@ impl TileStatistics {
         }
     }
 
-    /// Counts one more chunk; `bytes` are those of its head and body.
+    /// Adds a chunk; `bytes` is the size of its head and body.
     pub fn add(&mut self, id: ChunkId, rows: u32, bytes: u64) {
         if id.is_older() {
             self.older_chunks += 1;
@@ -232,23 +231,23 @@ impl TileStatistics {
     }
 }
 
-/// Under which conditions a slice is dropped, and what is recorded with it. By default it is dropped whatever it holds.
+/// Conditions for dropping a slice, and records to put with it. By default the drop is unconditional.
 #[derive(Clone, Debug, Default)]
 pub struct DropSlice {
-    /// What [`Store::statistics`] must say of it.
+    /// The result that [`Store::statistics`] must have for the slice.
     pub holding: Option<Vec<TileStatistics>>,
-    /// Records to put once that is known to hold, each under its condition.
+    /// Records to put after that comparison, each under its condition.
     pub before: Vec<RecordPut>,
 }
 
-/// Settings for the calls of one view of a store; what is `None` stays as the store was opened.
+/// Settings for the calls of one view of a store; `None` keeps the setting of the opened store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallOptions {
     /// Consistency level of reads, by its name in capitals.
     pub read_consistency: Option<String>,
     /// Consistency level of writes, by its name in capitals.
     pub write_consistency: Option<String>,
-    /// Seconds after which an operation is given up.
+    /// Timeout of an operation in seconds.
     pub timeout_s: Option<u64>,
 }
 
@@ -272,7 +271,7 @@ pub enum Visibility {
     EveryWrite,
 }
 
-/// Which time an engine gives under [`CLOCK_KEY`].
+/// The source of an engine's time under [`CLOCK_KEY`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSource {
     /// The greatest [`Commit::stamp_us`] of all commits that have ended; no record before the first. Reading it costs no request to
@@ -282,7 +281,7 @@ pub enum ClockSource {
     MachineTime,
 }
 
-/// What an engine promises beyond the contract.
+/// Guarantees and limits of an engine beyond the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Name of the engine for messages: `memory`, `sqlite`, `cassandra`.
@@ -298,11 +297,11 @@ pub struct Capabilities {
     /// Whether a scan finds out which of its slices exist at no more cost than a call of [`Store::slices`]. Says nothing of
     /// results: on every engine, a slice that does not exist holds nothing.
     pub cheap_missing_slices: bool,
-    /// Largest chunk (head and body) it takes, in bytes.
+    /// Largest accepted chunk (head and body), in bytes.
     pub chunk_bytes_max: usize,
-    /// Bytes of one cell in one slice above which the engine works badly; `None` where it does not matter.
+    /// Bytes of one cell in one slice above which performance suffers; `None` if the size does not matter.
     pub cell_bytes_good: Option<u64>,
-    /// Whether it can keep the chunks of a dataset as rows of its own tables: [`Placement::Rows`].
+    /// Whether the engine supports [`Placement::Rows`]: chunks stored as rows of its own tables.
     pub native_rows: bool,
 }
 
@@ -344,7 +343,7 @@ impl Operation {
     ];
 }
 
-/// An engine. See each method for what it promises and, above all, what it does not.
+/// A storage engine. Each method states what it promises and, above all, what it does not.
 ///
 /// No method has a default body: a wrapper that leaves one out does not compile.
 #[async_trait]
@@ -389,7 +388,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Not promised: records with a group ([`record_group`]) under a prefix of fewer than two `/`, which may be left out.
     async fn records(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<Record>>;
 
-    /// Makes room for a slice. One that exists stays as it is; callers may race.
+    /// Creates a slice. An existing slice is left unchanged; callers may race.
     async fn create_slice(&self, dataset: &DatasetRef, slice: SliceId) -> Result<()>;
 
     /// Drops a slice with all its chunks. One that does not exist holds nothing and is no error. Running scans of it end
@@ -405,7 +404,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// comparison and the end of the drop is noticed. Whoever drops slices that are in use agrees with their writers first.
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()>;
 
-    /// The slices there are, ascending.
+    /// The existing slices, ascending.
     async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>>;
 
     /// A view of the same store whose calls use the consistency levels and time limits of `options`.

@@ -1,4 +1,4 @@
-//! Holding what decoders of other libraries do to damaged bytes.
+//! Contains panics of third-party decoders on damaged bytes.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -9,11 +9,10 @@ thread_local! {
     static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does `work`, which decodes bytes that may be damaged with code that may panic at them; a panic becomes its message, and prints
-/// nothing.
+/// Runs `work`, which decodes possibly damaged bytes with code that may panic. A panic is returned as its message and not printed.
 ///
-/// Whatever `work` was changing is in no known state then: callers drop it. Threads that `work` starts are not held, and neither
-/// is a failed allocation, which ends the process: lengths in the bytes are compared with what is there beforehand.
+/// After a panic, everything that `work` was changing is in an unknown state: callers drop it. Not contained are threads that `work`
+/// starts, and failed allocations, which abort the process: callers check lengths against the available bytes beforehand.
 ///
 /// # Errors
 /// The message of the panic.
@@ -25,7 +24,7 @@ pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     outcome.map_err(|panic| message(panic.as_ref()))
 }
 
-/// Panics that are held are not printed; all others are, as before.
+/// Contained panics are not printed; all others are, as before.
 fn quiet_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -54,7 +53,7 @@ mod tests {
         use std::sync::Arc;
         use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-        // The hook is installed once for the process, over the one that is there: in a process of its own.
+        // The hook is installed once per process and wraps the existing one, so this test uses a process of its own.
         const CHILD: &str = "CHRONOTILE_TEST_PRINTED";
         if std::env::var_os(CHILD).is_none() {
             let name = "contain::tests::only_panics_outside_are_printed";

@@ -1,4 +1,4 @@
-//! What can go wrong, by stable names that every front end uses.
+//! The kinds of errors, with stable names that every front end uses.
 //!
 //! This is the one table: Python's exception classes and the statuses of HTTP follow from it.
 
@@ -49,7 +49,7 @@ pub enum ErrorClass {
     /// The file is something else.
     #[strum(serialize = "NotAnArchiveError")]
     NotAnArchive,
-    /// No case that a program can do something about.
+    /// Other errors, which a program cannot handle.
     #[strum(serialize = "ChronotileError")]
     Other,
     /// It may have been done; repeat it.
@@ -87,7 +87,7 @@ macro_rules! error_kinds {
                 }
             }
 
-            /// The status of an HTTP answer that tells of it.
+            /// The HTTP status of a response with this error.
             pub fn http_status(self) -> u16 {
                 match self {
                     $($(Self::$kind => $status,)+)+

@@ -1,14 +1,14 @@
-//! Names for messages: the nearest known one to a name that is not known, and lists that are whole or say that they are not.
+//! Names for messages: suggestions for an unknown name, and lists that say when they are truncated.
 
-/// Names that a message lists, at most.
+/// Maximum number of names that a message lists.
 const LISTED_MAX: usize = 20;
 /// Characters of a name that are compared.
 const COMPARED_CHARS: usize = 64;
-/// Known names that are compared letter by letter, at most. Of more, those that share the longest beginning and end with the name:
-/// of a hundred thousand names that is found in some milliseconds.
+/// Maximum number of known names that are compared letter by letter. If there are more, those with the longest common prefix and
+/// suffix are compared: for a hundred thousand names that takes some milliseconds.
 const COMPARED_NAMES: usize = 5_000;
 
-/// What a message says behind "no column 'mag'": the nearest names if any is near, and the names there are.
+/// The end of a message such as "no column 'mag'": the nearest names, if any is near, and the known names.
 ///
 /// `; did you mean magpsf? It has candid, jd, magpsf`. Empty where nothing is known.
 #[must_use]
@@ -73,7 +73,7 @@ fn shared_ends(a: &[char], b: &[char]) -> usize {
     start + a.iter().rev().zip(b.iter().rev()).take(rest).take_while(shared).count()
 }
 
-/// The letters and digits of a name in small letters, and where in them a word begins.
+/// The letters and digits of a name in lower case, and the positions where words begin.
 struct Folded {
     letters: Vec<char>,
     words: Vec<usize>,
@@ -125,7 +125,7 @@ fn distance(wanted: &Folded, known: &Folded) -> Option<usize> {
     begins_word.then_some(COMPARED_CHARS + rest)
 }
 
-/// Letters to insert, remove, replace, or swap with the next (optimal string alignment).
+/// Edit distance: letters to insert, remove, replace, or swap with the next (optimal string alignment).
 fn edits(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
