@@ -14,7 +14,7 @@ use crate::maintenance::retire::{by_dataset, fingerprint, retired_text};
 use crate::report::{DatasetInfo, SliceInfo, Spread};
 use crate::time_axis::Bounds;
 
-/// Slices that an engine is asked for at once: it reads all of each.
+/// Slices whose statistics are requested concurrently: an engine reads all of a slice for them.
 const SLICES_AT_ONCE: usize = 4;
 
 impl Dataset {
@@ -25,13 +25,13 @@ impl Dataset {
         Ok(found.into_iter().next().unwrap_or_default())
     }
 
-    /// Statistics of datasets that share their slices, of which this is one.
+    /// Statistics of datasets that share their slices; this is one of them.
     async fn info_sharing(&self, frames: &[Frame]) -> Result<Vec<DatasetInfo>> {
         let mut tiles: Vec<Vec<TileStatistics>> = vec![vec![]; frames.len()];
         let mut slices = Vec::new();
         let token = self.change_token().await?;
         let asked = self.slices().await?;
-        // Before what slices hold: a drop after this is noticed.
+        // Read before the content of the slices, so that a later drop is noticed.
         let retired = self.retired_since(asked.iter().copied().collect(), i64::MIN).await?;
         let mut found = self.statistics_of(&frames[0], asked);
         while let Some((slice, found)) = found.try_next().await? {
@@ -51,7 +51,8 @@ impl Dataset {
         Ok(by_dataset(frames, slices).into_iter().zip(tiles).map(info).collect())
     }
 
-    /// Statistics of all that slices hold, also for datasets that share them, in the order of the slices. Several are asked for at once.
+    /// Statistics of slices, including rows of other datasets that share them, in the order given. Reads several
+    /// concurrently.
     pub(crate) fn statistics_of<'a>(
         &'a self,
         frame: &'a Frame,
@@ -61,7 +62,8 @@ impl Dataset {
         stream::iter(slices).map(ask).buffered(SLICES_AT_ONCE).boxed()
     }
 
-    /// What a slice is, by the statistics of all that it holds, also for datasets that share it.
+    /// Describes a slice for one dataset, from the statistics of all tiles of the slice, including those of other
+    /// datasets.
     pub(crate) fn slice_info(
         &self,
         frame: &Frame,
@@ -90,8 +92,8 @@ impl Dataset {
         }
     }
 
-    /// Makes room for a period ahead of its writers, who on a cluster would otherwise wait for it; returns the slices that
-    /// the period touches, oldest first, whether they were there already or not.
+    /// Creates the slices of a period ahead of writers, who on a cluster would otherwise wait for them. Returns all
+    /// slices of the period, oldest first, including those that existed before.
     ///
     /// # Errors
     /// A period without a start or an end, or of more than 1,000 slices; the engine.
@@ -118,7 +120,7 @@ impl Dataset {
 }
 
 impl Group {
-    /// Statistics of these datasets as [`Dataset::info`] gives them. What the slices of datasets that share them hold is looked up once.
+    /// Statistics of these datasets as [`Dataset::info`] gives them. Statistics of shared slices are read once.
     ///
     /// # Errors
     /// A dataset that is not in the group; the engine.
@@ -132,7 +134,7 @@ impl Group {
     }
 }
 
-/// Those of the tiles of a slice that are of this dataset: others may share the slice.
+/// The tiles of a slice that belong to this dataset: others may share the slice.
 fn own_tiles<'a>(
     frame: &'a Frame,
     slice: SliceId,

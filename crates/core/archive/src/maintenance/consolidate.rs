@@ -1,9 +1,9 @@
 //! Rewriting the many small chunks of a tile as few large ones.
 //!
-//! Nothing is lost by it: every row keeps its batch and write stamp, rows that share an id are all kept (a batch may be
-//! removed later), and only rows that stand twice with the same id, version and batch become one. The chunks that were
-//! read are taken away by id in the same commit that puts the new ones, and only if all of them are still there. Any chunks of a
-//! tile may be rewritten without the others, so a tile of any size is rewritten in bounded memory.
+//! Consolidation loses nothing: every row keeps its batch and write stamp. Rows of different batches that share an id
+//! are all kept, since a batch may be removed later; only rows with the same id, version and batch are merged. One
+//! commit removes the chunks that were read, by id, and puts the new ones; it fails unless all old chunks still exist.
+//! Any subset of a tile's chunks may be rewritten, so a tile of any size is rewritten in bounded memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -28,26 +28,26 @@ use crate::request::ConsolidateOptions;
 use crate::time_axis::Bounds;
 use crate::write::pack::{CHUNK_BYTES_MAX, rows_per_chunk};
 
-/// Called with tiles done and tiles in all.
+/// Called with the number of tiles done and the total.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Send + Sync);
 
-/// Tiles rewritten in one commit, and the bytes of chunks from which on a commit takes no further tile.
+/// Most tiles in one commit, and most bytes of their chunks. A larger tile is committed alone.
 const TILES_PER_COMMIT: usize = 64;
 const BYTES_PER_COMMIT: u64 = 16 << 20;
-/// Longest time in which tiles are rewritten, however few in a second are wanted.
+/// The delay where `tiles_per_s` is so small that the computed one overflows.
 const THROTTLE_MAX: Duration = Duration::from_secs(365 * 86_400);
-/// Chunks of older versions are rewritten as fewer where a tile has so many.
+/// Chunks of older versions from which on a tile's older versions are consolidated.
 const OLDER_CHUNKS: u64 = 8;
-/// Chunks of so many bytes are large enough.
+/// Chunks of at least this many bytes are large enough.
 const CHUNK_BYTES_GOOD: u64 = 128 << 10;
 
-/// What a tile has of one kind of chunks.
+/// Statistics of a tile's chunks of one kind.
 struct Load {
     tile: Tile,
-    /// The dataset that it is of, by its place among those that share the slice.
+    /// The index of the tile's dataset among those that share the slice.
     of: usize,
     chunks: u64,
-    /// How many are as one write left them, or of older versions.
+    /// Chunks not yet consolidated; of older versions, all of them.
     written: u64,
     rows: u64,
     bytes: u64,
@@ -70,19 +70,19 @@ impl Load {
     }
 }
 
-/// Attempts that do not count, with the tiles where rows of them were met.
+/// Attempts that do not count, with the tiles where rows of them were found.
 type Strays = BTreeMap<Origin, BTreeSet<(SliceId, Tile)>>;
 
 /// Tiles of a slice to rewrite, of one kind of chunks.
 type ToDo = (SliceId, Kind, Vec<Load>);
 
-/// The consolidation of datasets that share their slices, or of a single one, and what has come of it.
+/// The consolidation of one dataset, or of several that share their slices, and its results.
 struct Run<'a> {
-    /// One of the datasets, through which the engine is asked.
+    /// One of the datasets; gives access to the engine.
     dataset: &'a Dataset,
     /// At least one.
     frames: Vec<Frame>,
-    /// All of them, as the engine knows them.
+    /// All of them as one reference for the engine.
     together: DatasetRef,
     options: &'a ConsolidateOptions,
     /// By dataset.
@@ -91,12 +91,14 @@ struct Run<'a> {
 }
 
 impl Dataset {
-    /// Rewrites tiles of many chunks as few. Safe beside writers, readers and other consolidations, and safe to interrupt:
-    /// a tile that somebody else changed meanwhile is left as it is and counted. Batches that are still being written are
-    /// left alone, and what is left of writes that were cut off a day ago or more is taken away. A tile that cannot be rewritten, for a damaged chunk or rows that the engine does not take, is left as it is
-    /// and named in the report; the others are rewritten all the same.
+    /// Rewrites the many small chunks of a tile as few. Safe beside writers, readers and other consolidations, and safe
+    /// to interrupt: a tile that another process changed meanwhile is left unchanged and counted as contended. Batches
+    /// that are still being written are left alone; chunks of writes that were interrupted a day ago or more are
+    /// removed. A tile that cannot be rewritten, because of a damaged chunk or rows that the engine refuses, is left
+    /// unchanged and named in the report; the other tiles are rewritten.
     ///
-    /// Memory does not grow with the size of a tile: one of more than 16 MiB is rewritten in parts, neighbours in time together.
+    /// Memory does not grow with the size of a tile: a tile of more than 16 MiB is rewritten in parts, in order of
+    /// time.
     ///
     /// # Errors
     /// The engine.
@@ -113,8 +115,8 @@ impl Dataset {
 }
 
 impl Group {
-    /// Rewrites tiles of these datasets as [`Dataset::consolidate`] does. What the slices of datasets that share them hold is looked up
-    /// once, and on a cluster tiles of such datasets that lie in one partition are replaced by one transaction.
+    /// Rewrites tiles of these datasets as [`Dataset::consolidate`] does. Statistics of shared slices are read once,
+    /// and on a cluster one transaction replaces the tiles of all these datasets that are in the same partition.
     ///
     /// # Errors
     /// A dataset that is not in the group; the engine.
@@ -133,7 +135,7 @@ impl Group {
     }
 }
 
-/// Consolidates datasets of one group, or a single one, those that share slices together.
+/// Consolidates datasets of one group, or a single one. Each run covers datasets that share slices.
 async fn consolidate(
     mut runs: Vec<Run<'_>>,
     progress: Option<Progress<'_>>,
@@ -177,17 +179,17 @@ impl<'a> Run<'a> {
         Self { dataset, frames, together, options, reports, strays: Strays::new() }
     }
 
-    /// The dataset that a tile of a slice is of, by its place; `None` where it is of none of these.
+    /// The index of a tile's dataset; `None` if the tile belongs to none of these datasets.
     fn place(&self, slice: SliceId, tile: Tile) -> Option<usize> {
         self.frames.iter().position(|frame| frame.spec.has_window(slice, tile.window))
     }
 
-    /// The definition of the dataset that a tile of a slice is of.
+    /// The frame of a tile's dataset.
     fn frame(&self, slice: SliceId, tile: Tile) -> &Frame {
         &self.frames[self.place(slice, tile).unwrap_or(0)]
     }
 
-    /// What has come of the dataset that a tile of a slice is of.
+    /// The report of a tile's dataset.
     fn report(&mut self, slice: SliceId, tile: Tile) -> &mut ConsolidateReport {
         let place = self.place(slice, tile).unwrap_or(0);
         &mut self.reports[place]
@@ -221,7 +223,7 @@ impl<'a> Run<'a> {
                 .collect();
             for (kind, chunks_min) in [(Kind::Current, chunks_min), (Kind::Older, chunks_min.max(older_min))] {
                 let mut loads: Vec<Load> = wanted.iter().map(|(of, tile)| Load::of(tile, *of, kind)).collect();
-                // Others are as a consolidation left them.
+                // A tile without newly written chunks is as a consolidation left it.
                 loads.retain(|load| {
                     load.chunks >= chunks_min && load.written > 0 && !well_filled(load, row_bytes[load.of])
                 });
@@ -233,7 +235,8 @@ impl<'a> Run<'a> {
         Ok(work)
     }
 
-    /// Consolidates tiles that are committed together. Where the engine cannot read one of them, the others are done all the same.
+    /// Consolidates tiles that are committed together. If one of them fails, retries each by itself, so that the others
+    /// succeed.
     async fn consolidate(&mut self, to: (SliceId, Kind), tiles: &[Load]) -> Result<()> {
         let done = match tiles {
             [large] if large.bytes > BYTES_PER_COMMIT => self.consolidate_large(to, large.tile).await,
@@ -265,8 +268,8 @@ impl<'a> Run<'a> {
         self.commit(work).await
     }
 
-    /// Rewrites a large tile, some of its chunks at a time, in order of time: what lies together in time comes together. Where
-    /// nothing was written to such a part since it was last rewritten it is left as it is.
+    /// Rewrites a large tile, some of its chunks at a time, in order of time, so that rows that are close in time share
+    /// chunks. Skips parts whose chunks are all consolidated or large enough.
     async fn consolidate_large(&mut self, (slice, kind): (SliceId, Kind), tile: Tile) -> Result<()> {
         let frame = self.frame(slice, tile).clone();
         let heads = self.dataset.chunks_of(&frame.dataset, slice, &BTreeSet::from([tile]), (false, kind)).await?;
@@ -302,8 +305,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The chunks of each tile, without those with rows that do not count, whose attempts are kept as strays. A tile with a
-    /// damaged head is left out and reported.
+    /// The chunks to rewrite, by tile. Leaves out chunks with rows that do not count and remembers their attempts as
+    /// strays. Leaves out tiles with a damaged head, and reports them as failed.
     async fn sound_tiles(&mut self, slice: SliceId, chunks: Vec<Chunk>) -> Result<Vec<Vec<ParsedChunk>>> {
         let visible = self.dataset.visibility().await?;
         let mut parts: Vec<ParsedChunk> = Vec::with_capacity(chunks.len());
@@ -316,7 +319,7 @@ impl<'a> Run<'a> {
                 Err(error) => failed.push(TileFailure { tile, reason: error.to_string() }),
             }
         }
-        // Whether a batch ended a moment ago is no matter here: a tile is rewritten as one state of it.
+        // A batch that has ended a moment ago may count or not: a rewrite only needs one consistent state of the tile.
         let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;
         for part in parts.iter().filter(|part| visible.hides_all_of(&part.head)) {
             let place = (part.chunk.key.slice, part.chunk.key.tile);
@@ -336,7 +339,7 @@ impl<'a> Run<'a> {
         Ok(tiles)
     }
 
-    /// What takes the place of chunks of each tile, or why there is nothing. `whole` tells whether the parts are all that the tile has.
+    /// As [`rewrite_tiles`], on the thread pool.
     async fn rewritten(
         &self,
         slice: SliceId,
@@ -368,7 +371,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Counts a rewrite as done; `tiles` are those that were counted.
+    /// Counts a rewrite as done; `tiles` are the tiles counted so far.
     fn count(&mut self, rewrite: &Rewrite, tiles: &mut HashSet<Tile>) {
         let bytes =
             |chunks: &[Chunk]| chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum::<u64>();
@@ -381,7 +384,7 @@ impl<'a> Run<'a> {
         report.bytes_after += bytes(&rewrite.new);
     }
 
-    /// Takes away what attempts that do not count have left, and says what came of each dataset.
+    /// Removes chunks of attempts that do not count; returns the report of each dataset.
     async fn end(&mut self) -> Result<Vec<(DatasetName, ConsolidateReport)>> {
         if !self.options.dry_run {
             self.dataset.sweep_strays(std::mem::take(&mut self.strays)).await?;
@@ -398,13 +401,13 @@ impl<'a> Run<'a> {
 }
 
 impl TileFailure {
-    /// Why a tile cannot be rewritten; the error itself where it is not of the tile alone.
+    /// The failure of one tile; passes on an error that concerns more than this tile.
     fn of(tile: Tile, error: ArchiveError) -> Result<Self> {
         if is_of_a_tile(&error) { Ok(Self { tile, reason: error.to_string() }) } else { Err(error) }
     }
 }
 
-/// Whether what failed says nothing of other tiles.
+/// Whether the error concerns one tile alone, so that others may succeed.
 fn is_of_a_tile(error: &ArchiveError) -> bool {
     match error {
         ArchiveError::Damaged { .. }
@@ -416,7 +419,7 @@ fn is_of_a_tile(error: &ArchiveError) -> bool {
     }
 }
 
-/// Runs of tiles that are rewritten in one commit.
+/// Splits tiles into runs, each rewritten in one commit.
 fn per_commit(tiles: &[Load]) -> Vec<&[Load]> {
     let (mut runs, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (at, tile) in tiles.iter().enumerate() {
@@ -432,21 +435,23 @@ fn per_commit(tiles: &[Load]) -> Vec<&[Load]> {
     runs
 }
 
-/// Whether the tile's chunks are as large as consolidation would make them, or as few where rows take `row_bytes` bytes.
+/// Whether the tile's chunks are already as large as consolidation would make them, or, for rows of `row_bytes` bytes,
+/// as few.
 fn well_filled(tile: &Load, row_bytes: Option<usize>) -> bool {
     let few = |bytes: usize| tile.chunks <= tile.rows.div_ceil(rows_per_chunk(bytes) as u64);
     let mean = tile.bytes / tile.chunks.max(1);
-    // A mean above what chunks are cut at comes of great values, beside which any number of chunks may be small.
+    // A mean above the size limit of chunks comes from very large values: the other chunks may still be small.
     (CHUNK_BYTES_GOOD..=CHUNK_BYTES_MAX as u64).contains(&mean) || row_bytes.is_some_and(few)
 }
 
-/// Bytes of a row before encoding, where every column has a width.
+/// Bytes of a row before encoding; `None` if a column has no fixed width.
 fn fixed_row_bytes(frame: &Frame) -> Option<usize> {
     frame.spec.schema.fields().iter().map(|field| field.data_type().primitive_width()).sum()
 }
 
-/// What takes the place of chunks of each tile, or why there is nothing. `whole` tells whether the parts are all that the tile has.
-/// Some chunks of a tile are only rewritten as fewer: else a tile that is never together would be rewritten without end.
+/// The rewrites of each tile, or why there are none. `whole` tells whether the parts are all of the tile's chunks. A
+/// subset of a tile's chunks is rewritten only as fewer chunks: otherwise a tile that is never read as a whole would be
+/// rewritten endlessly.
 fn rewrite_tiles(
     tiles: Vec<(Frame, Vec<ParsedChunk>)>,
     (whole, parting): (bool, Parting),

@@ -11,18 +11,21 @@ use crate::catalog::{self, DroppedRecord, fence, superseded};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 
-/// Kinds of records that are kept by the item, as `KIND/DATASET/ITEM`; in a group those of the group, and those of each dataset.
+/// Kinds of records with one record per item, under `KIND/NAME/ITEM`: `KINDS` by dataset or group, `INDEX_KINDS` by
+/// dataset.
 const KINDS: [&str; 5] = ["batch", "intent", "superseded", "part", "retired"];
 const INDEX_KINDS: [&str; 3] = ["index", "lease", "posting"];
 /// Records deleted in one commit.
 const RECORDS: usize = 500;
 
 impl Archive {
-    /// Drops a dataset with all its rows, permanently. After an interrupted drop the dataset still exists with fewer rows: drop it again.
+    /// Drops a dataset with all its rows, permanently. After an interrupted drop the dataset still exists with fewer
+    /// rows: drop it again.
     ///
-    /// A write that begins later is refused, or follows the definition of the dataset that was made again under the name. What writers
-    /// leave that were at it is taken away before a dataset is made under the name again; on nodes, where writers go on for some
-    /// seconds by their last look at the definition, that waits for them. Only a writer that is paused in between can leave rows there.
+    /// A write that begins later is refused, or uses the definition of a new dataset of that name. Before a dataset can
+    /// be created under the name again, whatever writes in progress left behind is removed. On a cluster writers rely
+    /// on the definition for some seconds after reading it, so creation waits that long. Only a writer that was paused
+    /// meanwhile can leave rows behind.
     ///
     /// # Errors
     /// No such dataset; the engine.
@@ -48,12 +51,12 @@ impl Archive {
         self.drop_stored(group.first(), keys).await
     }
 
-    /// Drops all that is stored as a dataset is, and last these records.
+    /// Drops all slices and records of a dataset or a group, and these definitions last.
     async fn drop_stored(&self, dataset: &Dataset, definitions: Vec<String>) -> Result<()> {
         let home = dataset.frame().dataset;
         let datasets: Vec<DatasetName> = dataset.frames().iter().map(|frame| frame.spec.name.clone()).collect();
         self.clear(&home, &datasets, &[]).await?;
-        // The definitions go last: until then the datasets are there, and can be dropped again.
+        // The definitions go last: until then the datasets exist, and an interrupted drop can be repeated.
         let mut after: Vec<RecordPut> = definitions.into_iter().map(catalog::delete).collect();
         let key = catalog::dropped_key(home.name.as_str());
         let dropped_us = self.clock().stamp_us(self.store().as_ref()).await?;
@@ -62,8 +65,8 @@ impl Archive {
         Ok(self.store().commit(&home, Commit { after, ..Commit::default() }).await?)
     }
 
-    /// Takes away all slices and records, but the definitions, of these datasets, which are all that is stored as `home` is; each step
-    /// under these conditions.
+    /// Removes all slices and records, except the definitions, of these datasets, which are all datasets of `home`;
+    /// each step under these conditions.
     async fn clear(&self, home: &DatasetRef, datasets: &[DatasetName], conditions: &[RecordPut]) -> Result<()> {
         let store = self.store();
         for slice in store.slices(home).await? {
@@ -85,8 +88,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Takes away what writers have left of a dataset or a group that was dropped under this name, once they no longer go by a look at its
-    /// definition. Returns what the name is to be taken with.
+    /// Removes what writers left behind of a dropped dataset or group of this name, once none of them can rely on its
+    /// definition any longer. Returns the condition under which the name can be taken.
     ///
     /// # Errors
     /// The engine.
@@ -102,8 +105,8 @@ impl Archive {
             tracing::info!(target: LOG, name = %home.name, ?wait, "waiting until writers know that it was dropped");
             tokio::time::sleep(wait).await;
         }
-        // Somebody else may take the name over, and fill it again: then there is a definition, and no note. Nothing that has a definition
-        // is ever taken away, whatever became of the note.
+        // Another process may take the name and write rows meanwhile: then a definition exists, and the `dropped`
+        // record does not. Nothing that has a definition is ever removed, whatever happened to that record.
         let name = home.name.as_str();
         let conditions = [
             catalog::put(key.clone(), bytes.clone(), Expect::Is(bytes.clone())),

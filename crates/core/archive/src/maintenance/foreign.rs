@@ -26,9 +26,10 @@ pub(crate) fn removal_attempt(clock: &Clock, stamp: i64) -> String {
 }
 
 impl Dataset {
-    /// Removes the rows that [`Dataset::verify`] reports as foreign, and returns those reports: rows of batches that were removed or
-    /// replaced, or that the catalog does not hold, as after the restoration of a backup that was made while clients wrote. Rows of
-    /// stored batches stay, also where they share a chunk with foreign ones. A removal that was interrupted is finished by the next.
+    /// Removes the rows that [`Dataset::verify`] reports as foreign, and returns those reports: rows of batches that
+    /// were removed or replaced, or that the catalog does not list, as after restoring a backup that was made during
+    /// writes. Keeps rows of stored batches, also where they share a chunk with foreign ones. The next call finishes a
+    /// removal that was interrupted.
     ///
     /// # Errors
     /// A batch that another process is writing; the engine.
@@ -63,7 +64,7 @@ impl Dataset {
         let expect = match begun {
             None => Expect::Absent,
             Some((intent, bytes)) if is_removal(&intent) => Expect::Is(bytes),
-            // Its writer began since: the rows are of that write.
+            // A writer has begun the batch since: the rows belong to that write.
             Some(_) => return Ok(()),
         };
         // A writer that begins the batch now takes it over, and this removal fails at its next step.

@@ -31,7 +31,7 @@ impl Group {
         }
     }
 
-    /// Its batches by write stamp, unfinished ones included and marked so.
+    /// Its batches by write stamp, including unfinished ones, which are marked.
     ///
     /// # Errors
     /// The engine.
@@ -62,8 +62,8 @@ impl Group {
         Ok(GroupBatch { key: record.key.clone(), batch, written_us: record.written_us, finished: true, datasets })
     }
 
-    /// Removes a batch from all datasets to which it was written, as [`Dataset::remove_batch`] does, and returns how many rows it had
-    /// that were not retired before.
+    /// Removes a batch from all datasets to which it was written, as [`Dataset::remove_batch`] does. Returns the number
+    /// of its rows that were not already retired.
     ///
     /// # Errors
     /// As [`Dataset::remove_batch`].
@@ -81,9 +81,9 @@ pub struct GroupBatch {
     pub batch: BatchId,
     /// Write stamp of its rows, microseconds since 1970.
     pub written_us: i64,
-    /// Whether it is stored; otherwise it was begun and may be on its way.
+    /// Whether it is stored; otherwise it has begun and may still be being written.
     pub finished: bool,
-    /// The datasets that it was written to, by their order in the group; none of an unfinished batch.
+    /// The datasets that it was written to, in the order of the group; empty for an unfinished batch.
     pub datasets: Vec<(DatasetName, BatchInfo)>,
 }
 

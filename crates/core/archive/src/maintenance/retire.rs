@@ -1,4 +1,4 @@
-//! Drops slices, also while they are in use. A slice is dropped with exactly the content that was reported, and no row of an
+//! Drops slices, also while they are in use. The report of a dropped slice covers exactly its content: no row of an
 //! acknowledged write is dropped unreported.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,34 +21,35 @@ use crate::report::SliceInfo;
 use crate::request::RetireLimit;
 use crate::time_axis::Bounds;
 
-/// Attempts to drop a slice that other processes keep writing to.
+/// Tries to drop a slice that other processes keep writing to.
 const TRIES: usize = 5;
-/// Looks at what a slice holds, in one try.
+/// How often one try reads the content of a slice.
 const LOOKS: usize = 20;
 
-/// A slice to drop, with the fingerprint it must have; any where `None`.
+/// A slice to drop, with the fingerprint it must have; `None` accepts any.
 type Wanted = (SliceId, Option<u128>);
 
 /// Outcome of the drop of a slice.
 enum Fate {
-    /// With what it held, by dataset.
+    /// Dropped; with its content, by dataset.
     Dropped(Vec<SliceInfo>),
-    /// It holds something else than it was to hold.
+    /// Its content differs from what the caller expects.
     Changed,
-    /// Somebody wrote to it, and goes by its staying.
+    /// A writer has reopened it and relies on it.
     Opened,
 }
 
-/// Attempts that do not count, of which a slice holds rows.
+/// Attempts that do not count and have rows in a slice.
 #[derive(Default)]
 struct Pending {
-    /// Names all of them: once one of them counts, a read of the slice gives other rows though it holds the same chunks.
+    /// The names of all of them. Once one of them counts, a read of the slice returns other rows, though the chunks are
+    /// the same.
     attempts: String,
-    /// Whether one of them may count later, or does by now.
+    /// Whether one of them may count later, or counts by now.
     may_count: bool,
 }
 
-/// What was known of slices before chunks were taken out of them.
+/// The state of slices before chunks are removed from them.
 pub(crate) struct Watch {
     slices: BTreeSet<SliceId>,
     retired: BTreeMap<SliceId, i64>,
@@ -56,14 +57,14 @@ pub(crate) struct Watch {
 }
 
 impl Dataset {
-    /// Drops the slices that lie wholly before the limit and returns them with what they held, oldest first; with `dry_run`
-    /// says which they would be and drops none. A slice goes as a whole, so rows stay up to one slice longer than the limit
-    /// asks. Rows that others write meanwhile are dropped too, and counted, or their write is refused.
+    /// Drops the slices that end before the limit and returns them with their content, oldest first. With `dry_run` it
+    /// only returns the slices that it would drop. Slices are dropped as a whole, so rows may stay up to one slice
+    /// longer than the limit. Rows that others write meanwhile are dropped and counted too, or their write is refused.
     ///
     /// # Errors
     /// A limit by retention where the dataset has none; a slice that others keep writing to; the engine.
     ///
-    /// What would go is told also of slices that other datasets share; they are dropped with [`crate::Group::retire`].
+    /// A dry run also lists slices that other datasets share. To drop those, call [`crate::Group::retire`].
     pub async fn retire(&self, limit: RetireLimit, dry_run: bool) -> Result<Vec<SliceInfo>> {
         self.refresh().await?;
         let frame = self.frame();
@@ -75,7 +76,8 @@ impl Dataset {
         Ok(retired.into_iter().flatten().collect())
     }
 
-    /// Drops the slices of these datasets, which share them, that lie wholly before the limit, or says which they are: by dataset.
+    /// Drops the slices, shared by these datasets, that end before the limit, or with `dry_run` only finds them. By
+    /// dataset.
     async fn retire_before(&self, frames: &[Frame], limit: Instant, dry_run: bool) -> Result<Vec<Vec<SliceInfo>>> {
         let frame = &frames[0];
         let limit = Bounds::new(&frame.spec, &TimeRange { start: None, end: Some(limit) })?;
@@ -87,11 +89,11 @@ impl Dataset {
         }
         let mut retired = Vec::new();
         let token = self.change_token().await?;
-        // Before what slices hold: a drop after this is noticed.
+        // Read before the content of the slices, so that a later drop is noticed.
         let dropped = self.retired_since(slices.iter().copied().collect(), i64::MIN).await?;
         let mut found = self.statistics_of(frame, slices);
         while let Some((slice, tiles)) = found.try_next().await? {
-            // Looked up after the tiles: what these hold counts by now, or is pending.
+            // Read after the tiles, so that each of their rows counts by now or is pending.
             let pending = self.pending(frame, slice).await?.attempts;
             let changes = format!("{token}{}{pending}", retired_text(&dropped, slice));
             retired.push(self.slice_infos(frames, slice, &tiles, &changes));
@@ -109,7 +111,7 @@ impl Dataset {
         frames.iter().map(|frame| self.slice_info(frame, slice, tiles, changes)).collect()
     }
 
-    /// Refuses to drop slices that have rows of other datasets.
+    /// Refuses to drop slices that also hold rows of other datasets.
     fn check_unshared(&self) -> Result<()> {
         let names: Vec<String> = self.shares_slices_with().iter().map(DatasetName::to_string).collect();
         if names.is_empty() {
@@ -121,8 +123,8 @@ impl Dataset {
         )))
     }
 
-    /// Drops those of the slices that hold exactly what they held when they had these fingerprints, and returns them, oldest
-    /// first. Others stay as they are.
+    /// Drops those slices whose content still has the given fingerprint, and returns them, oldest first. Keeps the
+    /// others.
     ///
     /// # Errors
     /// A slice that others keep writing to; the engine.
@@ -139,7 +141,7 @@ impl Dataset {
         self.seeing_every_write().drop_slices(frames, wanted).await
     }
 
-    /// Drops slices of these datasets, which share them; says by dataset what went.
+    /// Drops slices shared by these datasets; returns what was dropped, by dataset.
     async fn drop_slices(&self, frames: &[Frame], mut left: Vec<Wanted>) -> Result<Vec<Vec<SliceInfo>>> {
         let frame = &frames[0];
         let name = &frame.spec.name;
@@ -186,13 +188,14 @@ impl Dataset {
     async fn drop_slice(&self, frames: &[Frame], closed: &Closed, slice: SliceId, print: Option<u128>) -> Result<Fate> {
         let frame = &frames[0];
         for _ in 0..LOOKS {
-            // Looked at first: a drop by another one after this is noticed.
+            // Read first, so that a later drop by another process is noticed.
             let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
                 return Ok(Fate::Opened);
             };
             let dropped = self.retired_since(BTreeSet::from([slice]), i64::MIN).await?;
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
-            // Whoever takes chunks away says so before: where these are gone, this is another.
+            // Processes change the token before they remove chunks: if chunks of `tiles` are gone, the token has
+            // changed.
             let (token, unchanged) = self.unchanged().await?;
             let pending = if print.is_some() { self.pending(frame, slice).await? } else { Pending::default() };
             let changes = format!("{token}{}{}", retired_text(&dropped, slice), pending.attempts);
@@ -214,7 +217,8 @@ impl Dataset {
         Ok(Fate::Changed)
     }
 
-    /// The attempts of which a slice holds rows that do not count, where the end of an attempt changes nothing that a drop compares.
+    /// Attempts with rows in the slice that do not count. Empty on engines where a drop notices the end of an attempt
+    /// anyway.
     async fn pending(&self, frame: &Frame, slice: SliceId) -> Result<Pending> {
         if !self.fence().needs_closing() {
             return Ok(Pending::default());
@@ -236,7 +240,7 @@ impl Dataset {
         let may_count = hidden.iter().any(|origin| {
             let is_alive = origin.written_us > alive_us;
             records.get(&origin.batch).map_or(is_alive, |record| {
-                // It may have come to count since the heads were looked at.
+                // It may have begun to count since the heads were read.
                 record.counting(origin.batch) == Some(*origin) || is_alive && origin.written_us > record.written_us
             })
         });
@@ -251,7 +255,7 @@ impl Dataset {
     /// [`ArchiveError::SliceRetired`] if one of the slices is being dropped.
     pub(crate) async fn watch(&self, slices: BTreeSet<SliceId>) -> Result<Watch> {
         let name = &self.frame().dataset.name;
-        // A drop that begins after the notes were read is seen, or noted later.
+        // A drop that begins after this read shows in the fence below, or in a later `retired` record.
         let retired = self.retired_since(slices.clone(), i64::MIN).await?;
         let seen = self.fence().read().await?;
         match slices.iter().find(|slice| seen.is_dropping(name, **slice)) {
@@ -260,11 +264,11 @@ impl Dataset {
         }
     }
 
-    /// Whether nobody dropped one of the slices with what it held before chunks were taken out of it: who keeps slices
-    /// elsewhere has what they held. To be called once the chunks are gone.
+    /// Checks that no watched slice was dropped together with the chunks that were to be removed: a process that moves
+    /// slices elsewhere would have copied those chunks. Call it once the chunks are gone.
     ///
     /// # Errors
-    /// [`ArchiveError::SliceRetired`] where somebody did, or may do so still.
+    /// [`ArchiveError::SliceRetired`] if a slice was dropped, or still may be.
     pub(crate) async fn nothing_dropped(&self, watch: &Watch) -> Result<()> {
         let home = &self.frame().dataset;
         if self.fence().ensure_open(home, &watch.slices).await?.token() == watch.seen.token() {
@@ -277,14 +281,14 @@ impl Dataset {
         }
     }
 
-    /// Records that a slice is dropped, should later rows make it begin anew.
+    /// The record that a slice was dropped, in case later rows create it again.
     async fn note_retired(&self, frame: &Frame, slice: SliceId) -> Result<RecordPut> {
         let key = catalog::retired_key(&frame.dataset, slice);
         let value = catalog::to_json(&key, &Retired { retired_us: self.stamp_us().await? })?;
         Ok(catalog::put(key, value, Expect::Any))
     }
 
-    /// Completes interrupted drops: their slices accept no rows until then.
+    /// Completes interrupted drops; until then their slices accept no rows.
     async fn end_drops(&self, frame: &Frame) -> Result<()> {
         let name = &frame.spec.name;
         if !self.fence().needs_closing() {
@@ -310,8 +314,9 @@ impl Dataset {
 }
 
 impl Group {
-    /// Drops slices as [`Dataset::retire`] does, of datasets that share them: all of these must be named. A limit by retention is that of
-    /// the dataset that keeps its rows longest. Returns by dataset what went, or, with `dry_run`, what would.
+    /// Drops slices as [`Dataset::retire`] does, for datasets that share them; all of these must be named. A limit by
+    /// retention is the longest retention among them. Returns by dataset what was dropped or, with `dry_run`, what
+    /// would be.
     ///
     /// # Errors
     /// A dataset that is not in the group, or shares its slices with one that is not named; as [`Dataset::retire`].
@@ -326,7 +331,7 @@ impl Group {
             let limit = limit_of(frames, limit)?;
             dataset.retire_before(frames, limit, dry_run).await
         };
-        // All at once: on a cluster each waits until writers notice. None is cut off where another one fails.
+        // Concurrently: on a cluster each waits until writers notice. `join_all` lets the others finish if one fails.
         let found = join_all(sets.iter().map(retire)).await;
         let mut retired = Vec::new();
         for ((_, frames), found) in sets.iter().zip(found) {
@@ -335,10 +340,11 @@ impl Group {
         Ok(retired)
     }
 
-    /// Drops slices as [`Dataset::retire_unchanged`] does, of datasets that share them and are all named.
+    /// Drops slices as [`Dataset::retire_unchanged`] does, for datasets that share them; all of these must be named.
     ///
     /// # Errors
-    /// Datasets that do not share their slices, or share them with one that is not named; as [`Dataset::retire_unchanged`].
+    /// Datasets that do not share their slices, or share them with one that is not named; as
+    /// [`Dataset::retire_unchanged`].
     pub async fn retire_unchanged(
         &self,
         names: &[&str],
@@ -369,7 +375,8 @@ impl Group {
         Ok(sets)
     }
 
-    /// The datasets of these names by the slices that they have; one of each set, and the definitions of all that are named of it.
+    /// Groups the named datasets by the slices that they share: one dataset of each set, and the frames of all its
+    /// named members.
     pub(super) async fn by_slices(&self, names: &[&str]) -> Result<Vec<(Dataset, Vec<Frame>)>> {
         self.first().refresh_together(self.datasets(), false).await?;
         let mut sets: Vec<(Dataset, Vec<Frame>)> = Vec::new();
@@ -386,7 +393,7 @@ impl Group {
     }
 }
 
-/// What slices held, slice by slice for several datasets, dataset by dataset; each slice by its number among those of the dataset alone.
+/// Regroups slice infos from by slice to by dataset, and numbers each slice as its dataset does.
 pub(super) fn by_dataset(frames: &[Frame], slices: Vec<Vec<SliceInfo>>) -> Vec<Vec<SliceInfo>> {
     let mut found: Vec<Vec<SliceInfo>> = frames.iter().map(|_| Vec::with_capacity(slices.len())).collect();
     for infos in slices {
@@ -400,13 +407,13 @@ pub(super) fn by_dataset(frames: &[Frame], slices: Vec<Vec<SliceInfo>>) -> Vec<V
     found
 }
 
-/// When a slice was last dropped, as text; none where it never was. Otherwise a slice that was empty, filled and dropped would be taken for
-/// one that was empty all the while, though somebody has read what it held.
+/// When a slice was last dropped, as text; empty if never. It distinguishes a slice that was filled and dropped since,
+/// and may have been read in between, from one that was empty all the time.
 pub(crate) fn retired_text(retired: &BTreeMap<SliceId, i64>, slice: SliceId) -> String {
     retired.get(&slice).map_or_else(String::new, i64::to_string)
 }
 
-/// The end of what is retired of datasets that share slices: by retention, as the one that keeps its rows longest has it.
+/// The time before which slices of these datasets are retired. By retention, the longest of theirs decides.
 fn limit_of(frames: &[Frame], limit: RetireLimit) -> Result<Instant> {
     let now_ns = i128::from(frames[0].clock.about_now_us()) * 1_000;
     let before_now = |age: Duration| Instant::UtcNanoseconds(now_ns - i128::from(age.seconds()) * 1_000_000_000);
@@ -424,8 +431,8 @@ fn limit_of(frames: &[Frame], limit: RetireLimit) -> Result<Instant> {
     })
 }
 
-/// Tells what slices hold apart: it differs as soon as one has another chunk. With what `changes` tells it differs also where a batch came
-/// and was removed in between, or the slice was dropped, and somebody may have read those rows.
+/// A fingerprint of the content of a slice: it differs if any chunk differs. `changes` makes it differ also if a batch
+/// was written and removed in between, or the slice was dropped, since somebody may have read those rows.
 pub(crate) fn fingerprint(tiles: &[TileStatistics], changes: &str) -> u128 {
     let mut bytes = Vec::with_capacity(tiles.len() * 36 + changes.len());
     bytes.extend_from_slice(changes.as_bytes());

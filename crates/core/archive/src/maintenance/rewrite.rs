@@ -1,4 +1,5 @@
-//! Chunks of a tile as fewer, or without the rows of one batch: what takes their place, and its commit.
+//! Replaces chunks of a tile by fewer, or by chunks without the rows of one batch: builds the new chunks and commits
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -20,22 +21,22 @@ use crate::request::ConsolidateOptions;
 use crate::time_axis::place_rows;
 use crate::write::pack::{TileRows, bytes_of, pack, zones};
 
-/// Bytes of chunks of one tile that are read at once; a tile with more is rewritten a part of its chunks at a time.
+/// Most bytes of chunks of one tile that are read at once; a larger tile is rewritten in parts.
 const SET_BYTES: usize = 16 << 20;
-/// Decoded bytes of chunks that are rewritten together, as far as one chunk does not have more.
+/// Decoded bytes from which on no further chunk is added to a rewrite.
 const SET_BYTES_DECODED: usize = 32 << 20;
-/// Commits at the same time where one is for one partition, and bytes of new chunks in each.
+/// On engines that commit by partition: concurrent commits, and most bytes of new chunks in each.
 const COMMITS_AT_ONCE: usize = 16;
 const PARTITION_BYTES: usize = 1 << 20;
-/// Chunks looked up at once.
+/// Chunks fetched at once.
 pub(super) const FETCH_CHUNKS: usize = 64;
 
 /// The chunks of a tile that are rewritten together: those of older versions, or all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Written as they are, or the newest versions in the tile.
+    /// Chunks as written, or with the newest versions of their records.
     Current,
-    /// Older versions alone.
+    /// Chunks with older versions only.
     Older,
 }
 
@@ -45,7 +46,7 @@ impl Kind {
     }
 }
 
-/// Where older versions get chunks of their own: they are at least so many, and at least one `among` so many rows.
+/// Older versions get chunks of their own if there are at least `rows_min`, and at least one in `among` rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parting {
     rows_min: usize,
@@ -68,7 +69,7 @@ impl Parting {
 /// Rewrites that are committed together, and the bytes of their new chunks.
 pub(super) type SizedRun = (usize, Vec<Rewrite>);
 
-/// Chunks of one tile and what takes their place.
+/// Chunks of one tile and those that replace them.
 pub(super) struct Rewrite {
     /// At least one.
     pub old: Vec<Chunk>,
@@ -76,12 +77,12 @@ pub(super) struct Rewrite {
 }
 
 impl Rewrite {
-    /// The slice and tile whose chunks they are.
+    /// The slice and tile of the chunks.
     pub(super) fn place(&self) -> (SliceId, Tile) {
         (self.old[0].key.slice, self.old[0].key.tile)
     }
 
-    /// Whether the chunks come out as they were.
+    /// Whether the new chunks equal the old ones.
     pub(super) fn is_idle(&self) -> bool {
         let parted = self.new.iter().any(|chunk| Kind::of(chunk.key.id) != Kind::of(self.old[0].key.id));
         let old: HashSet<&[u8]> = self.old.iter().map(|chunk| &*chunk.body).collect();
@@ -90,7 +91,7 @@ impl Rewrite {
 }
 
 impl Dataset {
-    /// The chunks of some tiles of a slice, of one kind. No others are held, whatever else the slice has.
+    /// The chunks of some tiles of a slice, of one kind. Holds no other chunks of the slice in memory.
     pub(super) async fn chunks_of(
         &self,
         dataset: &DatasetRef,
@@ -101,7 +102,8 @@ impl Dataset {
         let mut cells: Vec<_> = tiles.iter().map(|tile| (tile.cell, tile.cell)).collect();
         cells.dedup();
         let older = kind == Kind::Older;
-        // Older versions come with all that their tiles have: their bodies are fetched alone.
+        // A scan for older versions also returns the current chunks: fetch the bodies of the older ones alone,
+        // afterwards.
         let scan = Scan {
             slices: vec![slice],
             cells: Cells::Ranges(cells.into()),
@@ -126,8 +128,9 @@ impl Dataset {
         Ok(whole)
     }
 
-    /// Commits rewrites, all at once or, where the engine cannot, those of each partition; where it does not take one of them, or
-    /// somebody changed one of the tiles, one by one. `false` for those that lost.
+    /// Commits rewrites: all in one commit, or one commit for each partition if the engine cannot do that. If the
+    /// engine refuses the rows of one rewrite, or a tile was changed meanwhile, commits one by one. `false` for
+    /// rewrites that lost such a race.
     pub(super) async fn replace(&self, rewrites: Vec<Rewrite>) -> Result<Vec<(Rewrite, Result<bool>)>> {
         if rewrites.is_empty() {
             return Ok(vec![]);
@@ -142,7 +145,7 @@ impl Dataset {
         Ok(done.into_iter().flatten().collect())
     }
 
-    /// Rewrites of tiles that share a partition, together as far as a commit takes them.
+    /// Groups rewrites by partition, each group within the size limit of a commit.
     fn by_partition(&self, rewrites: Vec<Rewrite>) -> Vec<Vec<Rewrite>> {
         let spec = self.spec();
         let place = |rewrite: &Rewrite| {
@@ -181,12 +184,12 @@ impl Dataset {
         Ok(done)
     }
 
-    /// Whether the rewrites took effect; `false` where a chunk they replace is gone.
+    /// Whether the rewrites were applied; `false` if a chunk that they replace is gone.
     async fn try_replace(&self, rewrites: &[Rewrite]) -> Result<bool> {
         let new_keys: HashSet<ChunkKey> = rewrites.iter().flat_map(|r| r.new.iter().map(|chunk| chunk.key)).collect();
         let old = rewrites.iter().flat_map(|r| r.old.iter().map(|chunk| chunk.key));
-        // A chunk's id is derived from its sources, so a rewrite that changes nothing has the key of the chunk that it replaces.
-        // That chunk must not be removed.
+        // A chunk's id is derived from its sources, so a rewrite that changes nothing has the key of the chunk that it
+        // replaces. That chunk must not be removed.
         let commit = Commit {
             put: rewrites.iter().flat_map(|r| r.new.iter().cloned()).collect(),
             remove: old.filter(|key| !new_keys.contains(key)).collect(),
@@ -204,12 +207,12 @@ impl Dataset {
     }
 }
 
-/// Whether an engine refuses a commit for the rows in it, and may take others.
+/// Whether the engine refused a commit because of its rows, so that it may accept others.
 pub(super) fn is_of_the_rows(error: &ArchiveError) -> bool {
     matches!(error, ArchiveError::Store(StoreError::TooLarge { .. } | StoreError::Unfit { .. }))
 }
 
-/// Runs of chunks, given by their heads, whose bodies are read at once.
+/// Splits chunks, given by their heads, into runs whose bodies are read at once.
 pub(super) fn sets(heads: &[ParsedChunk]) -> Vec<&[ParsedChunk]> {
     let (mut runs, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (at, part) in heads.iter().enumerate() {
@@ -225,8 +228,9 @@ pub(super) fn sets(heads: &[ParsedChunk]) -> Vec<&[ParsedChunk]> {
     runs
 }
 
-/// The rows of the parts, all of one kind and tile, as new chunks of a kind, without those of unwanted origins. Parts that decode
-/// to much are rewritten in several steps, each for some of them; one part by itself only where origins are unwanted.
+/// Rewrites parts, all of one kind and tile, as new chunks of kind `becomes`, without rows of unwanted origins. Parts
+/// that decode to more than [`SET_BYTES_DECODED`] are rewritten in several steps. A single part is rewritten only to
+/// leave out origins.
 pub(super) fn rewrite(
     frame: &Frame,
     mut parts: Vec<ParsedChunk>,
@@ -255,20 +259,20 @@ pub(super) fn rewrite(
     Ok(rewrites)
 }
 
-/// Which versions of records a chunk was given.
+/// Which versions of records a chunk contains.
 #[derive(Clone, Copy)]
 enum Versions {
-    /// Any: none were parted from them.
+    /// Any: older versions were never separated.
     Any,
-    /// The newest of those that were together at some time.
+    /// The newest, after older versions were separated at some time.
     Newest,
     Older,
 }
 
-/// The decoded rows of chunks of a tile with where each came from.
+/// The decoded rows of chunks of a tile, with the origin of each.
 struct Gathered {
     tile: Tile,
-    /// How many of the chunks given they are from.
+    /// How many of the given chunks were decoded.
     parts: usize,
     rows: RecordBatch,
     ranks: Vec<Rank>,
@@ -277,7 +281,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// Of the first of `parts`, at least one and as many as decode to [`SET_BYTES_DECODED`].
+    /// Decodes the first of `parts`: at least one, until their rows exceed [`SET_BYTES_DECODED`].
     fn new(frame: &Frame, parts: &[ParsedChunk]) -> Result<Self> {
         let all: Vec<usize> = (0..frame.spec.schema.fields().len()).collect();
         let mut set = Columns::new(&frame.layout, &all, &frame.defaults);
@@ -314,7 +318,7 @@ impl Gathered {
         positions.iter().map(|position| self.rows.column(*position).clone()).collect()
     }
 
-    /// The rows to keep, by time, ids, version and age.
+    /// The rows to keep, sorted by time, ids, version and rank.
     fn order(&self, frame: &Frame, unwanted: &dyn Fn(&Origin) -> bool) -> Result<Vec<u32>> {
         let failed = |e| frame.compute("comparing ids", e);
         let ids = (!frame.ids.is_empty()).then(|| Keys::new(&self.columns(&frame.ids))).transpose().map_err(failed)?;
@@ -346,7 +350,7 @@ impl Gathered {
         Ok(order)
     }
 
-    /// Float days of the same tick may still differ.
+    /// Compares times within a tick: float days of the same tick may still differ.
     fn compare_days(&self, frame: &Frame, a: usize, b: usize) -> std::cmp::Ordering {
         match crate::time_axis::times(self.rows.column(frame.time)) {
             Some(crate::time_axis::Times::Days(days)) => days[a].total_cmp(&days[b]),
@@ -359,8 +363,9 @@ impl Gathered {
         place_rows(&frame.spec, self.rows.column(frame.time)).map_err(malformed)
     }
 
-    /// Parts the rows of `order` in the newest versions of their records and older ones, both in that order. Most reads want the
-    /// newest alone, and then leave out chunks that have none. A few older versions are not worth a chunk.
+    /// Splits the rows of `order` into the newest versions of their records and the older ones; both keep the order.
+    /// Most reads want only the newest and skip chunks of older versions. A few older versions are not worth a chunk of
+    /// their own.
     fn by_age(&self, frame: &Frame, order: Vec<u32>, parting: Parting) -> Result<(Vec<u32>, Vec<u32>)> {
         if !frame.keeps_latest() {
             return Ok((order, vec![]));
@@ -430,7 +435,8 @@ fn unique(frame: &Frame, rows: &RecordBatch) -> Result<bool> {
     Ok((0..rows.num_rows()).all(|row| seen.insert(keys.get(row))))
 }
 
-/// The same chunks consolidated to the same pieces always give the same id; without the rows of a batch they give another.
+/// The id of a new chunk. The same sources and row range always give the same id; leaving out the rows of a batch
+/// changes it.
 fn consolidated_id(sources: &[ChunkId], kept: &[Origin], versions: Versions, range: std::ops::Range<usize>) -> ChunkId {
     let mut bytes = Vec::with_capacity(sources.len() * 16 + kept.len() * 24 + 16);
     sources.iter().for_each(|id| bytes.extend_from_slice(&id.to_bytes()));

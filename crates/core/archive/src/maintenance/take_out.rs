@@ -33,13 +33,14 @@ impl Unwanted {
 }
 
 impl Dataset {
-    /// Takes rows of a batch away: out of consolidated chunks, and with `last`, the
-    /// commit that ends it, the chunks in `refs`, which the batch was written as. They are looked for in the tiles of `refs` and in
-    /// `tiles`. Where slices are closed before they are dropped, `last` comes once the rows are gone and no slice that is watched was dropped with them.
+    /// Removes rows of a batch. `what` gives the chunks that the batch was written as, and further tiles to search.
+    /// Rows are rewritten out of consolidated chunks; `last`, the commit that ends the removal, also removes the chunks
+    /// that the batch was written as. Where slices are closed before they are dropped, `last` is committed separately,
+    /// once the rows are gone and no watched slice was dropped with them.
     ///
-    /// A consolidation that read one of these chunks before may still commit. The chunks are looked up first, then the
-    /// consolidated ones are cleared, and the last commit demands every chunk that was found: one consolidated meanwhile
-    /// fails it, and all of it is done again.
+    /// A consolidation that has read one of these chunks may still commit. So the chunks are looked up first, then the
+    /// consolidated ones are cleared, and the last commit requires every chunk that was found: if one was consolidated
+    /// meanwhile, the commit fails and the removal is repeated.
     async fn clear_out(
         &self,
         of: Unwanted,
@@ -53,8 +54,8 @@ impl Dataset {
         if !self.fence().needs_closing() {
             return this.take_away(of, what, last).await;
         }
-        // Until the rows are gone, a process that moves the slice elsewhere may still copy them. The removal is acknowledged only
-        // after a check that no such process has dropped the slice.
+        // Until the rows are gone, a process that moves the slice elsewhere may still copy them. The removal is
+        // acknowledged only after a check that no such process has dropped the slice.
         this.take_away(of, what, Commit { before: last.before.clone(), ..Commit::default() }).await?;
         self.nothing_dropped(watch).await?;
         self.commit(last).await
@@ -85,7 +86,7 @@ impl Dataset {
         Ok(())
     }
 
-    /// Takes away the rows of a batch; `last` goes with the last of them.
+    /// Removes the rows of a batch; `last` is part of the commit that removes the last of them.
     async fn take_away(
         &self,
         of: Unwanted,
@@ -116,8 +117,8 @@ impl Dataset {
         Ok(existing)
     }
 
-    /// Takes rows of a batch out of consolidated chunks. `refs` are the chunks the
-    /// batch was written as; those that still exist are not touched.
+    /// Removes rows of a batch from consolidated chunks. `refs` are the chunks that the batch was written as; those
+    /// that still exist are left alone.
     async fn take_out(&self, of: Unwanted, refs: &[ChunkRef], others: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
         let mut tiles: BTreeMap<(SliceId, DatasetName), (Frame, BTreeSet<Tile>)> = BTreeMap::new();
         let written = refs.iter().map(|chunk| (chunk.key.slice, chunk.key.tile));
@@ -133,10 +134,10 @@ impl Dataset {
         Ok(())
     }
 
-    /// One try; `false` where somebody changed one of the tiles meanwhile.
+    /// One try; `false` if another process changed one of the tiles meanwhile.
     ///
-    /// Where the rows are taken out of a chunk of newest versions, what they have replaced may be the newest again: the older
-    /// versions of its tile become ordinary rows first, for the next consolidation to compare.
+    /// Removing rows from a chunk of newest versions may make an older version the newest again. So the older versions
+    /// of that tile become ordinary rows first, and the next consolidation compares them.
     async fn take_out_once(
         &self,
         (frame, slice): (&Frame, SliceId),

@@ -1,8 +1,8 @@
-//! Verification: every chunk is read and decoded, and compared with what the catalog says of batches.
+//! Verification: reads and decodes every chunk, and compares it with the batch records of the catalog.
 //!
-//! Three things are told besides damaged chunks: catalog records that cannot be trusted (`Ledger`), rows of stored batches that are in
-//! no chunk (`look_for`), and chunks with rows of no stored batch (`foreign`). Writers, removals and consolidations go on meanwhile,
-//! so whatever looks wrong is looked at again before it is told.
+//! Besides damaged chunks it reports damaged catalog records (`Ledger`), rows of stored batches that no chunk contains
+//! (`look_for`), and chunks with rows of no stored batch (`foreign`). Writers, removals and consolidations run
+//! meanwhile, so every suspicion is checked again before it is reported.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -28,26 +28,27 @@ use crate::read::part::ParsedChunk;
 use crate::report::{DamageReport, ForeignChunk, RecordDamage, RowsMissing, VerifyReport};
 use crate::time_axis::place_rows;
 
-/// For so long after a batch was replaced or removed, a copy may have rows of it that its source keeps for readers.
+/// How long after a batch was replaced or removed a copy may still receive its old rows, which the source keeps for
+/// readers.
 const COPIED_LATER_US: i64 = 3_600_000_000;
-/// Segments of indexes looked at at once, of up to some MiB each.
+/// Index segments read at once, of up to some MiB each.
 const POSTINGS_AT_ONCE: usize = 16;
 
 impl Dataset {
-    /// Reads and decodes every chunk of the dataset; looks for the rows of every stored batch, for chunks that belong to no batch,
-    /// and for damaged catalog records. `progress` is called with slices done and in all.
+    /// Reads and decodes every chunk of the dataset; looks for the rows of every stored batch, for chunks that belong
+    /// to no batch, and for damaged catalog records. Calls `progress` with the number of slices done and the total.
     ///
     /// # Errors
-    /// The engine. Damage is no error here but part of the report.
+    /// The engine. Damage is part of the report, not an error.
     pub async fn verify(&self, progress: Option<Progress<'_>>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         match self.refresh().await {
-            // The definition as this process knows it serves for all the rest.
+            // Continue with the definition that this process already has.
             Err(ArchiveError::Catalog { key, reason }) => report.records.push(RecordDamage { key, reason }),
             refreshed => refreshed?,
         }
         let frame = self.frame();
-        // Batches first: one that ends after this is not looked for.
+        // Batches first: batches that end after this are not looked for.
         let ledger = self.ledger(&mut report).await?;
         report.batches_unfinished = ledger.changing.len() as u64;
         let mut found = Found::default();
@@ -74,11 +75,11 @@ impl Dataset {
         Ok(report)
     }
 
-    /// Reads the records of batches, and tests all other records of the dataset.
+    /// Reads the records of batches, and checks that all other records of the dataset parse.
     async fn ledger(&self, report: &mut VerifyReport) -> Result<Ledger> {
         let (name, home) = (self.spec().name.clone(), self.frame().dataset);
         let mut ledger = Ledger::default();
-        // Intents first: a write that ends in between is then found by its record.
+        // Intents first: a write that ends in between then has a batch record.
         for record in catalog::list(self.store(), &catalog::items("intent", &home)).await? {
             let parsed = parsed::<Intent>(&record.key, &record.value, report);
             if let (Ok(batch), intent) = (catalog::id_of(&record.key), parsed) {
@@ -116,7 +117,7 @@ impl Dataset {
         Ok(ledger)
     }
 
-    /// Compares the segments of indexes with their names, which are hashes of them.
+    /// Compares index segments with their names, which are hashes of their content.
     async fn verify_postings(&self, report: &mut VerifyReport) -> Result<()> {
         let prefix = format!("posting/{}/", self.spec().name);
         let mut after: Option<String> = None;
@@ -181,7 +182,8 @@ impl Dataset {
         Ok(retired)
     }
 
-    /// Looks for the rows of a stored batch: each of its chunks exists, or its rows were consolidated, or its slice was retired.
+    /// Looks for the rows of a stored batch: each of its chunks must exist, unless its rows were consolidated or its
+    /// slice retired.
     async fn look_for(
         &self,
         frame: &Frame,
@@ -201,12 +203,12 @@ impl Dataset {
                 .holders
                 .get(&(tile, batch))
                 .is_none_or(|ids| ids.iter().all(|id| written.contains(&ChunkKey { id: *id, ..refs[0].key })));
-            // A damaged chunk of the tile may hold them; it is told itself.
+            // A damaged chunk of the tile may hold the missing rows; it is reported itself.
             if here == expected || found.damaged.contains(&tile) || is_retired(&refs[0].key.slice) {
                 continue;
             }
             if alone {
-                // Nothing was consolidated: it is the chunks themselves that are there or not.
+                // Nothing was consolidated: the batch's own chunks must exist.
                 for chunk in refs.iter().filter(|chunk| !found.chunks.contains(&chunk.key)) {
                     if self.still_missing(frame, batch, record, chunk, found).await? {
                         report.damage.push(damaged(&chunk.key, None, chunk.rows));
@@ -217,12 +219,13 @@ impl Dataset {
             let slice = refs[0].key.slice;
             let here = self.distinct_rows(frame, slice, tile, record.counting(batch)).await?;
             let (key, rows) = (record.key.clone(), expected.saturating_sub(here));
-            // Rows of one step have different ids, so that at least these are missing, however many others became one.
+            // Rows of one step have different ids: at least these are missing, however many rows of different steps
+            // were merged.
             let rows_min = lists.most_of_one_step(tile).saturating_sub(here);
             missing.push((RowsMissing { tile, batch, key, rows }, rows_min));
         }
         let rows: u64 = missing.iter().map(|(missing, _)| missing.rows).sum();
-        // Rows that stand in one chunk of two steps were never two.
+        // A chunk that two steps list was stored once: consolidation did not merge its rows.
         let repeated = record.repeated.map(|repeated| repeated.saturating_sub(lists.rows_listed_again));
         let merged_max = if lists.steps < 2 { Some(0) } else { repeated };
         for (missing, rows_min) in missing {
@@ -238,7 +241,7 @@ impl Dataset {
         Ok(())
     }
 
-    /// The chunks that a batch was written as; `None`, and told, where that is not known.
+    /// The chunks that a batch was written as; `None`, with a report, if its records are damaged or inconsistent.
     async fn lists(
         &self,
         frame: &Frame,
@@ -274,7 +277,7 @@ impl Dataset {
         Ok(Some(lists))
     }
 
-    /// Whether a batch is as it was when the verification began.
+    /// Whether a batch has not changed since verification began.
     async fn is_unchanged(&self, batch: BatchId, record: &BatchRecord) -> Result<bool> {
         let home = &self.frame().dataset;
         let begun = catalog::get::<Intent>(self.store(), &catalog::intent_key(home, batch)).await?;
@@ -283,7 +286,7 @@ impl Dataset {
         Ok(same && begun.is_none_or(|(intent, _)| intent.written_us == record.written_us))
     }
 
-    /// Whether nothing in the tile holds the chunk's rows even now: consolidation may have moved them since.
+    /// Whether still no chunk of the tile holds the chunk's rows: consolidation may have moved them since.
     async fn still_missing(
         &self,
         frame: &Frame,
@@ -310,8 +313,8 @@ impl Dataset {
         Ok(self.store().scan(&frame.dataset, scan).await?)
     }
 
-    /// How many different rows of a batch and stamp a tile holds now: a chunk that came back after its rows were consolidated
-    /// holds none that count twice.
+    /// How many different rows of a batch and stamp a tile holds now. Rows of a chunk that reappeared after its
+    /// consolidation are not counted twice.
     async fn distinct_rows(&self, frame: &Frame, slice: SliceId, tile: Tile, of: Option<Origin>) -> Result<u64> {
         let mut rows: HashSet<u64> = HashSet::new();
         #[expect(clippy::disallowed_methods, reason = "hashes are only counted")]
@@ -319,7 +322,7 @@ impl Dataset {
         let mut chunks = self.tile_scan(frame, slice, tile, true).await?;
         while let Some(chunks) = chunks.try_next().await? {
             for chunk in chunks {
-                // Damage is told where the chunk is checked.
+                // `verify_slice` reports damaged heads.
                 let Ok(head) = frame.head(&chunk) else { continue };
                 if head.origins.iter().any(|origin| Some(*origin) == of) {
                     let part = ParsedChunk::new(chunk, head);
@@ -331,7 +334,7 @@ impl Dataset {
         Ok(rows.len() as u64)
     }
 
-    /// Tells of chunks with rows of a batch that is not stored, as far as nobody is writing or taking it out now.
+    /// Reports chunks with rows of a batch that is not stored, unless the batch is being written or taken out now.
     async fn foreign(
         &self,
         frame: &Frame,
@@ -342,7 +345,7 @@ impl Dataset {
         let home = &frame.dataset;
         let superseded = if self.puts_unclaimed() { self.superseded_batches().await } else { Ok(Arc::default()) };
         let superseded = match superseded {
-            // Told where records are tested.
+            // `ledger` reports damaged records.
             Err(ArchiveError::Catalog { .. }) => Arc::default(),
             superseded => superseded?,
         };
@@ -359,16 +362,16 @@ impl Dataset {
             };
             // A copy puts chunks before the records of their batches.
             let arriving = stored.is_none() && ledger.is_copy;
-            // A copy brings rows that did count a moment ago as they lie on its source, until they are taken away there.
+            // A copy receives rows that no longer count for as long as its source keeps them for readers.
             let replaced = |record: &BatchRecord| {
                 origin.written_us < record.written_us && self.clock().about_now_us() - record.ended_us < COPIED_LATER_US
             };
             let arriving = arriving || ledger.is_copy && stored.as_ref().is_some_and(replaced);
             let live = stored.as_ref().and_then(|record| record.counting(batch)) == Some(origin);
-            // An attempt may put chunks before it says anything in the catalog.
+            // An attempt may put chunks before it writes anything to the catalog.
             let young = self.clock().about_now_us().saturating_sub(origin.written_us) < catalog::EXPIRES_US;
             let later = stored.as_ref().is_none_or(|record| origin.written_us > record.written_us);
-            // Of a batch that was never replaced nor removed, it cannot have come back.
+            // If the batch was never replaced or removed, the chunk cannot be one that reappeared.
             let on_its_way = self.puts_unclaimed() && young && (later || !superseded.contains(&batch));
             let is_begun = begun.as_ref().is_some_and(|intent| !is_removal(intent));
             if is_begun
@@ -397,7 +400,7 @@ impl Dataset {
     }
 }
 
-/// Parses a record; `None`, and told, where it is damaged.
+/// Parses a record; reports a damaged one and returns `None`.
 fn parsed<T: serde::de::DeserializeOwned>(key: &str, value: &[u8], report: &mut VerifyReport) -> Option<T> {
     match catalog::from_json(key, value) {
         Ok(parsed) => Some(parsed),
@@ -420,13 +423,14 @@ struct Ledger {
     stored: BTreeMap<BatchId, BatchRecord>,
     /// Batches with a damaged record.
     unknown: HashSet<BatchId>,
-    /// Those of `begun` whose writing has not ended. One that is being replaced or removed may have lost chunks already.
+    /// Those of `begun` whose write has not ended. A batch that is being replaced or removed may have lost chunks
+    /// already.
     changing: HashSet<BatchId>,
     is_copy: bool,
 }
 
 impl Ledger {
-    /// An intent of the record's own stamp is left over from a write that ended.
+    /// Fills `changing`. An intent with the stamp of the batch record is left over from a write that ended.
     fn find_changing(&mut self) {
         let ended = |batch: &BatchId, intent: &Intent| {
             self.stored.get(batch).is_some_and(|record| record.written_us == intent.written_us)
@@ -441,7 +445,7 @@ impl Ledger {
         self.stored.iter().filter(move |(batch, record)| !record.removed && quiet(batch))
     }
 
-    /// Whether rows of this origin belong to a stored batch, or to one of which nothing can be said.
+    /// Whether rows of this origin belong to a stored batch, or to one whose state is unknown or changing.
     fn has(&self, origin: &Origin) -> bool {
         let batch = &origin.batch;
         let stored = |record: &BatchRecord| record.counting(*batch) == Some(*origin);
@@ -449,11 +453,11 @@ impl Ledger {
     }
 }
 
-/// What the slices hold.
+/// What verification found in the slices.
 #[derive(Default)]
 struct Found {
     chunks: HashSet<ChunkKey>,
-    /// Rows of an attempt in a tile.
+    /// Number of rows of an attempt in a tile.
     rows: HashMap<(Tile, Origin), u64>,
     /// The chunks that hold rows of a batch in a tile.
     holders: HashMap<(Tile, BatchId), Vec<ChunkId>>,
@@ -475,12 +479,12 @@ impl Found {
     }
 }
 
-/// What a batch was written as.
+/// The chunks that a batch was written as.
 struct Lists {
-    /// Of each step of the write.
+    /// By step of the write.
     refs: Vec<Vec<ChunkRef>>,
     steps: usize,
-    /// Rows of chunks that a later step put again, since they hold the same.
+    /// Rows of chunks that a later step listed again because their content is the same.
     rows_listed_again: u64,
 }
 
@@ -508,7 +512,7 @@ impl Lists {
         tiles
     }
 
-    /// Rows that one step put in a tile, at most.
+    /// The most rows that one step wrote to a tile.
     fn most_of_one_step(&self, tile: Tile) -> u64 {
         let rows = |refs: &Vec<ChunkRef>| {
             refs.iter().filter(|chunk| chunk.key.tile == tile).map(|chunk| u64::from(chunk.rows)).sum::<u64>()
@@ -521,7 +525,8 @@ fn damaged(key: &ChunkKey, damage: Option<Damage>, rows: u32) -> DamageReport {
     DamageReport { tile: key.tile, chunk: key.id, damage, rows: rows.into() }
 }
 
-/// Hashes of what tells the rows of a batch and stamp apart: ids and version, or their numbers in the batch.
+/// Hashes of what identifies a row within a batch and stamp: ids and version, or, without ids, the row's number in the
+/// batch.
 fn identities(
     frame: &Frame,
     part: &ParsedChunk,
@@ -552,7 +557,7 @@ fn identities(
     Ok((0..part.head.rows as usize).filter(|row| is_of(*row)).map(identity).collect())
 }
 
-/// Decodes every column of a chunk and checks that its rows belong where they lie; also counts the rows of each origin.
+/// Decodes every column of a chunk and checks that its rows belong to its tile; also counts the rows of each origin.
 fn check(frame: &Frame, chunk: &Chunk) -> std::result::Result<(Head, Vec<u64>), Damage> {
     let head = Head::parse(&chunk.head, &binding(&chunk.key))?;
     let columns = frame.spec.columns_in(head.schema_version);

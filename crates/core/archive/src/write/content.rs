@@ -50,10 +50,10 @@ fn mix(hash: u64, value: u64) -> u64 {
     folded.wrapping_mul(FIRST) ^ (folded >> 29)
 }
 
-/// The hash of every row, each column's bits taken as they are (so NaNs differ by payload and -0.0 from 0.0).
+/// The hash of every row, over the exact bits of each column (so NaNs differ by payload, and -0.0 from 0.0).
 ///
-/// A column that was added later counts only where its value is not what a row without it reads as: the same rows, written
-/// again after the column was added, are still the same content.
+/// A column that was added later contributes only where its value differs from the default that earlier rows read as:
+/// the same rows, written again after the column was added, have the same content.
 pub(crate) fn row_hashes(spec: &DatasetSpec, rows: &RecordBatch) -> std::result::Result<Vec<u64>, ArrowError> {
     let first = spec.schema_versions.first().map_or(rows.num_columns(), |count| *count as usize);
     // The same row in another dataset of a group is another row of the batch.
@@ -85,7 +85,7 @@ fn add_later_column(
     Ok(())
 }
 
-/// Makes equal rows of one batch different by their place in it.
+/// Makes equal rows of one batch differ by their number in it.
 pub(crate) fn add_ordinals(hashes: &mut [u64], first: i64) {
     for (hash, ordinal) in hashes.iter_mut().zip(first..) {
         *hash = mix(*hash, ordinal as u64);
@@ -149,10 +149,11 @@ fn add(hashes: &mut [u64], column: &ArrayRef, bits: impl Fn(usize) -> u64) {
 }
 
 impl Dataset {
-    /// Number and hash of rows, which the dataset need not hold: equal wherever the same rows come from, in whatever order.
+    /// Number and hash of the given rows, which need not be stored. The same rows give the same result, from any source
+    /// and in any order.
     ///
     /// # Errors
-    /// Rows that do not fit the dataset; what the input says.
+    /// Rows that do not fit the dataset; errors of the input.
     pub fn content<I>(&self, batches: I) -> Result<(u64, String)>
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
@@ -262,7 +263,7 @@ mod tests {
             let of = |column: ArrayRef| hashes(&RecordBatch::try_from_iter([("a", column)]).unwrap());
             let found = of(column.clone());
             assert_eq!(found, [expected, 0xc3b1_24ec_3e08_e08d], "{}", column.data_type());
-            // Whether others are null, and where the value lies in its array, does not matter.
+            // Nulls in other rows and the position in the array do not matter.
             assert_eq!(of(column.slice(0, 1)), found[..1]);
             assert_eq!(of(column.slice(1, 1)), found[1..]);
         }

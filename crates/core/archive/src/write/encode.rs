@@ -1,4 +1,4 @@
-//! Rows of one step of a write, as chunks.
+//! Encodes the rows of one step of a write as chunks.
 
 use std::collections::HashSet;
 use std::hash::BuildHasher;
@@ -20,24 +20,24 @@ use crate::write::sort::TiledRows;
 /// Below this many rows a batch is encoded by the calling thread alone.
 const PARALLEL_ROWS: usize = 4_096;
 
-/// Rows of a write in several steps that have the ids, version and tile of a row of an earlier step.
+/// Counts rows of a write in several steps whose ids, version and tile repeat those of an earlier step.
 #[derive(Default)]
 pub(crate) struct Repeats {
-    /// Whether there is more than one step: within one every row is another record.
+    /// Whether there is more than one step: within a step all rows are different records.
     pub several: bool,
     hasher: std::hash::RandomState,
     hashes: HashSet<u64>,
     repeated: u64,
-    /// Whether there were too many rows to keep account of.
+    /// Whether there were too many rows to track.
     given_up: bool,
 }
 
 impl Repeats {
-    /// Rows kept account of; some 16 bytes each.
+    /// Most rows that are tracked; some 16 bytes each.
     const ROWS_MAX: usize = 1 << 22;
 
     pub(crate) fn enter(&mut self, frame: &Frame, tiled: &TiledRows) -> Result<()> {
-        // Rows without ids are told apart by their numbers.
+        // Rows without ids are distinguished by their numbers in the batch.
         if !self.several || self.given_up || frame.ids.is_empty() {
             return Ok(());
         }
@@ -59,7 +59,7 @@ impl Repeats {
     }
 }
 
-/// Encodes sorted rows tile by tile, on all cores where there are many.
+/// Encodes sorted rows tile by tile; many rows on all cores.
 pub(crate) fn encode_tiles(frame: &Frame, tiled: &TiledRows, origin: Origin) -> Result<Vec<Chunk>> {
     let ids = frame.ids.first().map(|id| tiled.rows.column(*id));
     let zones = zones(ids, frame, std::iter::repeat_n(origin, tiled.rows.num_rows()))?;

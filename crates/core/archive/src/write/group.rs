@@ -11,12 +11,12 @@ use crate::report::WriteReport;
 use crate::request::WriteOptions;
 
 impl Group {
-    /// Writes rows into some of its datasets, given by name, as one batch, and returns when all of them are durable; a report for each
-    /// dataset, in the order given. The batch counts in all of the datasets or in none, also where it is replaced or removed. Else it
-    /// is as [`crate::Dataset::write`] says.
+    /// Writes rows into some of its datasets, given by name, as one batch, and returns when all of them are durable: a
+    /// report for each dataset, in the order given. The batch counts in all of the datasets or in none, also when it is
+    /// replaced or removed. Otherwise as [`crate::Dataset::write`].
     ///
     /// # Errors
-    /// No dataset or one that is named twice; a dataset that is not in the group; as [`crate::Dataset::write`].
+    /// No dataset, or one named twice; a dataset that is not in the group; as [`crate::Dataset::write`].
     pub async fn write<I>(&self, inputs: Vec<(&str, I)>, options: WriteOptions) -> Result<Vec<WriteReport>>
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
