@@ -1,14 +1,14 @@
 //! Checksums of catalog records: XXH3-64 of the key, a zero byte and the value without its checksum.
 //!
-//! In an object it stands as the last member, `"checksum":"<16 hexadecimal digits>"`, in a list as the last item,
-//! `"checksum:<16 hexadecimal digits>"`; behind bytes it stands as 8 bytes, big-endian.
+//! The checksum is the last member of a JSON object, `"checksum":"<16 hexadecimal digits>"`, and the last item of a
+//! JSON list, `"checksum:<16 hexadecimal digits>"`. In binary values it is the last 8 bytes, big-endian.
 
 use xxhash_rust::xxh3::Xxh3;
 
 const MISMATCH: &str = "its checksum does not match: bytes of it were changed";
 const HEX_DIGITS: usize = 16;
 
-/// What stands before and behind the digits, at the end of an object and of a list.
+/// The bytes before and after the digits, at the end of an object and of a list.
 const FORMS: [(&[u8], &[u8]); 2] = [(b",\"checksum\":\"", b"\"}"), (b",\"checksum:", b"\"]")];
 
 pub(crate) fn of(key: &str, value: &[u8]) -> u64 {
@@ -19,7 +19,7 @@ pub(crate) fn of(key: &str, value: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// JSON, an object or a list that is not empty, with its checksum.
+/// Adds the checksum to JSON: an object or a list, not empty.
 pub(crate) fn seal(key: &str, mut text: Vec<u8>) -> Vec<u8> {
     let Some((before, behind)) = FORMS.iter().find(|(_, behind)| text.last() == behind.last()) else { return text };
     let checksum = of(key, &text);
@@ -30,7 +30,7 @@ pub(crate) fn seal(key: &str, mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// JSON without its checksum, which is tested.
+/// Verifies the checksum of JSON and removes it.
 pub(crate) fn open(key: &str, value: &[u8]) -> Result<Vec<u8>, &'static str> {
     let opened = FORMS.iter().find_map(|(before, behind)| {
         let (text, digits) =
@@ -42,7 +42,7 @@ pub(crate) fn open(key: &str, value: &[u8]) -> Result<Vec<u8>, &'static str> {
     opened.ok_or(MISMATCH)
 }
 
-/// Bytes without the checksum behind them.
+/// Verifies the checksum at the end of a binary value and removes it.
 pub(crate) fn open_bytes<'a>(key: &str, value: &'a [u8]) -> Result<&'a [u8], &'static str> {
     let (bytes, checksum) = value.split_last_chunk::<8>().ok_or(MISMATCH)?;
     if of(key, bytes) == u64::from_be_bytes(*checksum) { Ok(bytes) } else { Err(MISMATCH) }

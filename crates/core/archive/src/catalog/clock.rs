@@ -1,8 +1,8 @@
-//! Write stamps, and ids that differ from all others: the only use that this crate makes of the machine's clock and of random
-//! numbers. A simulation supplies both, so that a run can be repeated.
+//! Write stamps and unique ids: the only places where this crate uses the machine's clock and random numbers. A
+//! simulation supplies both, so that a run can be repeated.
 //!
-//! Of two versions of a record the later stamp wins, so a stamp must be later than all that its writer could have seen, whatever
-//! the clock of its machine says; `docs/decisions/016-stamps-and-clocks.md` gives the reasons.
+//! Of two versions of a record the later stamp wins. So a stamp must be later than every stamp that its writer could
+//! have seen, whatever its machine's clock says; `docs/decisions/016-stamps-and-clocks.md` gives the reasons.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +15,10 @@ use tokio::time::Instant;
 
 use crate::error::{ArchiveError, Result};
 
-/// How long a time difference that a cluster's node reported is used. Quartz clocks drift by some milliseconds in it.
+/// How long a clock difference reported by a cluster's node is used. Quartz clocks drift by some milliseconds in that
+/// time.
 const ASKED_FOR: Duration = Duration::from_secs(60);
-/// Stamps from here on (the year 75000) are invalid times and do not set the clock.
+/// Stamps from here on (the year 75000) are invalid and do not advance the clock.
 const STAMP_US_MAX: i64 = i64::MAX / 4;
 
 #[expect(clippy::disallowed_methods, reason = "here is where it is to be called")]
@@ -33,12 +34,12 @@ fn later(last_us: &AtomicI64, now_us: i64) -> i64 {
     now_us.max(last + 1)
 }
 
-/// The clock of an archive's writers: the engine's time, and never behind a stamp that this process has made or seen. Also gives new
-/// ids.
+/// The clock of an archive's writers: the engine's time, but always later than every stamp that this process has made
+/// or seen. Also makes new ids.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     last_us: AtomicI64,
-    /// When the engine was asked for its time, and the difference to this machine's time.
+    /// When the engine last reported its time, and the difference to this machine's time.
     asked: Mutex<Option<(Instant, i64)>>,
     machine: Override<i64>,
     random: Override<u64>,
@@ -75,13 +76,13 @@ impl Clock {
         Self { machine: Override::by(now_us), ..Self::default() }
     }
 
-    /// The same clock with these random bits in new ids.
+    /// The same clock, with a source of random bits for new ids.
     pub(crate) fn with_random(self, bits: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { random: Override::by(bits), ..self }
     }
 
-    /// A stamp later than any this process has made or seen, and than any of a write that was acknowledged before, as far as the engine
-    /// tells.
+    /// A stamp later than every stamp that this process has made or seen and, as far as the engine's clock allows, than
+    /// those of all acknowledged writes.
     ///
     /// # Errors
     /// The engine.
@@ -90,8 +91,9 @@ impl Clock {
         Ok(later(&self.last_us, self.machine_us() + ahead_us))
     }
 
-    /// The engine's time less this machine's. One that gives the latest stamp is asked each time, which costs no request, and tells
-    /// the stamps of other processes; of machines' clocks, the difference is enough to know.
+    /// The engine's time minus this machine's. An engine that reports the latest stamp is read each time: that costs no
+    /// request, and shows the stamps of other processes. For an engine that reports a machine's time, the difference is
+    /// cached.
     async fn engine_ahead_us(&self, store: &dyn Store) -> Result<i64> {
         let source = store.capabilities().clock;
         let known = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +119,7 @@ impl Clock {
         Ok(ahead_us)
     }
 
-    /// About the time now, as far as this process knows without a request: it may be off by what the clocks of machines are.
+    /// The approximate time, without a request: it may be wrong by the clock errors of machines.
     pub(crate) fn about_now_us(&self) -> i64 {
         let asked = *self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         self.machine_us() + asked.map_or(0, |(_, ahead_us)| ahead_us)
@@ -149,7 +151,7 @@ impl Clock {
         }
     }
 
-    /// As [`Clock::saw`], of all writes that a chunk has rows of.
+    /// As [`Clock::saw`], for all writes whose rows a chunk contains.
     pub(crate) fn saw_head(&self, head: &Head) {
         head.origins.iter().for_each(|origin| self.saw(origin.written_us));
     }
@@ -163,7 +165,7 @@ impl Clock {
 #[expect(clippy::disallowed_methods, reason = "here is where it is to be called")]
 fn random_bits() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
-    // Each RandomState has its own random keys, which makes its empty hash a random number.
+    // Each RandomState has its own random keys, so the hash of no input is a random number.
     RandomState::new().build_hasher().finish()
 }
 
@@ -215,7 +217,7 @@ mod tests {
         rows.iter().flat_map(values).collect()
     }
 
-    /// Archives of processes whose clocks are off by so many seconds, on one engine.
+    /// One archive opened by several processes, whose clocks are wrong by these numbers of seconds.
     async fn processes(merge: MergeRule, skews_s: &[i64]) -> Vec<Dataset> {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let mut datasets = vec![];

@@ -1,4 +1,4 @@
-//! The list of batches that were replaced or removed: its records.
+//! The records of the list of superseded batches: those that were replaced or removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use chronotile_store::DatasetRef;
 use chronotile_types::BatchId;
 use serde::{Deserialize, Serialize};
 
-/// For so long rows of replaced and removed batches stay where they are.
+/// How long rows of replaced and removed batches are kept for running readers.
 pub(crate) const SUPERSEDED_KEPT: Duration = Duration::from_secs(600);
 /// Batches in a page of the list.
 pub(crate) const PAGE_BATCHES: usize = 2_000;
@@ -16,15 +16,15 @@ pub(crate) const PAGE_BATCHES: usize = 2_000;
 /// The head of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SupersededHead {
-    /// Differs after every change of the list, and after every end of a replacement or removal.
+    /// Changes with every change of the list, and at the end of every replacement or removal.
     pub token: String,
     pub pages: u32,
-    /// Whether consolidated chunks may have rows that do not count.
+    /// Whether consolidated chunks may contain rows that do not count.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsettled: bool,
 }
 
-/// The list, as a process last took it in.
+/// The list as a process last read it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownSuperseded {
     pub token: String,

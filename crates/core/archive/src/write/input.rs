@@ -1,4 +1,4 @@
-//! From whatever rows a caller has to the dataset's own columns.
+//! Converts a caller's rows to the columns of the dataset.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use chronotile_types::{DatasetSpec, TimeFormat, nearest};
 use crate::error::{ArchiveError, Result};
 use crate::frame::absent_value;
 
-/// Bytes of one column of text or binary values that are taken at once. A column of a dataset holds 2 GiB at most, one that is given
-/// may hold more.
+/// Most bytes of one text or binary column that are converted at once. Arrow types with 32-bit offsets hold at most 2
+/// GiB; input columns may hold more.
 const PART_BYTES: u64 = 128 << 20;
 
-/// What an input gives, in parts of which no column holds more than [`PART_BYTES`], as far as rows go.
+/// Splits an input into parts in which no column exceeds [`PART_BYTES`], except where a single row does.
 pub(crate) fn in_parts<E>(
     batches: impl IntoIterator<Item = std::result::Result<RecordBatch, E>>,
 ) -> impl Iterator<Item = std::result::Result<RecordBatch, E>> {
@@ -49,7 +49,7 @@ fn cut(rows: RecordBatch, bytes_max: u64, parts: &mut Vec<RecordBatch>) {
     cut(rows.slice(count / 2, count - count / 2), bytes_max, parts);
 }
 
-/// Bytes of the values of an array whose type may hold more than a column of a dataset does; 0 for others.
+/// Bytes of the values of an array whose type may hold more than a column of a dataset; 0 for other types.
 fn value_bytes(array: &ArrayRef) -> u64 {
     fn between<O: OffsetSizeTrait>(offsets: &[O]) -> u64 {
         let (first, last) = (offsets.first().copied(), offsets.last().copied());
@@ -66,8 +66,8 @@ fn value_bytes(array: &ArrayRef) -> u64 {
     }
 }
 
-/// A slice of a large array as one that begins with the first byte it holds: a cast to a type with smaller offsets looks where
-/// the last value ends, not how long the values are.
+/// Rebases a slice of a large array so that its offsets begin at 0: a cast to 32-bit offsets checks the last offset,
+/// not the length of the values.
 fn from_first_byte(array: &ArrayRef) -> ArrayRef {
     fn moved<T: ByteArrayType<Offset = i64>>(array: &GenericByteArray<T>) -> ArrayRef {
         let offsets = array.value_offsets();
@@ -83,8 +83,8 @@ fn from_first_byte(array: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// Rows with exactly the dataset's columns, in its order and types. Columns are matched by name; a column that is left out
-/// becomes its default or null where it may be, and a column the dataset does not have is refused.
+/// Rows with exactly the dataset's columns, in its order and types. Columns are matched by name. A missing column is
+/// filled with its default, or with null if it is nullable; a column that the dataset does not have is refused.
 pub(crate) fn conform(spec: &DatasetSpec, rows: &RecordBatch) -> Result<RecordBatch> {
     // By hash, since both may have thousands of columns.
     let known: HashSet<&str> = spec.schema.fields().iter().map(|field| field.name().as_str()).collect();
@@ -108,7 +108,7 @@ pub(crate) fn conform(spec: &DatasetSpec, rows: &RecordBatch) -> Result<RecordBa
     })
 }
 
-/// What to do with a column that the dataset lacks; a misspelt one is the likelier the nearer a known name is.
+/// Why a column that the dataset lacks is refused, with the nearest known names.
 fn not_in_dataset(spec: &DatasetSpec, column: &str) -> String {
     let known: Vec<&str> = spec.schema.fields().iter().map(|field| field.name().as_str()).collect();
     let near = nearest(column, &known);
@@ -153,7 +153,7 @@ fn refuse<T>(spec: &DatasetSpec, column: &str, reason: &str) -> Result<T> {
     Err(ArchiveError::Input { dataset: spec.name.clone(), column: column.to_owned(), reason: reason.to_owned() })
 }
 
-/// Why an array cannot be a time column that counts days; `None` where it may be one, and for other columns.
+/// Why an array cannot be a time column that counts days (MJD or JD); `None` if it can, and for other columns.
 fn no_days(spec: &DatasetSpec, field: &Field, array: &ArrayRef) -> Option<String> {
     let (dates, example) = match spec.time.format {
         TimeFormat::Mjd => ("Modified Julian Dates", "61071.5"),
@@ -176,7 +176,7 @@ fn no_days(spec: &DatasetSpec, field: &Field, array: &ArrayRef) -> Option<String
     ))
 }
 
-/// Texts as times where the column holds times: ISO 8601, in UTC where they name no zone. Other arrays come back as they are.
+/// Parses text for columns of times or dates: ISO 8601, in UTC unless it names a zone. Returns other arrays unchanged.
 fn times_of_text(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, String> {
     let is_text = matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let zone = match wanted {
@@ -190,7 +190,7 @@ fn times_of_text(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Arr
     let failed =
         |e: ArrowError| format!("holds text that is no time ({e}): write ISO 8601 such as 2026-01-31T12:00:00Z");
     let options = CastOptions { safe: false, ..CastOptions::default() };
-    // Nanoseconds first: what is finer than the column keeps is refused, not cut.
+    // Nanoseconds first: times finer than the column's unit are refused, not truncated.
     let times = cast_with_options(array, &DataType::Timestamp(TimeUnit::Nanosecond, zone), &options).map_err(failed)?;
     if *wanted != DataType::Date32 {
         return Ok(times);
@@ -203,8 +203,8 @@ fn times_of_text(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Arr
     }
 }
 
-/// 64-bit floats as 32-bit ones where the column holds those: what most libraries make of numbers is as wide as it gets. Other arrays come
-/// back as they are.
+/// Rounds 64-bit floats for a column of 32-bit floats, since most libraries produce 64-bit floats by default. Returns
+/// other arrays unchanged.
 fn rounded(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
     let (Some(given), DataType::Float32) = (array.as_primitive_opt::<Float64Type>(), wanted) else {
         return Ok(array.clone());
@@ -220,7 +220,7 @@ fn does_not_fit(value: &str, wanted: &DataType) -> String {
     format!("holds {value}, which does not fit {wanted}: correct it, or leave the record out")
 }
 
-/// Times that name a zone as those that do not, and the reverse, as the column has them: times without a zone are UTC.
+/// Adds or removes the time zone as the column's type requires: times without a zone are UTC.
 fn zoned(array: &ArrayRef, wanted: &DataType) -> ArrayRef {
     let (DataType::Timestamp(unit, given), DataType::Timestamp(_, zone)) = (array.data_type(), wanted) else {
         return array.clone();
@@ -232,7 +232,7 @@ fn zoned(array: &ArrayRef, wanted: &DataType) -> ArrayRef {
     named.build().map_or_else(|_| array.clone(), make_array)
 }
 
-/// Why an array does not become one of another type, and the first row to blame, if single values are.
+/// Why an array cannot be converted to another type; with the first bad row if the reason is a single value.
 #[derive(Debug)]
 pub(crate) struct Misfit {
     pub(crate) row: Option<usize>,
@@ -245,7 +245,7 @@ impl From<String> for Misfit {
     }
 }
 
-/// `array` as `wanted`, where nothing can be lost by it; otherwise what to do instead.
+/// Converts `array` to type `wanted` if no value changes; otherwise says what to do instead.
 pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
     let conformed = cast_without_loss(array, wanted)?;
     match first_outside_a_day(&conformed) {
@@ -254,7 +254,7 @@ pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result:
     }
 }
 
-/// The first time of day that no clock shows.
+/// The first row whose time of day is outside of a day.
 fn first_outside_a_day(array: &ArrayRef) -> Option<usize> {
     const DAY_S: i64 = 86_400;
     fn first<T: ArrowPrimitiveType>(array: &ArrayRef, day: i64) -> Option<usize>
@@ -290,7 +290,8 @@ fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result
         }
         _ => {}
     }
-    // Whether a row fits does not depend on others: it is the last one of the shortest part that does not fit.
+    // Binary search: each row fits or not by itself, so the first bad row is the last row of the shortest prefix that
+    // fails.
     let fits = |rows: usize| matches!(exact_cast(&array.slice(0, rows), wanted), Ok(Some(_)));
     let (mut fitting, mut failing) = (0, array.len());
     while fitting + 1 < failing {
@@ -306,7 +307,7 @@ fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result
     Err(Misfit { row: Some(fitting), reason })
 }
 
-/// The beginning of a value as messages show it; a time outside the calendar is shown by its count.
+/// The beginning of a value, for messages; a time outside the calendar is shown as its count.
 fn shown(array: &ArrayRef, row: usize) -> String {
     let text = |array: &ArrayRef| {
         let options = FormatOptions::default().with_display_error(false);
@@ -316,17 +317,17 @@ fn shown(array: &ArrayRef, row: usize) -> String {
     value.unwrap_or_default().chars().take(64).collect()
 }
 
-/// A cast by which no value changes; `None` where it would cut times or numbers.
+/// A cast that changes no value; `None` if it would truncate times or numbers.
 fn exact_cast(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Option<ArrayRef>, ArrowError> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let given = array.data_type();
     if !narrows_time(given, wanted) && (lossless(given, wanted) || !by_value(given, wanted)) {
         return cast_with_options(&from_first_byte(array), wanted, &options).map(Some);
     }
-    // Times are not cast back to a dictionary of them.
+    // The check casts back, and times cannot be cast back to a dictionary: use the dictionary's values.
     let plain = match given {
         DataType::Dictionary(_, values) => &cast_with_options(array, values, &options)?,
-        // A negative zero is an integer as well.
+        // Adding 0.0 turns -0.0 into 0.0, so that it passes the check as an integer.
         DataType::Float64 => &(Arc::new(array.as_primitive::<Float64Type>().unary::<_, Float64Type>(|v| v + 0.0)) as _),
         DataType::Float32 => &(Arc::new(array.as_primitive::<Float32Type>().unary::<_, Float32Type>(|v| v + 0.0)) as _),
         _ => array,
@@ -345,7 +346,7 @@ fn holds_text(wanted: &DataType) -> bool {
     }
 }
 
-/// Whether values survive the cast unchanged, or the cast itself fails on those that would not.
+/// Whether the cast keeps every value unchanged, or fails on values that it would change.
 fn lossless(from: &DataType, to: &DataType) -> bool {
     use DataType::*;
     match (from, to) {
@@ -372,7 +373,8 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Whether values may survive the cast unchanged, each by itself: whole numbers in floats, and times at midnight.
+/// Whether the cast keeps some values unchanged, to be checked value by value: whole numbers in floats, and times at
+/// midnight.
 fn by_value(from: &DataType, to: &DataType) -> bool {
     use DataType::*;
     match (from, to) {
@@ -383,7 +385,7 @@ fn by_value(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// Whether a cast that may be made goes to a coarser unit of time, in whole or in part.
+/// Whether an allowed cast goes to a coarser unit of time, at least in parts of the type.
 fn narrows_time(from: &DataType, to: &DataType) -> bool {
     use DataType::*;
     let fineness = |unit: &TimeUnit| match unit {
@@ -567,7 +569,7 @@ mod tests {
             assert_eq!(misfit.row, Some(6), "{}", misfit.reason);
             assert!(misfit.reason.contains("00.000001001") && misfit.reason.contains("finer"), "{}", misfit.reason);
         }
-        // A time that the coarser unit cannot count at all is no matter of rounding.
+        // A time beyond the range of the coarser unit is not a matter of rounding.
         let early = array(TimestampSecondArray::from(vec![i64::MIN]));
         let reason = conform_array(&early, &coarse).unwrap_err().reason;
         assert!(reason.contains("holds -9223372036854775808, which does not fit"), "{reason}");
@@ -584,7 +586,7 @@ mod tests {
             cast_with_options(&binary, &DataType::BinaryView, &CastOptions::default()).unwrap(),
         ] {
             let given = RecordBatch::try_from_iter([("text", column)]).unwrap();
-            // As a slice of more, whose other values do not count.
+            // A slice of a longer array, whose other values do not count.
             let given = given.slice(10, 80);
             let mut parts = Vec::new();
             cut(given.clone(), 1_000, &mut parts);
@@ -600,7 +602,7 @@ mod tests {
 
     #[test]
     fn texts_behind_2_gib_of_others_are_taken_and_longer_ones_are_not() {
-        // Pages that are only read take no memory.
+        // Zero pages that are only read take no memory.
         let long = (1_usize << 31) + 10;
         let offsets = OffsetBuffer::<i64>::from_lengths([long, 3, 0, 2]);
         let values = arrow_buffer::Buffer::from_vec(vec![0_u8; long + 5]);
@@ -652,7 +654,7 @@ mod tests {
             parts.iter().map(RecordBatch::num_rows).collect::<Vec<_>>()
         };
         assert_eq!((rows(70), rows(69), rows(29), rows(0)), (vec![7], vec![3, 4], vec![1, 2, 2, 2], vec![1; 7]));
-        // In the first row's bytes alone is there a difference.
+        // Only the bytes of the first row differ.
         let views = array(StringViewArray::from_iter_values(["x".repeat(100), "y".into()]));
         let given = RecordBatch::try_from_iter([("text", views)]).unwrap();
         let mut parts = Vec::new();

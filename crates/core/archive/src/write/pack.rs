@@ -1,4 +1,4 @@
-//! Rows of one tile, in order, to chunks of a good size.
+//! Splits the sorted rows of a tile into chunks of a good size and encodes them.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
@@ -11,9 +11,10 @@ use crate::error::{ArchiveError, Result};
 use crate::frame::{Frame, binding};
 use crate::keys::zone_keys;
 
-/// Decoded bytes that a chunk is cut at: large enough for columns to compress, small enough to encode below the limit.
+/// Target size of a chunk in decoded bytes: large enough for columns to compress, small enough to encode below the
+/// limit.
 const CHUNK_RAW_BYTES: usize = 1 << 20;
-/// Encoded chunks above this are cut again. Engines with replication move and repair small values better.
+/// Encoded chunks above this are split again. Engines with replication move and repair small values better.
 pub(crate) const CHUNK_BYTES_MAX: usize = 480 << 10;
 const CHUNK_ROWS_MAX: usize = 1 << 16;
 
@@ -22,7 +23,7 @@ pub(crate) struct TileRows<'a> {
     pub tile: Tile,
     pub rows: RecordBatch,
     pub ticks: &'a [i64],
-    /// Zone keys of the first id column, or of the batches where the dataset has no ids.
+    /// Zone keys of the first id column, or of the rows' batches if the dataset has no ids.
     pub zones: &'a [ZoneKey],
     pub origins: &'a [Origin],
     pub row_origin: Option<&'a [u32]>,
@@ -31,7 +32,7 @@ pub(crate) struct TileRows<'a> {
     pub unique_ids: bool,
 }
 
-/// Zone keys of `ids`, a dataset's first id column; where it has none, of the batch each row came from.
+/// Zone keys of `ids`, the dataset's first id column; without ids, of the batch each row came from.
 pub(crate) fn zones(
     ids: Option<&ArrayRef>,
     frame: &Frame,
@@ -43,7 +44,7 @@ pub(crate) fn zones(
     }
 }
 
-/// Rows of this size that a chunk is cut at.
+/// Most rows of this size in a chunk.
 pub(crate) fn rows_per_chunk(row_bytes: usize) -> usize {
     (CHUNK_RAW_BYTES / row_bytes.max(1)).clamp(1, CHUNK_ROWS_MAX)
 }
@@ -72,7 +73,8 @@ pub(crate) fn pack(
     Ok(chunks)
 }
 
-/// Whether some text or binary value takes a good part of a chunk by itself, so that the mean size of rows tells nothing.
+/// Whether a single text or binary value takes more than a quarter of a chunk, so that the mean row size is useless for
+/// splitting.
 fn has_great_values(rows: &RecordBatch) -> bool {
     let is_great = |ends: &[i32]| ends.windows(2).any(|pair| (pair[1] - pair[0]) as usize > CHUNK_RAW_BYTES / 4);
     rows.columns().iter().any(|column| match column.data_type() {
@@ -82,7 +84,7 @@ fn has_great_values(rows: &RecordBatch) -> bool {
     })
 }
 
-/// Ranges of rows that are each as large as a chunk is to be, or a single row that is larger.
+/// Splits rows into ranges of at most a chunk's target size; a larger row is a range of its own.
 fn ranges_by_size(rows: &RecordBatch) -> Vec<std::ops::Range<usize>> {
     let (mut ranges, mut start, mut bytes) = (Vec::new(), 0, 0);
     for row in 0..rows.num_rows() {
@@ -97,12 +99,12 @@ fn ranges_by_size(rows: &RecordBatch) -> Vec<std::ops::Range<usize>> {
     ranges
 }
 
-/// Bytes that the rows themselves take, whatever else their buffers hold.
+/// Bytes of the rows themselves, without anything else in their buffers.
 pub(crate) fn bytes_of(rows: &RecordBatch) -> usize {
     rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
 }
 
-/// Bytes of one row; of lists and structs those of the mean one.
+/// Bytes of one row; lists and structs count with their mean size.
 pub(crate) fn row_bytes_of(rows: &RecordBatch, row: usize) -> usize {
     let column = |column: &ArrayRef| match column.data_type() {
         DataType::Utf8 => column.as_string::<i32>().value_length(row) as usize,
@@ -125,7 +127,7 @@ fn pack_range(
             chunks.push(chunk);
             return Ok(());
         }
-        // Lists and structs are counted by their mean size: a few great ones may lie side by side.
+        // Sizes of lists and structs are means: several large ones may be adjacent.
         Err(ArchiveError::Encode { source, .. }) if source.is_too_large() && range.len() > 1 => {}
         Err(error) => return Err(error),
         Ok(_) => {}
@@ -139,7 +141,7 @@ fn encode_range(frame: &Frame, rows: &TileRows, range: std::ops::Range<usize>, k
     let ticks = &rows.ticks[range.clone()];
     let zones = &rows.zones[range.clone()];
     let zone = Zone {
-        // Sorted by time; ids are not.
+        // Rows are sorted by time, not by id.
         time_min: ticks.first().copied().unwrap_or(0),
         time_max: ticks.last().copied().unwrap_or(0),
         id_min: zones.iter().min().copied().unwrap_or(ZoneKey::MIN),
@@ -147,7 +149,7 @@ fn encode_range(frame: &Frame, rows: &TileRows, range: std::ops::Range<usize>, k
     };
     let batch = rows.rows.slice(range.start, range.len());
     let (origins, row_origin) = used_origins(rows, range.clone());
-    // What an engine keeps as rows it makes again from them, byte by byte.
+    // With layout `rows` the engine rebuilds the chunk from its rows, so its bytes must follow from the rows alone.
     let write = match frame.spec.layout {
         StorageLayout::Chunks => encode,
         StorageLayout::Rows => encode_plain,
