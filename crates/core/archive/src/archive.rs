@@ -31,7 +31,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Opens the archive at `url`, making it if allowed and needed.
+    /// Opens the archive at `url`; creates it if it does not exist and the options allow that.
     pub async fn open(url: &str, options: &OpenOptions) -> Result<Self> {
         Ok(Self::on(url, open_store(url, options).await?).keeping_superseded_for(options.superseded_kept))
     }
@@ -43,15 +43,15 @@ impl Archive {
         Self { url: url.into(), fence, store, clock, memory, superseded_kept: SUPERSEDED_KEPT }
     }
 
-    /// The same archive for a process that takes `now_us`, microseconds since the Unix epoch, for the time of its machine: for
-    /// simulations of clocks that are wrong.
+    /// The same archive for a process that uses `now_us`, microseconds since the Unix epoch, as the time of its
+    /// machine: for simulations of wrong clocks.
     #[must_use]
     pub fn with_machine_time(self, now_us: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
         self.with_clock(Clock::of_machine(now_us))
     }
 
-    /// The same archive for a process of a simulation that goes the same way each time: as [`Archive::with_machine_time`], and the
-    /// random bits of new ids are those given.
+    /// The same archive for a process of a reproducible simulation: as [`Archive::with_machine_time`], with
+    /// `random_bits` as the source of random bits for new ids.
     #[must_use]
     pub fn in_simulation(
         self,
@@ -66,15 +66,15 @@ impl Archive {
         Self { fence: Fence::new(self.store.clone(), clock.clone()), clock, ..self }
     }
 
-    /// The same archive, whose processes keep rows of replaced and removed batches for so long; ten minutes by default. A read shows
-    /// each batch whole as long as it takes no longer than that. With zero they are taken away at once, for an archive that nobody
-    /// reads meanwhile.
+    /// The same archive, whose processes keep rows of replaced and removed batches for `time`; ten minutes by default.
+    /// Reads that take no longer than that see each batch as a whole. Zero removes such rows at once, for an archive
+    /// without concurrent readers.
     #[must_use]
     pub fn keeping_superseded_for(self, time: Duration) -> Self {
         Self { superseded_kept: time, ..self }
     }
 
-    /// Its engine for what changes nothing.
+    /// Its engine, for work that changes nothing.
     fn reading(&self) -> Arc<dyn Store> {
         self.store.with_visibility(Visibility::Configured).unwrap_or_else(|| self.store.clone())
     }
@@ -84,8 +84,8 @@ impl Archive {
         &self.url
     }
 
-    /// Charges what reads hold to `memory` from now on, those of all clones and datasets of this archive: one that finds no room
-    /// there fails with [`ArchiveError::Memory`]. Reads that run already go on with what was set when they began.
+    /// Charges the memory of reads to `memory` from now on, for all clones and datasets of this archive. A read that
+    /// exceeds the budget fails with [`ArchiveError::Memory`]. Running reads keep the budget with which they began.
     pub fn limit_memory(&self, memory: Memory) {
         *self.memory.write().unwrap_or_else(PoisonError::into_inner) = Some(memory);
     }
@@ -107,9 +107,10 @@ impl Archive {
         self.store.capabilities().engine
     }
 
-    /// Creates a dataset. With `exist_ok`, one of the same definition is opened instead; any difference is refused.
+    /// Creates a dataset. With `exist_ok`, opens an existing one of the same name and definition; any difference is
+    /// refused.
     ///
-    /// One that names a group joins it, and begins it where there is none of the name; the number in the group is given here.
+    /// A dataset that names a group joins it and gets its number in it; the first one creates the group.
     pub async fn create(&self, spec: DatasetSpec, exist_ok: bool) -> Result<Dataset> {
         let spec = spec.checked()?;
         cells::check(&spec)?;
@@ -137,9 +138,9 @@ impl Archive {
                 Err(StoreError::RecordConflict { key: changed }) if changed == key => {
                     return self.existing(&spec, exist_ok).await;
                 }
-                // Another dataset joined the group at the same moment, or began it.
+                // Another dataset joined the group, or created it, at the same moment.
                 Err(StoreError::RecordConflict { key: changed }) if is_of_group(&changed) => continue,
-                // Somebody else dropped one of this name at the same moment, or has taken the name over.
+                // Another process dropped a dataset of this name at the same moment, or took over the name.
                 Err(StoreError::RecordConflict { key: changed }) if is_dropped(&changed) => continue,
                 Err(StoreError::RecordConflict { key }) => {
                     let value = key.rsplit('/').next().unwrap_or_default().to_owned();
@@ -161,8 +162,7 @@ impl Archive {
         Err(ArchiveError::DatasetExists { name: wanted.name.clone(), difference })
     }
 
-    /// A dataset of this archive with a definition that is known; `stored` is its record in the catalog, empty where that is not
-    /// known.
+    /// A dataset of this archive with a known definition; `stored` is its catalog record, empty if unknown.
     pub(crate) fn opened(&self, spec: DatasetSpec, stored: Bytes, common: Arc<Common>) -> Result<Dataset> {
         let (store, clock, fence) = (self.store.clone(), self.clock.clone(), self.fence.clone());
         Dataset::new(spec, stored, store, clock, fence, common, self.superseded_kept)
@@ -189,7 +189,7 @@ impl Archive {
         }
     }
 
-    /// The names of all datasets, in order, whether their definitions can be read or not.
+    /// The names of all datasets, in order, including those whose definition is damaged.
     pub async fn dataset_names(&self) -> Result<Vec<String>> {
         let records = catalog::list(self.reading().as_ref(), catalog::DATASETS).await?;
         Ok(records.iter().filter_map(|record| record.key.strip_prefix(catalog::DATASETS)).map(str::to_owned).collect())
@@ -202,7 +202,8 @@ impl Archive {
     }
 }
 
-/// The first part in which two definitions differ, but for those that may change: retention and the bound of motion.
+/// The first part in which two definitions differ, apart from those that may be changed: retention and the bound on
+/// motion.
 pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static str> {
     let parts = [
         (a.schema.fields() != b.schema.fields(), "schema"),

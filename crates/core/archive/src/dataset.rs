@@ -1,3 +1,5 @@
+//! Datasets: their definition, the state that a process caches of them, and commits.
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
@@ -23,17 +25,17 @@ use crate::frame::{DEFAULT_METADATA, Frame, default_value};
 use crate::index::Kept;
 use crate::memory::{Memory, MemoryLimit};
 
-/// How long a writer on nodes may go by the definition it has seen.
+/// How long a writer on a cluster may rely on the definition that it has read.
 const LOOKED_FRESH: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// How many times a commit creates a slice that others drop before the slice has rows.
+/// How often a commit creates a slice again that others drop before it has rows.
 const SLICE_TRIES: usize = 8;
 
 /// One dataset of an archive. Cheap to clone; safe to use from many threads and processes at once.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     store: Arc<dyn Store>,
-    /// The same for what changes nothing.
+    /// The same engine, for work that changes nothing.
     reading: Arc<dyn Store>,
     shared: Arc<Shared>,
     fence: Fence,
@@ -47,16 +49,16 @@ struct Shared {
     kept: Kept,
 }
 
-/// What the datasets of a group have in common; a dataset by itself has its own.
+/// The state that the datasets of a group share; an ungrouped dataset has its own.
 #[derive(Debug)]
 pub(crate) struct Common {
-    /// The datasets of the group by number; none where there is no group.
+    /// The datasets of the group by number; empty without a group.
     frames: RwLock<BTreeMap<u8, Frame>>,
-    /// The record of the group as it was looked at last, and when.
+    /// The record of the group as last read, and when it was read.
     group: RwLock<Option<(Bytes, Instant)>>,
-    /// Slices known to exist. One may have been retired since: the engine then says so.
+    /// Slices known to exist. If one was retired since, the engine refuses the commit.
     slices: RwLock<HashSet<SliceId>>,
-    /// Attempts that were seen to count, and since when that is known.
+    /// Attempts known to count, and since when.
     counting: RwLock<HashMap<Origin, Instant>>,
     superseded: RwLock<KnownSuperseded>,
     memory: MemoryLimit,
@@ -68,7 +70,7 @@ impl Common {
         Arc::new(Self { frames, group, slices, counting: RwLock::default(), superseded: RwLock::default(), memory })
     }
 
-    /// Notes what the record of the group is now.
+    /// Remembers the current record of the group.
     pub(crate) fn saw_group(&self, stored: Bytes) {
         *self.group.write().unwrap_or_else(PoisonError::into_inner) = Some((stored, Instant::now()));
     }
@@ -85,11 +87,11 @@ impl Common {
 #[derive(Debug)]
 struct Known {
     frame: Frame,
-    /// The record in the catalog that `frame` was made from.
+    /// The catalog record from which `frame` was made.
     stored: Bytes,
-    /// Grows with each change that this process makes or finds.
+    /// Increases with each change that this process makes or observes.
     revision: u64,
-    /// When the record was last looked at.
+    /// When the record was last read.
     looked: Instant,
 }
 
@@ -98,12 +100,12 @@ struct Known {
 pub struct AddedColumn {
     /// Its definition. It must allow nulls unless there is a default.
     pub field: Field,
-    /// What rows written earlier read as, one value; null where `None`.
+    /// The value, an array of length 1, that rows written earlier read as; `None` stands for null.
     pub default: Option<ArrayRef>,
 }
 
 impl Dataset {
-    /// A dataset of the archive that has these. `stored` is its record in the catalog, empty where that is not known.
+    /// A dataset of the archive to which the other arguments belong. `stored` is its catalog record, empty if unknown.
     pub(crate) fn new(
         spec: DatasetSpec,
         stored: Bytes,
@@ -119,17 +121,17 @@ impl Dataset {
         Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence, superseded_kept })
     }
 
-    /// The same dataset with another consistency level or time limit for what is done through it.
+    /// The same dataset with another consistency level or time limit for calls through it.
     ///
     /// # Errors
-    /// An engine that has no such choices; a level that does not exist.
+    /// An engine without such options; an unknown level.
     pub fn with_options(&self, options: &CallOptions) -> Result<Self> {
         let store = self.store.with_options(options)?;
         Ok(Self { reading: reading(&store), store, ..self.clone() })
     }
 
-    /// The same dataset, of which every read sees every row that was acknowledged before at the archive's level of writes: for
-    /// whoever drops, by [`Dataset::retire_unchanged`], what was read and put elsewhere.
+    /// The same dataset, whose reads see every row that was acknowledged at the archive's write consistency level. For
+    /// callers that copy slices elsewhere and then drop them with [`Dataset::retire_unchanged`].
     pub fn seeing_every_write(&self) -> Self {
         let Some(store) = self.store.with_visibility(Visibility::EveryWrite) else { return self.clone() };
         Self { reading: store.clone(), store, ..self.clone() }
@@ -140,7 +142,7 @@ impl Dataset {
         Self { store: self.reading.clone(), ..self.clone() }
     }
 
-    /// Its definition, as of when it was last looked at: another process may have added columns since.
+    /// Its definition as last read: another process may have added columns since.
     pub fn spec(&self) -> Arc<DatasetSpec> {
         self.frame().spec
     }
@@ -149,7 +151,7 @@ impl Dataset {
         self.store.as_ref()
     }
 
-    /// What this process keeps of its indexes.
+    /// The index data that this process caches.
     pub(crate) fn kept(&self) -> &Kept {
         &self.shared.kept
     }
@@ -158,7 +160,7 @@ impl Dataset {
         &self.fence
     }
 
-    /// How long rows stay that do not count any more, in microseconds.
+    /// How long rows that no longer count are kept, in microseconds.
     pub(crate) fn kept_us(&self) -> i64 {
         i64::try_from(self.superseded_kept.as_micros()).unwrap_or(i64::MAX)
     }
@@ -167,7 +169,7 @@ impl Dataset {
         self.store.clone()
     }
 
-    /// Its definition with a number that differs wherever this process saw another one before.
+    /// Its definition, with a number that changes whenever this process sees another definition.
     pub fn spec_and_revision(&self) -> (Arc<DatasetSpec>, u64) {
         let known = self.known();
         (known.frame.spec.clone(), known.revision)
@@ -181,7 +183,7 @@ impl Dataset {
         self.known().frame.clone()
     }
 
-    /// The definition of the dataset that a window of a slice belongs to: its own, or that of another one of its group.
+    /// The frame of the dataset that a window of a slice belongs to: this dataset, or another one of its group.
     ///
     /// # Errors
     /// A window of a dataset that this process does not know.
@@ -195,7 +197,7 @@ impl Dataset {
         found.ok_or_else(unknown)
     }
 
-    /// How the engine is told of a slice: as one of the dataset whose slice it is, or of one that shares it.
+    /// The reference by which the engine finds a slice: that of the datasets that own or share it.
     ///
     /// # Errors
     /// A slice of a dataset that this process does not know.
@@ -209,19 +211,19 @@ impl Dataset {
         Ok(first.dataset.together(frames.iter().map(|frame| &frame.dataset)))
     }
 
-    /// The names of the other datasets whose rows lie in the same slices, which are dropped with them.
+    /// The names of the other datasets that share its slices. Dropping a slice also drops their rows.
     pub fn shares_slices_with(&self) -> Vec<DatasetName> {
         self.sharers().iter().map(|frame| frame.spec.name.clone()).collect()
     }
 
-    /// The other datasets that have the same slices.
+    /// The frames of the other datasets that share its slices.
     pub(crate) fn sharers(&self) -> Vec<Frame> {
         let own = self.frame().spec;
         let others = self.frames().into_iter().filter(|frame| frame.spec.name != own.name);
         others.filter(|frame| frame.spec.slices_named() == own.slices_named()).collect()
     }
 
-    /// The definitions of all datasets of its group, or its own.
+    /// The frames of all datasets of its group, or its own.
     pub(crate) fn frames(&self) -> Vec<Frame> {
         let own = self.frame();
         if own.spec.group.is_none() {
@@ -230,19 +232,19 @@ impl Dataset {
         self.shared.common.frames.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Whether attempts at new batches put their chunks before they say anything in the catalog. Where a commit is one step, or slices
-    /// are not closed before they are dropped, nothing would be gained by it.
+    /// Whether attempts at new batches put their chunks before they write anything to the catalog. This gains nothing
+    /// where a commit is atomic, or where slices are not closed before they are dropped.
     pub(crate) fn puts_unclaimed(&self) -> bool {
         !self.store.capabilities().atomic_commits && self.fence.needs_closing()
     }
 
-    /// The number of the dataset in its group whose slice it is; 0 where there is no group.
+    /// The number, in the group, of the dataset that owns the slice; 0 without a group.
     pub(crate) fn owner_of(&self, slice: SliceId) -> u8 {
         if self.frame().spec.group.is_some() { Membership::owner_of(slice) } else { 0 }
     }
 
-    /// Reads the definitions of these datasets of its group again, if one of the group has changed: with one look into the catalog
-    /// if none has. With `fresh`, a look of the last seconds counts where one is a request to nodes.
+    /// Reads the definitions of these datasets of its group again if any definition of the group has changed. If none
+    /// has, this is one read of the catalog. With `fresh`, a read within [`LOOKED_FRESH`] suffices on a cluster.
     ///
     /// # Errors
     /// The group, or one of the datasets, was dropped; the engine.
@@ -273,7 +275,7 @@ impl Dataset {
         Ok(slices)
     }
 
-    /// The chunks of these keys with their bodies, whichever datasets of the group they are of; those that do not exist are left out.
+    /// The chunks of these keys with their bodies, from any datasets of the group. Leaves out chunks that do not exist.
     pub(crate) async fn fetch(&self, keys: Vec<ChunkKey>) -> Result<Vec<Chunk>> {
         let mut found = Vec::new();
         for keys in self.by_owner(keys) {
@@ -283,14 +285,14 @@ impl Dataset {
         Ok(found)
     }
 
-    /// Keys by the dataset of the group in whose slices they are.
+    /// Groups keys by the dataset that owns their slice.
     fn by_owner(&self, keys: Vec<ChunkKey>) -> Vec<Vec<ChunkKey>> {
         let mut parts: BTreeMap<u8, Vec<ChunkKey>> = BTreeMap::new();
         keys.into_iter().for_each(|key| parts.entry(self.owner_of(key.slice)).or_default().push(key));
         parts.into_values().collect()
     }
 
-    /// What reads are charged to.
+    /// The memory budget of reads.
     pub(crate) fn memory(&self) -> Option<Memory> {
         self.shared.common.memory.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -306,23 +308,24 @@ impl Dataset {
 
     fn set_frame(&self, frame: Frame, stored: Bytes) {
         let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
-        // A dataset that was dropped and created again has none of the slices that were there.
+        // If the dataset was dropped and created again, the slices known so far are gone.
         self.known_slices(HashSet::clear);
         self.known_superseded(|known| *known = KnownSuperseded::default());
         self.shared.common.put_frame(&frame);
         *known = Known { frame, stored, revision: known.revision + 1, looked: Instant::now() };
     }
 
-    /// Reads the definition again, in case another process added columns, or dropped the dataset and created another of its name.
+    /// Reads the definition again: another process may have added columns, or dropped the dataset and created another
+    /// of its name.
     ///
     /// # Errors
-    /// There is no dataset of this name any more.
+    /// The dataset no longer exists.
     pub async fn refresh(&self) -> Result<()> {
         let (key, looked) = (catalog::dataset_key(self.spec().name.as_str()), Instant::now());
         let Some(stored) = self.reading.record(&key).await? else {
             return Err(ArchiveError::dropped(self.spec().name.to_string()));
         };
-        // Every read comes by here, and the definition seldom changes.
+        // Every read calls this, and the definition seldom changes: parse it only if its bytes differ.
         let changed = self.known().stored != stored;
         if changed {
             let frame = Frame::new(catalog::from_json(&key, &stored)?, self.clock())?;
@@ -333,7 +336,7 @@ impl Dataset {
         Ok(())
     }
 
-    /// The same for all datasets of its group.
+    /// As [`Self::refresh`], for all datasets of its group.
     ///
     /// # Errors
     /// As [`Self::refresh`].
@@ -351,8 +354,8 @@ impl Dataset {
         Ok(())
     }
 
-    /// The same before a write, which would otherwise file rows by the windows of a dataset that is gone. Where a look is a request
-    /// to nodes, one of the last seconds counts.
+    /// As [`Self::refresh`], before a write, which might otherwise store rows in the windows of a dropped dataset. On a
+    /// cluster a read within [`LOOKED_FRESH`] suffices.
     pub(crate) async fn refresh_to_write(&self) -> Result<()> {
         if self.fence.needs_closing() && self.known().looked.elapsed() < LOOKED_FRESH {
             return Ok(());
@@ -360,10 +363,10 @@ impl Dataset {
         self.refresh().await
     }
 
-    /// Adds columns at the end. Rows written earlier read as null there, or as the default given.
+    /// Adds columns at the end. Rows written earlier read as the default given, or as null.
     ///
     /// # Errors
-    /// A name that is taken, a type that cannot be stored, a column that allows no nulls and has no default.
+    /// A name that exists; a type that cannot be stored; a column that allows no nulls and has no default.
     pub async fn add_columns(&self, columns: Vec<AddedColumn>) -> Result<()> {
         self.alter(|spec| {
             let mut fields: Vec<Field> = spec.schema.fields().iter().map(|f| f.as_ref().clone()).collect();
@@ -386,10 +389,10 @@ impl Dataset {
         .await
     }
 
-    /// Sets how far apart two versions of a record may lie, in degrees; 0 where records do not move.
+    /// Sets how far apart two versions of a record may be, in degrees; 0 if records do not move.
     ///
     /// # Errors
-    /// No angle of 0 to 10 degrees; a dataset without merge `latest` or sky pixels.
+    /// An angle outside of 0 to 10 degrees; a dataset without merge `latest` or sky pixels.
     pub async fn set_moves(&self, moves_deg: f64) -> Result<()> {
         self.alter(|spec| {
             spec.moves_deg = moves_deg;
@@ -398,7 +401,7 @@ impl Dataset {
         .await
     }
 
-    /// Changes the definition in the catalog, again from the start where somebody else was first.
+    /// Changes the definition in the catalog; starts again if another process changed it first.
     pub(crate) async fn alter(&self, change: impl Fn(&mut DatasetSpec) -> Result<()>) -> Result<()> {
         let key = catalog::dataset_key(self.spec().name.as_str());
         loop {
@@ -422,7 +425,7 @@ impl Dataset {
         }
     }
 
-    /// Commits, making the slices that the chunks need.
+    /// Commits, and creates the slices that the chunks need.
     pub(crate) async fn commit(&self, mut commit: Commit) -> Result<()> {
         if !commit.put.is_empty() {
             commit.stamp_us = self.clock().last_us();
@@ -443,7 +446,8 @@ impl Dataset {
             let dataset = of_part(&put, &remove)?;
             return self.commit_to(dataset, Commit { before, put, remove, require_removed, after, stamp_us }).await;
         }
-        // Each step is durable before the next, as within one commit; what slices of one dataset get is independent of the others.
+        // Each step is durable before the next, as within one commit. Chunks of different datasets are independent of
+        // each other.
         let own = self.frame().dataset;
         if !before.is_empty() {
             self.commit_to(own.clone(), Commit { before, ..Commit::default() }).await?;
@@ -465,7 +469,8 @@ impl Dataset {
         loop {
             self.ensure_slices(&slices).await?;
             match self.store.commit(&dataset, commit.clone()).await {
-                // The slice was retired since we last saw it, and nothing was put. Our rows are newer than that drop.
+                // The slice was retired since this process last saw it, and nothing was put. These rows are newer than
+                // that drop.
                 Err(StoreError::NoSlice { slice, .. }) => {
                     self.known_slices(|known| known.retain(|slice| !slices.contains(slice)));
                     tries += 1;
@@ -505,7 +510,7 @@ impl Dataset {
     }
 }
 
-/// What is to be put with a changed definition for those who read all datasets of its group.
+/// The change to the group's record that goes with a changed definition, so that readers of the whole group notice it.
 pub(crate) async fn group_change(store: &dyn Store, clock: &Clock, spec: &DatasetSpec) -> Result<Option<RecordPut>> {
     let Some(member) = &spec.group else { return Ok(None) };
     let key = catalog::group_key(member.group.as_str());
@@ -518,7 +523,7 @@ fn reading(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     store.with_visibility(Visibility::Configured).unwrap_or_else(|| store.clone())
 }
 
-/// The field as it is stored: with its default as text in the metadata.
+/// The field as stored: its metadata holds the default as text.
 fn added_field(spec: &DatasetSpec, column: &AddedColumn) -> Result<Field> {
     let refuse = |reason: &str| ArchiveError::Immutable {
         dataset: spec.name.clone(),
@@ -543,7 +548,7 @@ fn added_field(spec: &DatasetSpec, column: &AddedColumn) -> Result<Field> {
     let mut metadata = column.field.metadata().clone();
     metadata.insert(DEFAULT_METADATA.to_owned(), text);
     let field = column.field.clone().with_metadata(metadata);
-    // What is read back must be the value given: types without an exact text form have no defaults.
+    // Parsing the text must give the same value: types without an exact text form have no defaults.
     match default_value(&field) {
         Ok(Some(read)) if read.as_ref() == default.as_ref() => Ok(field),
         _ => Err(refuse("a default of this type is not supported: add the column without one")),

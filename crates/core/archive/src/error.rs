@@ -1,3 +1,5 @@
+//! Errors of archives.
+
 use arrow_schema::ArrowError;
 use chronotile_chunk::EncodeError;
 use chronotile_sky::SkyError;
@@ -9,7 +11,7 @@ use crate::memory::MemoryError;
 /// Result of an archive operation.
 pub type Result<T> = std::result::Result<T, ArchiveError>;
 
-/// Why an archive could not do what it was asked.
+/// Why an operation of an archive failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
@@ -25,7 +27,7 @@ pub enum ArchiveError {
     /// A region, a pixelization or a position.
     #[error(transparent)]
     Sky(#[from] SkyError),
-    /// A URL that names no archive.
+    /// A URL that does not name an archive.
     #[error(
         "{url:?} is not an archive URL: {reason}; write sqlite:PATH, cassandra://HOST1,HOST2/KEYSPACE, or \
          memory: for one that lives with the process"
@@ -41,9 +43,9 @@ pub enum ArchiveError {
     DatasetNotFound {
         /// The name asked for.
         name: String,
-        /// What was looked through: the archive, or a group.
+        /// Where it was looked up: the archive, or a group.
         home: String,
-        /// The nearest names and those there are; begins with a semicolon.
+        /// The nearest names and the existing ones; begins with a semicolon.
         hint: String,
     },
     /// No group has this name.
@@ -51,7 +53,7 @@ pub enum ArchiveError {
     GroupNotFound {
         /// The name asked for.
         name: String,
-        /// The nearest names and those there are; begins with a semicolon.
+        /// The nearest names and the existing ones; begins with a semicolon.
         hint: String,
     },
     /// A dataset of this name exists with another definition.
@@ -82,7 +84,7 @@ pub enum ArchiveError {
         /// What is wrong and what to do.
         reason: String,
     },
-    /// One row that cannot be filed.
+    /// A row that cannot be stored.
     #[error(
         "row {row} does not fit dataset {dataset}: column {column:?} {reason}; nothing of this batch was acknowledged"
     )]
@@ -121,7 +123,7 @@ pub enum ArchiveError {
         dataset: DatasetName,
         /// The batch key.
         key: String,
-        /// The nearest batches and those there are; begins with a semicolon.
+        /// The nearest keys and the existing ones; begins with a semicolon.
         hint: String,
     },
     /// Another writer finished the same batch, with other content, at the same time.
@@ -145,7 +147,8 @@ pub enum ArchiveError {
         /// The slice.
         slice: SliceId,
     },
-    /// A slice was retired while a batch with rows in it was replaced or removed, after readers saw the batch so.
+    /// A slice was retired while a batch with rows in it was replaced or removed, after the change had become visible
+    /// to readers.
     #[error(
         "slice {} of dataset {dataset} was retired while a batch with rows in it was replaced or removed: readers see the \
          change, but a copy of the slice may hold the rows from before it; repeat the call", slice.0
@@ -167,7 +170,7 @@ pub enum ArchiveError {
         /// The slice.
         slice: SliceId,
     },
-    /// Somebody else is retiring the same slice.
+    /// Another process is retiring the same slice.
     #[error("slice {} of dataset {dataset} is being retired by somebody else: let that end, then repeat", slice.0)]
     RetireRace {
         /// The dataset.
@@ -175,7 +178,7 @@ pub enum ArchiveError {
         /// The slice.
         slice: SliceId,
     },
-    /// A request that makes no sense for the dataset.
+    /// A request that is not valid for the dataset.
     #[error("dataset {dataset}: {reason}")]
     Request {
         /// The dataset.
@@ -189,26 +192,26 @@ pub enum ArchiveError {
         /// The dataset.
         dataset: DatasetName,
     },
-    /// A count with more groups than the caller holds.
+    /// A count with more groups than the caller allows.
     #[error(
         "the rows of dataset {dataset} have more than {groups_max} groups: count by fewer columns, or a shorter period"
     )]
     TooManyGroups {
         /// The dataset.
         dataset: DatasetName,
-        /// The groups that there may be.
+        /// Most groups allowed.
         groups_max: usize,
     },
-    /// More memory than reads may take: see [`Archive::limit_memory`](crate::Archive::limit_memory).
+    /// A read would exceed the memory budget: see [`Archive::limit_memory`](crate::Archive::limit_memory).
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// A copy from an archive to itself.
     #[error("{url} is the archive to copy from and the one to copy to: give two archives")]
     SameArchive {
-        /// It.
+        /// Its URL.
         url: String,
     },
-    /// A dataset on the target of a copy that the copy must not touch.
+    /// A dataset on the target that the copy must not change.
     #[error(
         "dataset {dataset} of the target is no copy of the source's: {reason}; copy to another archive, or verify only"
     )]
@@ -218,7 +221,7 @@ pub enum ArchiveError {
         /// What was found.
         reason: String,
     },
-    /// Somebody else changed the dataset while it was being copied to.
+    /// Another process changed the target's dataset during the copy.
     #[error(
         "dataset {dataset} of the target was changed by another copy or a writer meanwhile: end that one, then repeat"
     )]
@@ -249,7 +252,7 @@ pub enum ArchiveError {
         /// What is wrong.
         reason: String,
     },
-    /// Rows that the chunk format cannot take.
+    /// Rows that the chunk format cannot represent.
     #[error("rows of dataset {dataset} cannot be encoded: {source}")]
     Encode {
         /// The dataset.
@@ -257,17 +260,17 @@ pub enum ArchiveError {
         /// Why.
         source: EncodeError,
     },
-    /// Work on a background thread was cut off because the process is ending.
+    /// Work on a background thread was cancelled because the process is ending.
     #[error("the operation was cut off while the process was ending")]
     Cancelled,
-    /// An Arrow kernel refused; names the work it was used for.
+    /// An Arrow kernel failed; `work` names what it was used for.
     #[error("{work} of dataset {dataset} failed: {source}")]
     Compute {
         /// The dataset.
         dataset: DatasetName,
         /// What was being done.
         work: &'static str,
-        /// What Arrow says.
+        /// Arrow's error.
         source: ArrowError,
     },
 }
@@ -279,7 +282,8 @@ impl From<SchemaError> for ArchiveError {
 }
 
 impl ArchiveError {
-    /// The error with the row counted from the beginning of the input, of which the rows at hand are those from `first` on.
+    /// Converts the row number within a part of the input that begins at row `first` to a row number of the whole
+    /// input.
     #[must_use]
     pub(crate) fn behind_rows(mut self, first: u64) -> Self {
         if let Self::Row { row, .. } = &mut self {
@@ -288,13 +292,13 @@ impl ArchiveError {
         self
     }
 
-    /// The error for a dataset that is open and was dropped since.
+    /// The error for a dataset that was dropped after it was opened.
     #[must_use]
     pub(crate) fn dropped(name: String) -> Self {
         Self::DatasetNotFound { name, home: "the archive".into(), hint: "; it was dropped".into() }
     }
 
-    /// The error where the record of the batch was put before: what was asked for has taken effect.
+    /// The error after the batch record was put: the operation has already taken effect.
     #[must_use]
     pub(crate) fn behind_record(self) -> Self {
         match self {
@@ -303,7 +307,7 @@ impl ArchiveError {
         }
     }
 
-    /// The stable name of the case.
+    /// The stable name of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Store(error) => error.kind(),
@@ -336,7 +340,7 @@ impl ArchiveError {
         }
     }
 
-    /// What a caller may conclude about the write it asked for.
+    /// Whether the write may have taken effect.
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Store(error) => error.outcome(),

@@ -1,4 +1,4 @@
-//! A dataset's definition, compiled: what every write and read of it needs, worked out once.
+//! A dataset's definition in compiled form: what every write and read needs, computed once.
 
 use std::sync::Arc;
 
@@ -13,13 +13,14 @@ use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 use crate::keys::Keys;
 
-/// Metadata key under which an added column keeps what older rows read as, as text.
+/// Metadata key of an added column's default, as text: the value that older rows read as.
 pub(crate) const DEFAULT_METADATA: &str = "chronotile.default";
 
+/// The compiled definition of a dataset.
 #[derive(Clone)]
 pub(crate) struct Frame {
     pub spec: Arc<DatasetSpec>,
-    /// The dataset as the engine is to be told of it.
+    /// The dataset's reference for calls to the engine.
     pub dataset: DatasetRef,
     pub layout: Layout,
     pub defaults: Defaults,
@@ -31,7 +32,7 @@ pub(crate) struct Frame {
     pub version: Option<usize>,
     /// Positions of the columns whose texts get filters.
     pub text: Vec<usize>,
-    /// The clock of the archive's writers, which every head that is read sets.
+    /// The clock of the archive's writers; reading a chunk's head advances it.
     pub clock: Arc<Clock>,
 }
 
@@ -73,13 +74,14 @@ impl Frame {
         self.spec.cell.columns().into_iter().map(|name| self.column(name)).collect()
     }
 
-    /// Keys by which versions of a record are ordered, where they have a column for it; `column` gives a column by its position.
+    /// Keys that order the versions of a record, if the dataset has a version column; `column` returns a column by
+    /// position.
     pub(crate) fn versions(&self, column: impl FnOnce(usize) -> ArrayRef) -> Result<Option<Keys>> {
         let keys = self.version.map(|version| Keys::new(&[column(version)])).transpose();
         keys.map_err(|e| self.compute("comparing versions", e))
     }
 
-    /// Whether the time is a part of what identifies a record.
+    /// Whether the time column is one of the id columns.
     pub(crate) fn timed_ids(&self) -> bool {
         self.ids.contains(&self.time)
     }
@@ -96,7 +98,7 @@ impl Frame {
         Ok(head)
     }
 
-    /// Number of columns in a chunk of this head.
+    /// Number of columns in a chunk with this head.
     pub(crate) fn columns_in(&self, key: &ChunkKey, head: &Head) -> Result<usize> {
         let unknown = || self.damaged(key, Damage::malformed("its schema version is newer than the dataset's"));
         self.spec.columns_in(head.schema_version).ok_or_else(unknown)
@@ -119,7 +121,7 @@ fn compute(spec: &DatasetSpec, work: &'static str, source: ArrowError) -> Archiv
     ArchiveError::Compute { dataset: spec.name.clone(), work, source }
 }
 
-/// What a chunk's checksums are bound to.
+/// The identity that a chunk's checksums cover.
 pub(crate) fn binding(key: &ChunkKey) -> Binding {
     Binding { tile: key.tile, chunk: key.id }
 }
@@ -132,12 +134,12 @@ fn position(spec: &DatasetSpec, name: &str) -> Result<usize> {
     })
 }
 
-/// One value: what rows without the column read as.
+/// The value, an array of length 1, that rows without the column read as: its default, or null.
 pub(crate) fn absent_value(field: &Field) -> std::result::Result<ArrayRef, ArrowError> {
     Ok(default_value(field)?.unwrap_or_else(|| new_null_array(field.data_type(), 1)))
 }
 
-/// One value of the field's type that rows written before the column was added read as.
+/// The default of an added column, an array of length 1; `None` if it has none.
 pub(crate) fn default_value(field: &Field) -> std::result::Result<Option<ArrayRef>, ArrowError> {
     let Some(text) = field.metadata().get(DEFAULT_METADATA) else { return Ok(None) };
     let text: ArrayRef = Arc::new(StringArray::from(vec![text.as_str()]));

@@ -1,8 +1,9 @@
 //! Groups: datasets that are written together.
 //!
-//! A batch is one over all datasets of its group: it has one record, so it counts in all of them or in none. Engine and catalog keep
-//! the chunks and batches of all under the name of the group; each dataset has slices of its own, told apart by its number in their
-//! upper bits ([`chronotile_types::Membership`]).
+//! A batch covers all datasets of its group: it has one record, so it counts in all of them or in none. Engine and
+//! catalog keep the chunks and batches of all datasets under the name of the group. Each dataset has its own slices,
+//! unless it shares another's; the upper bits of a slice's id are the number of its dataset
+//! ([`chronotile_types::Membership`]).
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ impl Group {
     /// One of its datasets.
     ///
     /// # Errors
-    /// It has none of this name.
+    /// The group has no dataset of this name.
     pub fn dataset(&self, name: &str) -> Result<&Dataset> {
         self.datasets.iter().find(|dataset| dataset.spec().name.as_str() == name).ok_or_else(|| {
             let names: Vec<String> = self.datasets.iter().map(|dataset| dataset.spec().name.to_string()).collect();
@@ -47,7 +48,7 @@ impl Group {
         })
     }
 
-    /// The dataset through which what concerns all of them is done.
+    /// The dataset through which operations on the whole group run.
     pub(crate) fn first(&self) -> &Dataset {
         &self.datasets[0]
     }

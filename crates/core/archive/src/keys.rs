@@ -11,7 +11,8 @@ use arrow_schema::{ArrowError, DataType};
 use chronotile_types::ZoneKey;
 use hashbrown::HashSet;
 
-/// One key per row of a set of columns. Keys of several [`Keys`] over columns of the same types compare with each other.
+/// One key per row of a set of columns. Keys of several [`Keys`] over columns of the same types compare with each
+/// other.
 pub(crate) enum Keys {
     /// A single integer column: the value with its sign bit flipped, so that order is kept.
     Integers(Vec<u64>, Option<NullBuffer>),
@@ -27,7 +28,7 @@ pub(crate) enum Key<'a> {
     Bytes(&'a [u8]),
 }
 
-/// One key, owned. Hashes as [`Key`] does: the variants stand in the same order.
+/// One key, owned. Hashes as [`Key`] does, since the variants are in the same order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum OwnedKey {
     Null,
@@ -83,12 +84,12 @@ impl Keys {
     }
 }
 
-/// Order of two rows by keys that not every dataset has.
+/// Compares two rows by optional keys; without keys they are equal.
 pub(crate) fn compare_by(keys: Option<&Keys>, a: usize, b: usize) -> Ordering {
     keys.map_or(Ordering::Equal, |keys| keys.compare(a, b))
 }
 
-/// The values of an integer column in an order-keeping unsigned form; `None` for other types.
+/// The values of an integer column as unsigned integers in the same order; `None` for other types.
 pub(crate) fn integers(column: &ArrayRef) -> Option<Vec<u64>> {
     const SIGN: u64 = 1 << 63;
     macro_rules! signed {
@@ -116,7 +117,8 @@ pub(crate) fn integers(column: &ArrayRef) -> Option<Vec<u64>> {
 
 /// Zone key of each row of a record's first id column.
 ///
-/// Integers keep their value, text and binary their first bytes; other types order by Arrow's row form.
+/// The zone key of an integer is its value; of text and binary, the first bytes; of other types, the first bytes of
+/// Arrow's row form.
 pub(crate) fn zone_keys(column: &ArrayRef) -> Result<Vec<ZoneKey>, ArrowError> {
     if let Some(values) = integers(column) {
         return Ok(values.into_iter().map(ZoneKey::from_u64).collect());
@@ -142,7 +144,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// The rows of `columns`, which are of the dataset's own types.
+    /// The keys of the rows of `columns`, which have the dataset's types.
     pub(crate) fn new(columns: &[ArrayRef]) -> Result<Self, ArrowError> {
         let keys = Keys::new(columns)?;
         let rows = columns.first().map_or(0, |c| c.len());
@@ -152,7 +154,7 @@ impl Wanted {
         Ok(Self { keys: (0..rows).map(|row| keys.get(row).to_owned()).collect(), zones })
     }
 
-    /// Whether a chunk whose keys lie from `min` to `max` can hold a wanted one.
+    /// Whether a chunk with zone keys from `min` to `max` may contain a wanted key.
     pub(crate) fn touches(&self, min: ZoneKey, max: ZoneKey) -> bool {
         let first = self.zones.partition_point(|zone| *zone < min);
         self.zones.get(first).is_some_and(|zone| *zone <= max)

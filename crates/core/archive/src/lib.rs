@@ -1,7 +1,7 @@
-//! The archive: what records mean, once for every engine.
+//! The archive: gives records their meaning, independently of the engine.
 //!
-//! An [`Archive`] holds [`Dataset`]s; a dataset writes batches, reads places and periods, and keeps itself in order. All of
-//! it stands on the [`chronotile_store::Store`] trait; only `open.rs` knows engines by name.
+//! An [`Archive`] holds [`Dataset`]s. A dataset writes batches, reads places and periods, and maintains its storage.
+//! Everything is built on the [`chronotile_store::Store`] trait; only `open.rs` knows engines by name.
 
 #![warn(clippy::iter_over_hash_type)]
 

@@ -1,9 +1,10 @@
-//! One budget of memory for a program that serves many: what a body, a read or an answer takes is charged before it is taken.
+//! A memory budget for a service with many clients: request bodies, reads and responses are charged before they
+//! allocate.
 //!
-//! Reads of an archive are charged to it once [`Archive::limit_memory`](crate::Archive::limit_memory) is called.
+//! Reads of an archive are charged once [`Archive::limit_memory`](crate::Archive::limit_memory) is called.
 //!
-//! A [`Charge`] gives back what it holds when it is dropped. [`Charge::keep`] ties it to bytes, so that a body or a piece of an
-//! answer is paid for exactly as long as it is there, wherever it waits.
+//! Dropping a [`Charge`] releases it. [`Charge::keep`] ties it to bytes, so that a body or a piece of a response is
+//! charged for exactly as long as it exists, wherever it waits.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
@@ -11,17 +12,17 @@ use std::sync::{Arc, RwLock};
 use bytes::Bytes;
 use chronotile_types::ErrorKind;
 
-/// A charge of at most so many bytes is small, and may also use the part of the budget that is kept for small ones: a few large
-/// requests do not shut out everybody else.
+/// Charges of at most this many bytes may also use the part of the budget that is reserved for small ones, so that a
+/// few large requests do not block all others.
 const SMALL_BYTES: usize = 1 << 20;
-/// The part of the budget that only small charges may use.
+/// One part in this many of the budget is reserved for small charges.
 const SMALL_SHARE: usize = 8;
 
 /// The budget. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Budget>);
 
-/// What the reads of an archive and its datasets are charged to; `None` where they may take what there is.
+/// The budget of the reads of an archive and its datasets; `None` if unlimited.
 pub(crate) type MemoryLimit = Arc<RwLock<Option<Memory>>>;
 
 #[derive(Debug)]
@@ -31,18 +32,18 @@ struct Budget {
     refused: AtomicU64,
 }
 
-/// Memory that is not there.
+/// Why a charge was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// Others hold it at the moment.
+    /// Others use the memory at the moment.
     #[error(
         "the memory that reads and requests may take is in use, and {bytes} bytes more were needed: repeat it in a second"
     )]
     InUse {
-        /// What was asked for.
+        /// Bytes requested.
         bytes: usize,
     },
-    /// It is more than the whole budget: waiting does not help.
+    /// The charge exceeds the whole budget: waiting does not help.
     #[error(
         "more than the {bytes_max} bytes of memory that all reads and requests may take together would be needed: ask for a part \
          of it at a time, send less, or allow more (memory_bytes_max of open, --memory of a service)"
@@ -54,7 +55,7 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// The stable name of the case.
+    /// The stable name of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::InUse { .. } => ErrorKind::MemoryInUse,
@@ -64,20 +65,20 @@ impl MemoryError {
 }
 
 impl Memory {
-    /// A budget of so many bytes.
+    /// A budget of `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         Self(Arc::new(Budget { bytes_max, bytes: AtomicUsize::new(0), refused: AtomicU64::new(0) }))
     }
 
-    /// A charge of nothing yet, which [`Charge::grow`] adds to.
+    /// A charge of 0 bytes, for [`Charge::grow`].
     pub fn empty(&self) -> Charge {
         Charge { memory: self.clone(), bytes: 0 }
     }
 
-    /// Charges `bytes`, at once or not at all.
+    /// Charges `bytes`: all of them or none.
     ///
     /// # Errors
-    /// Where the budget has no room for them.
+    /// The budget has no room.
     pub fn charge(&self, bytes: usize) -> Result<Charge, MemoryError> {
         let mut charge = self.empty();
         charge.grow(bytes)?;
@@ -100,7 +101,7 @@ impl Memory {
     }
 }
 
-/// Memory charged to the budget, until this is dropped.
+/// Memory charged to the budget until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     memory: Memory,
@@ -113,10 +114,10 @@ impl Charge {
         self.bytes
     }
 
-    /// Charges `more` bytes on top, or leaves the charge as it was.
+    /// Charges `more` bytes in addition, or leaves the charge unchanged.
     ///
     /// # Errors
-    /// Where the budget has no room for them.
+    /// The budget has no room.
     pub fn grow(&mut self, more: usize) -> Result<(), MemoryError> {
         let budget = &self.memory.0;
         let bytes_max = budget.bytes_max;
@@ -137,10 +138,10 @@ impl Charge {
         Ok(())
     }
 
-    /// Charges what is missing to `bytes`, or gives back what is over it.
+    /// Changes the charge to `bytes`.
     ///
     /// # Errors
-    /// Where the budget has no room for what is missing.
+    /// The budget has no room for the additional bytes.
     pub fn set(&mut self, bytes: usize) -> Result<(), MemoryError> {
         if let Some(more) = bytes.checked_sub(self.bytes) {
             return self.grow(more);
@@ -150,7 +151,7 @@ impl Charge {
         Ok(())
     }
 
-    /// `bytes`, which hold the charge until their last clone or slice is gone.
+    /// Ties the charge to `bytes` until their last clone or slice is dropped.
     pub fn keep(self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(Kept { bytes, _charge: self })
     }
@@ -162,20 +163,20 @@ impl Drop for Charge {
     }
 }
 
-/// What a read holds of the budget; nothing where the archive has none.
+/// The charge of a read; nothing if the archive has no budget.
 #[derive(Debug)]
 pub(crate) struct Held(Option<Charge>);
 
 impl Held {
-    /// Nothing yet.
+    /// A charge of 0 bytes.
     pub(crate) fn of(memory: Option<&Memory>) -> Self {
         Self(memory.map(Memory::empty))
     }
 
-    /// Holds so many bytes from now on, in place of what was held before.
+    /// Changes the charge to `bytes`.
     ///
     /// # Errors
-    /// Where the budget has no room for them.
+    /// The budget has no room.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), MemoryError> {
         self.0.as_mut().map_or(Ok(()), |charge| charge.set(bytes))
     }
@@ -192,7 +193,7 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// Bytes that are gathered, each paid for before there is room for it.
+/// A growing vector of bytes, whose capacity is charged before it is allocated.
 #[derive(Debug)]
 pub struct ChargedVec {
     bytes: Vec<u8>,
@@ -200,32 +201,32 @@ pub struct ChargedVec {
 }
 
 impl ChargedVec {
-    /// Without room yet.
+    /// An empty vector.
     pub fn new(memory: &Memory) -> Self {
         Self { bytes: Vec::new(), charge: memory.empty() }
     }
 
-    /// How many there are.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Adds `piece`. The room grows by half at a time.
+    /// Adds `piece`. The capacity grows by half at a time.
     ///
     /// # Errors
-    /// Where the budget has no room; what was gathered stays.
+    /// The budget has no room; the content stays unchanged.
     pub fn extend(&mut self, piece: &[u8]) -> Result<(), MemoryError> {
         let needed = self.bytes.len().saturating_add(piece.len());
         if needed > self.bytes.capacity() {
             let room = needed.max(self.bytes.capacity() + self.bytes.capacity() / 2);
             let charged = self.charge.bytes();
             self.charge.set(room)?;
-            // Where the process has less than its budget, this request alone ends.
+            // If the process has less memory than its budget, only this request fails.
             if self.bytes.try_reserve_exact(room - self.bytes.len()).is_err() {
                 self.charge.set(charged)?;
                 return Err(MemoryError::InUse { bytes: room });
@@ -235,10 +236,10 @@ impl ChargedVec {
         Ok(())
     }
 
-    /// What was gathered, with its charge.
+    /// The bytes, with their charge.
     pub fn freeze(mut self) -> Bytes {
         self.bytes.shrink_to_fit();
-        // Less than before: this cannot fail.
+        // Never more than before, so this cannot fail.
         let _ = self.charge.set(self.bytes.capacity().min(self.charge.bytes));
         self.charge.keep(self.bytes)
     }
@@ -338,7 +339,7 @@ mod tests {
         rooms.dedup();
         assert_eq!(rooms, [100, 200, 300, 450, 675, 1_012, 1_518, 2_277, 3_415, 5_122]);
         assert!(!gathered.is_empty());
-        // What just fits takes no more room.
+        // A piece that just fits does not grow the capacity.
         gathered.extend(&[7; 122]).unwrap();
         assert_eq!(memory.bytes(), 5_122);
         assert_eq!(gathered.freeze(), [7; 5_122][..]);

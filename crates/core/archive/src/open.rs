@@ -1,4 +1,4 @@
-//! From a URL to an engine: the only place above the waist that knows the engines by name.
+//! Opens the engine that a URL names: the only module above the `Store` trait that knows the engines by name.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::error::{ArchiveError, Result};
 /// How to open an archive.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// Make the archive if there is none.
+    /// Create the archive if it does not exist.
     pub create: bool,
     /// Refuse every write.
     pub read_only: bool,
-    /// Seconds to wait for other writers, 0 to 86,400. A cluster's time limit stands in its URL.
+    /// Seconds to wait for other writers, 0 to 86,400. A cluster's time limit is part of its URL.
     pub timeout_s: u64,
-    /// How long rows of replaced and removed batches stay, for reads that began before.
+    /// How long rows of replaced and removed batches are kept for running reads.
     pub superseded_kept: Duration,
 }
 

@@ -1,3 +1,5 @@
+//! Reports of what operations did or found.
+
 use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile};
 
 /// What a write did.
@@ -5,13 +7,13 @@ use chronotile_types::{BatchId, ChunkId, Damage, SliceId, Tile};
 pub struct WriteReport {
     /// Id of the batch.
     pub batch: BatchId,
-    /// Whether anything was stored; `false` when the same content was there already.
+    /// Whether anything was stored; `false` if the same content was already stored.
     pub stored: bool,
     /// Rows in the batch.
     pub rows: u64,
     /// Rows left out because a later row of the batch has the same id.
     pub duplicates: u64,
-    /// Tiles touched.
+    /// Tiles written to.
     pub tiles: u64,
     /// Chunks written.
     pub chunks: u64,
@@ -28,11 +30,11 @@ pub struct BatchInfo {
     pub batch: BatchId,
     /// Rows stored.
     pub rows: u64,
-    /// Those of them that went with slices that were retired.
+    /// Those of them that were dropped with retired slices.
     pub rows_retired: u64,
-    /// Tiles it touched.
+    /// Tiles it was written to.
     pub tiles: u64,
-    /// Chunks it became.
+    /// Chunks it was written as.
     pub chunks: u64,
     /// Bytes of those chunks.
     pub bytes: u64,
@@ -40,7 +42,7 @@ pub struct BatchInfo {
     pub written_us: i64,
     /// First and last time in it, in ticks of the time axis; `None` for an empty batch.
     pub ticks: Option<(i64, i64)>,
-    /// Whether its writing has ended.
+    /// Whether its write has ended.
     pub finished: bool,
 }
 
@@ -49,17 +51,17 @@ pub struct BatchInfo {
 pub struct ConsolidateReport {
     /// Tiles rewritten.
     pub tiles: u64,
-    /// Chunks read and taken away.
+    /// Chunks read and removed.
     pub chunks_before: u64,
     /// Chunks written in their place.
     pub chunks_after: u64,
-    /// Bytes taken away.
+    /// Bytes removed.
     pub bytes_before: u64,
     /// Bytes written.
     pub bytes_after: u64,
-    /// Tiles left as they were because somebody else changed them meanwhile.
+    /// Tiles left unchanged because another process changed them meanwhile.
     pub tiles_contended: u64,
-    /// Tiles, or parts of large ones, left as they were because they cannot be rewritten.
+    /// Tiles, or parts of large ones, left unchanged because they cannot be rewritten.
     pub failed: Vec<TileFailure>,
 }
 
@@ -83,15 +85,16 @@ pub struct SliceInfo {
     pub tiles: u64,
     /// Chunks.
     pub chunks: u64,
-    /// Stored rows, equal ids counted each time.
+    /// Stored rows; rows with equal ids count each.
     pub rows: u64,
     /// Bytes of chunks.
     pub bytes: u64,
-    /// Bytes of the largest cell, or of as many as share a partition: on a cluster, its largest partition.
+    /// Bytes of the largest cell, or of the cells that share a partition: on a cluster, the size of its largest
+    /// partition.
     pub cell_bytes_max: u64,
-    /// Such that are larger than the engine works well with; 0 where that does not matter.
+    /// Cells, or partitions, that are larger than the engine handles well; 0 if the engine has no such limit.
     pub cells_oversized: u64,
-    /// Differs as soon as the slice holds another chunk, or one less.
+    /// Changes whenever the slice gains or loses a chunk.
     pub fingerprint: u128,
 }
 
@@ -130,13 +133,13 @@ pub struct DamageReport {
     pub tile: Tile,
     /// Its id.
     pub chunk: ChunkId,
-    /// What is wrong; `None` when the chunk of a finished batch is missing.
+    /// What is wrong; `None` if a chunk of a finished batch is missing.
     pub damage: Option<Damage>,
-    /// Rows it holds or held, as far as known.
+    /// Rows in it, as far as known.
     pub rows: u64,
 }
 
-/// Rows of a stored batch that no chunk holds, though its other rows of the tile were consolidated.
+/// Rows of a stored batch that no chunk holds, in a tile where other rows of the batch were consolidated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowsMissing {
     /// The tile.
@@ -145,11 +148,13 @@ pub struct RowsMissing {
     pub batch: BatchId,
     /// Its key, if any.
     pub key: Option<String>,
-    /// How many there are; of a batch that was written in several steps rows with equal ids may be among them, which became one.
+    /// Their number. For a batch written in several steps it may include rows with equal ids, which consolidation
+    /// merged.
     pub rows: u64,
 }
 
-/// A chunk with rows of a batch that is not stored: it came back after the batch was removed or replaced, or was never finished.
+/// A chunk with rows of a batch that is not stored: it reappeared after the batch was removed or replaced, or the batch
+/// was never finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignChunk {
     /// Its tile.
@@ -158,7 +163,7 @@ pub struct ForeignChunk {
     pub chunk: ChunkId,
     /// The batch.
     pub batch: BatchId,
-    /// The key of the batch, where the catalog knows it.
+    /// The key of the batch, if the catalog has it.
     pub key: Option<String>,
     /// Whether that batch was removed.
     pub removed: bool,
@@ -201,11 +206,11 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// Finished batches whose chunks were looked for.
     pub batches: u64,
-    /// Batches whose writing has not ended.
+    /// Batches whose write has not ended.
     pub batches_unfinished: u64,
     /// Damaged and missing chunks, by tile.
     pub damage: Vec<DamageReport>,
-    /// Rows of stored batches that are nowhere, by tile.
+    /// Rows of stored batches that no chunk holds, by tile.
     pub rows_missing: Vec<RowsMissing>,
     /// Chunks with rows of batches that are not stored, by tile.
     pub foreign: Vec<ForeignChunk>,
@@ -220,7 +225,7 @@ impl VerifyReport {
     }
 }
 
-/// A tile that is not the same in both archives.
+/// A tile that differs between the two archives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TileDifference {
     /// The tile.
@@ -244,7 +249,7 @@ pub struct DatasetCopyReport {
     pub verify_only: bool,
     /// Passes over its tiles.
     pub passes: u32,
-    /// Whether the last of them found nothing new; if not, the source is still being written and a later run goes on.
+    /// Whether the last pass found nothing new; if not, the source is still being written, and a later run continues.
     pub caught_up: bool,
     /// Finished batches on the target now.
     pub batches: u64,
@@ -252,9 +257,9 @@ pub struct DatasetCopyReport {
     pub batches_copied: u64,
     /// Batches removed on the source whose removal this run carried over.
     pub batches_removed: u64,
-    /// Batches that are finished on the source and not, or not as there, on the target.
+    /// Batches that are finished on the source, but unfinished or different on the target.
     pub batches_left: u64,
-    /// Batches of the target that the source does not know.
+    /// Batches of the target that the source does not have.
     pub batches_foreign: u64,
     /// Keys (or ids) of batches that are being written, replaced or removed on the source.
     pub batches_unfinished: Vec<String>,
@@ -264,7 +269,7 @@ pub struct DatasetCopyReport {
     pub rows_copied: u64,
     /// Bytes of them.
     pub bytes_copied: u64,
-    /// Chunks taken away on the target because the source has them no more.
+    /// Chunks removed from the target because the source no longer has them.
     pub chunks_removed: u64,
     /// Slices dropped on the target because they were retired on the source.
     pub slices_dropped: u64,
@@ -276,19 +281,19 @@ pub struct DatasetCopyReport {
     pub rows_verified: u64,
     /// Bytes of them.
     pub bytes_verified: u64,
-    /// Tiles that the source rewrote again and again while they were compared; a later run compares them.
+    /// Tiles that the source kept rewriting during the comparison; a later run compares them.
     pub tiles_moved: u64,
     /// Tiles that differ.
     pub tiles_differing: u64,
-    /// The first of them.
+    /// Those tiles, up to a limit.
     pub differences: Vec<TileDifference>,
     /// Damaged chunks of the source, which were copied as they are.
     pub damage: Vec<DamageReport>,
 }
 
 impl DatasetCopyReport {
-    /// Whether the target holds what the source does, without damage. After a copy, batches that were finished on the source
-    /// since do not count; after a comparison they do.
+    /// Whether the target equals the source, without damage. After a copy, batches that the source finished since are
+    /// ignored; after a comparison they count as differences.
     pub fn ok(&self) -> bool {
         let same_batches = !self.verify_only || self.batches_left == 0 && self.batches_foreign == 0;
         self.tiles_differing == 0 && self.damage.is_empty() && same_batches

@@ -1,9 +1,11 @@
+//! What callers ask for: reads, writes and maintenance.
+
 use arrow_array::ArrayRef;
 use chronotile_sky::Region;
 use chronotile_types::{Instant, SliceId, TimeRange};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Which localities a read covers.
+/// Which cells a read covers.
 #[derive(Clone, Debug, Default)]
 pub enum Place {
     /// All of them.
@@ -13,11 +15,12 @@ pub enum Place {
     Cells(Vec<i64>),
     /// Records whose cell columns have these values: one array per column of the cell rule, of equal length.
     Keys(Vec<ArrayRef>),
-    /// Records whose position lies in the region, its border included.
+    /// Records whose position is in the region, its border included.
     Region(Region),
 }
 
-/// Comparison of one column with constants. Null never matches but where `Exists` asks for it; NaN matches nothing but `NotEqual`; -0.0 equals 0.0.
+/// Comparison of one column with constants. Null matches only `Exists` with value false; NaN matches only `NotEqual`;
+/// -0.0 equals 0.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// `=`
@@ -36,36 +39,37 @@ pub enum Comparison {
     In,
     /// From the first value to the second, both included.
     Between,
-    /// A text that has the value in it.
+    /// Text that contains the value.
     Contains,
-    /// A text in which the value, a regular expression, finds something.
+    /// Text in which the value, a regular expression, has a match.
     Matches,
-    /// A text that begins with the value.
+    /// Text that begins with the value.
     Prefix,
     /// Not null if the value is true, null if it is false.
     Exists,
 }
 
-/// A simple predicate; a read takes rows for which all of its predicates hold.
+/// A simple predicate; a read returns rows for which all of its predicates hold.
 #[derive(Clone, Debug)]
 pub struct Predicate {
     /// The column.
     pub column: String,
     /// The comparison.
     pub comparison: Comparison,
-    /// The constants: one value, two for `Between`, any number for `In`; cast to the column's type. Of
-    /// `Exists` a boolean, of the comparisons of texts a text.
+    /// The constants: one value, two for `Between`, any number for `In`; cast to the column's type. A boolean for
+    /// `Exists`, text for the comparisons of text.
     pub values: ArrayRef,
 }
 
 /// What to read.
 #[derive(Clone, Debug, Default)]
 pub struct ReadRequest {
-    /// Localities.
+    /// The cells.
     pub place: Place,
     /// Half-open time range.
     pub time: TimeRange,
-    /// Records with these ids: one array per id column (of the first few id columns at least one), of equal length.
+    /// Records with these ids: one array per id column, or for only the first few id columns, at least one; of equal
+    /// length.
     pub ids: Option<Vec<ArrayRef>>,
     /// Columns to return, in this order; `None` for all.
     pub columns: Option<Vec<String>>,
@@ -80,9 +84,9 @@ pub struct ReadRequest {
 pub struct WriteOptions {
     /// Name of the batch. The same name with the same content is stored once, however often it is written.
     pub batch: Option<String>,
-    /// Whether new content takes the place of a stored batch of this name.
+    /// Whether new content replaces a stored batch of this name.
     pub replace: bool,
-    /// Bytes of input kept in memory before they are written out, 16 KiB to 4 GiB.
+    /// Bytes of input buffered in memory before they are written, 16 KiB to 4 GiB.
     pub buffer_bytes: usize,
 }
 
@@ -95,22 +99,22 @@ impl Default for WriteOptions {
 /// Which tiles to consolidate.
 #[derive(Clone, Debug, Default)]
 pub struct ConsolidateOptions {
-    /// Tiles with fewer chunks are left alone; 2 where `None`.
+    /// Tiles with fewer chunks are left alone; 2 if `None`.
     pub chunks_min: Option<u64>,
     /// Only windows that end at or before this instant.
     pub before: Option<Instant>,
-    /// Rows that are older versions of others in their tile get chunks of their own where they are at least so many; where `None` they
-    /// do if there are 64, and a fourth of all rows.
+    /// Least number of older versions in a tile that get chunks of their own. If `None`: at least 64, and a fourth of
+    /// the tile's rows.
     pub older_min: Option<u64>,
-    /// Count what would be done and do nothing.
+    /// Only count what would be done.
     pub dry_run: bool,
-    /// Only the tiles of one of the processes that share the work; all where `None`.
+    /// Only the tiles of one of the processes that share the work; all if `None`.
     pub shard: Option<Shard>,
-    /// Tiles rewritten in a second, at most; any number where `None`.
+    /// Most tiles rewritten per second; unlimited if `None`.
     pub tiles_per_s: Option<f64>,
 }
 
-/// One of several processes that share work by partition of the engine, so that no two of them meet.
+/// One of several processes that share work by partition of the engine, so that no two work on the same partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     number: u32,
@@ -118,14 +122,14 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The process of this number, from 1, among so many; `None` where there is no such process.
+    /// The process of this number, from 1, among `of`; `None` if there is no such process.
     pub fn new(number: u32, of: u32) -> Option<Self> {
         (1..=of).contains(&number).then_some(Self { number, of })
     }
 
-    /// Whether a partition of a slice is of this process.
+    /// Whether a partition of a slice belongs to this process.
     pub(crate) fn has(self, slice: SliceId, partition: i64) -> bool {
-        // Neighbours go to different processes, however partitions are numbered.
+        // A hash spreads neighbouring partitions over the processes, however partitions are numbered.
         let bytes = [i64::from(slice.0).to_be_bytes(), partition.to_be_bytes()].concat();
         xxh3_64(&bytes) % u64::from(self.of) == u64::from(self.number - 1)
     }
@@ -136,7 +140,7 @@ impl Shard {
 pub enum RetireLimit {
     /// Slices that end at or before this instant.
     Before(Instant),
-    /// Slices that ended at least this long before now, by this machine's clock; never by the data's own times.
+    /// Slices that ended at least this long before now, by this machine's clock and never by the times in the data.
     OlderThan(chronotile_types::Duration),
     /// As `OlderThan`, with the dataset's own retention.
     Retention,

@@ -1,11 +1,11 @@
-//! What unit tests share.
+//! Helpers of unit tests.
 
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use chronotile_types::{DatasetName, DatasetSpec, TimeFormat, TimeScale, TimeSpec};
 
-/// The dataset `records` with a time and nothing else, in windows of an hour.
+/// The dataset `records`, whose only column is the time, in windows of an hour.
 #[allow(clippy::unwrap_used)] // a test may unwrap
 pub(crate) fn spec() -> DatasetSpec {
     let time = Field::new("t", DataType::Timestamp(TimeUnit::Microsecond, None), false);

@@ -1,4 +1,4 @@
-//! The time column of a batch: ticks of its rows, and exact tests against a range.
+//! The time column of a batch: ticks of its rows, and exact comparisons with a time range.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -17,7 +17,7 @@ pub(crate) enum Times<'a> {
     Days(&'a [f64]),
 }
 
-/// The values of the time column; `None` when the array is not of the column's type.
+/// The values of the time column; `None` if the array has no type of time columns.
 pub(crate) fn times(array: &ArrayRef) -> Option<Times<'_>> {
     use std::borrow::Cow::{Borrowed, Owned};
     Some(match array.data_type() {
@@ -41,10 +41,10 @@ pub(crate) fn times(array: &ArrayRef) -> Option<Times<'_>> {
     })
 }
 
-/// A row that has no place on the axis, and why.
+/// A row whose time has no tick on the axis, and why.
 pub(crate) type Unplaced = (usize, &'static str);
 
-/// Tick and window of every row, or the first row that has none with the reason.
+/// Tick and window of every row; otherwise the first row without one, and the reason.
 pub(crate) fn place_rows(spec: &DatasetSpec, array: &ArrayRef) -> Result<(Vec<i64>, Vec<Window>), Unplaced> {
     const NULL: &str = "is null; every record needs a time";
     const OUTSIDE: &str = "holds a time the axis cannot count (NaN, infinite or too far away)";
@@ -72,14 +72,14 @@ pub(crate) fn place_rows(spec: &DatasetSpec, array: &ArrayRef) -> Result<(Vec<i6
     Ok((ticks, windows))
 }
 
-/// Order of a row in time: the value of a timestamp, or the bits of a float day in an order-keeping form.
+/// Sort key of a row's time: the value of a timestamp, or the bits of a float day in a form that keeps the order.
 pub(crate) type When = i64;
 
-/// The order of rows in time, by the time column.
+/// The sort keys of the rows' times.
 pub(crate) fn whens(time: &ArrayRef) -> Vec<When> {
     match times(time) {
         Some(Times::Ticks(ticks)) => ticks.to_vec(),
-        // Bits of a float order as the float does once those of negative ones are turned over.
+        // As integers, float bits have the order of the floats once all bits but the sign of negative ones are flipped.
         Some(Times::Days(days)) => {
             days.iter().map(|day| day.to_bits() as i64).map(|b| b ^ ((b >> 63) & i64::MAX)).collect()
         }
@@ -87,7 +87,7 @@ pub(crate) fn whens(time: &ArrayRef) -> Vec<When> {
     }
 }
 
-/// A half-open time range on a dataset's axis, exact for single rows and as inclusive ticks for chunks.
+/// A half-open time range on a dataset's axis: exact for rows, and as inclusive ticks for chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     start: Option<Placed>,
@@ -99,11 +99,11 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Puts `range` on the axis; refuses one whose start is after its end.
+    /// Converts `range` to the axis; refuses one whose start is after its end.
     pub(crate) fn new(spec: &DatasetSpec, range: &TimeRange) -> Result<Self, TimeError> {
         let place = |instant: Option<Instant>| instant.map(|i| spec.time.place(spec.time_type(), i)).transpose();
         let (start, end) = (place(range.start)?, place(range.end)?);
-        // A day beyond the axis (infinity) bounds nothing.
+        // A day beyond the axis (infinity) is no bound.
         let tick = |placed, beyond: i64| match placed {
             Placed::Ticks(tick) => tick,
             Placed::Days(days) => spec.time.tick_of_days(days).unwrap_or(if days > 0.0 { i64::MAX } else { beyond }),
@@ -111,7 +111,7 @@ impl Bounds {
         let tick_min = start.map_or(i64::MIN, |s| tick(s, i64::MIN));
         let tick_max = match end {
             None => i64::MAX,
-            // Nothing lies before the first tick there is.
+            // No tick is before the first one: the range is empty.
             Some(Placed::Ticks(i64::MIN)) => return Ok(Self { start, end, tick_min: i64::MAX, tick_max: i64::MIN }),
             Some(Placed::Ticks(end)) => end - 1,
             Some(days) => tick(days, i64::MIN),
@@ -127,12 +127,12 @@ impl Bounds {
         Ok(Self { start, end, tick_min, tick_max })
     }
 
-    /// Whether no row of the range `[min, max]` of ticks can be left out.
+    /// Whether every row with a tick in `[min, max]` is in range.
     pub(crate) fn holds_all(&self, min: i64, max: i64) -> bool {
         let starts = match self.start {
             None => true,
             Some(Placed::Ticks(_)) => self.tick_min <= min,
-            // Days within one tick of the start may lie on either side of it.
+            // Days within the tick of the start may be before or after it.
             Some(Placed::Days(_)) => self.tick_min < min,
         };
         let ends = match self.end {
@@ -143,7 +143,7 @@ impl Bounds {
         starts && ends
     }
 
-    /// Whether everything before `tick` lies before the end of the range.
+    /// Whether every time before `tick` is before the end of the range.
     pub(crate) fn ends_after(&self, tick: i64) -> bool {
         match self.end {
             None => true,
@@ -152,17 +152,17 @@ impl Bounds {
         }
     }
 
-    /// Whether some row of the range `[min, max]` of ticks can be in range.
+    /// Whether a row with a tick in `[min, max]` can be in range.
     pub(crate) fn touches(&self, min: i64, max: i64) -> bool {
         min <= self.tick_max && self.tick_min <= max
     }
 
-    /// Inclusive range of windows that can hold a row in range.
+    /// Inclusive range of windows that can contain a row in range.
     pub(crate) fn windows(&self, spec: &DatasetSpec) -> (Window, Window) {
         (spec.window_near(self.tick_min), spec.window_near(self.tick_max))
     }
 
-    /// Clears `keep` for rows out of range. `array` is the time column, `keep` as long.
+    /// Clears `keep` for rows out of range. `array` is the time column; `keep` has its length.
     pub(crate) fn filter(&self, array: &ArrayRef, keep: &mut [bool]) {
         match times(array) {
             Some(Times::Ticks(ticks)) => {
@@ -185,7 +185,7 @@ impl Bounds {
     }
 }
 
-/// A place on the axis as people write it; the number of ticks where no calendar has it.
+/// A time on the axis as text for people; the number of ticks if it is outside the calendar.
 fn show(spec: &DatasetSpec, placed: Option<Placed>) -> String {
     match placed {
         Some(Placed::Ticks(tick)) => {
@@ -213,7 +213,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
     use std::sync::Arc;
 
-    /// A dataset of windows of a second, with time column `t` and a tag.
+    /// A dataset with windows of a second, a time column `t` and a tag.
     pub(crate) fn spec(format: TimeFormat) -> DatasetSpec {
         let time_type = match format {
             TimeFormat::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None),
