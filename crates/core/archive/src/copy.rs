@@ -1,16 +1,17 @@
-//! Copying datasets to another archive, whatever the engines of the two.
+//! Copying datasets to another archive, between any two engines.
 //!
-//! Chunks go over as they are and keep their ids; the catalog records follow. A copy works in passes. Each reads which batches
-//! of the source are finished, compares the chunks of both archives tile by tile by their heads, puts what the target
-//! lacks, and takes away what the source has no more. Then it reads the source's catalog again and marks on the target those
-//! batches as finished that were so before and after, in all of whose tiles nothing was missed.
+//! Chunks are copied unchanged and keep their ids; the catalog records follow. A copy works in passes. Each pass reads
+//! which batches of the source are finished, compares the chunks of both archives tile by tile by their heads, puts the
+//! chunks that the target lacks, and removes those that the source no longer has. Then it reads the source's catalog
+//! again, and marks as finished on the target the batches that were finished before and after, and of whose tiles
+//! nothing was missed.
 //!
-//! What holds at any moment, so that the target may be read and the copy may be cut off:
-//! - A batch that counts as finished on the target has all its rows there. Before a chunk is taken away, every batch that
-//!   has changed on the source gets an intent on the target, which makes it unfinished there (`marks`).
-//! - Nothing is taken away that did not come from the source. The dataset on the target is claimed first (`claim`), every
-//!   record that a copy puts carries the claim, and a direct write to the target leaves one without before its chunks.
-//! - Repeating any step is harmless; what a pass has not done the next one finds by comparing.
+//! Invariants, so that the target can be read, and the copy interrupted, at any time:
+//! - A batch that counts as finished on the target has all its rows there. Before a chunk is removed, every batch that has changed
+//!   on the source gets an intent on the target, which makes it unfinished there (`marks`).
+//! - Only what came from the source is removed. The dataset on the target is claimed first (`claim`), and every record that a copy
+//!   puts carries the claim; a direct write to the target puts a record without it before its chunks.
+//! - Repeating any step is harmless. The next pass finds by comparison whatever a pass has not done.
 
 mod claim;
 mod ledger;
@@ -34,19 +35,19 @@ use pass::{Pass, Passed};
 use tiles::Scope;
 use verify::Verification;
 
-/// Tries at bringing tiles in line that verification found to differ.
+/// Most passes that repair tiles which verification found to differ.
 const ROUNDS: usize = 3;
 
 /// How to copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
-    /// Names of the datasets; all of the source where `None`.
+    /// Names of the datasets; all datasets of the source if `None`.
     pub datasets: Option<Vec<String>>,
     /// Compare the archives and change nothing.
     pub verify_only: bool,
-    /// Groups of chunks on their way at once, 1 to 64, each of up to 4 MiB.
+    /// Groups of chunks in flight, 1 to 64, each of up to 4 MiB.
     pub workers: usize,
-    /// Passes after which a copy of a source that is still being written ends, at least 1.
+    /// Most passes, at least 1: ends the copy of a source that is still being written.
     pub passes_max: u32,
 }
 
@@ -56,10 +57,10 @@ impl Default for CopyOptions {
     }
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyProgress {
-    /// The dataset at work.
+    /// The dataset being copied.
     pub dataset: DatasetName,
     /// Whether tiles are being verified rather than copied.
     pub verifying: bool,
@@ -69,23 +70,24 @@ pub struct CopyProgress {
     pub tiles_done: u64,
     /// Tiles of the source as the pass began.
     pub tiles_total: u64,
-    /// Bytes of chunks copied, or verified, since the dataset's turn began.
+    /// Bytes of this dataset's chunks copied, or verified.
     pub bytes: u64,
 }
 
-/// Called with the progress of a copy, at most once a tile.
+/// Called with the progress of a copy, at most once per tile.
 pub type CopyReporter<'a> = &'a (dyn Fn(&CopyProgress) + Send + Sync);
 
 impl Archive {
-    /// Copies datasets to another archive, or compares the two. Safe to interrupt and repeat, and beside readers of both and
-    /// writers of the source; one copy into a dataset at a time.
+    /// Copies datasets to another archive, or compares the two. Safe to interrupt and repeat, and safe beside readers
+    /// of both archives and writers of the source. Only one copy into a dataset can run at a time.
     ///
-    /// A dataset that the target has already must be an earlier copy of the same dataset, or empty, with the same definition.
-    /// Differences between the archives and damage are no errors but part of the report.
+    /// A dataset that exists on the target must have the same definition, and be an earlier copy of the same dataset or
+    /// empty. Differences between the archives and damage are part of the report, not errors.
     ///
     /// # Errors
-    /// The same archive twice; an unknown dataset; a dataset of the target with another definition or with batches that never
-    /// were in the source; a chunk larger than the target takes; another copy into the same dataset; either engine.
+    /// The same archive twice; an unknown dataset; a dataset of the target with another definition, or with batches
+    /// that were never in the source; a chunk that is too large for the target; another copy into the same dataset;
+    /// either engine.
     pub async fn copy_to(
         &self,
         target: &Archive,
@@ -97,7 +99,7 @@ impl Archive {
             Some(names) => names.clone(),
             None => self.dataset_names().await?,
         };
-        // A name that is wrong stops the copy before anything is done.
+        // A wrong name stops the copy before anything is changed.
         let names: BTreeSet<&String> = names.iter().collect();
         let mut datasets: Vec<Dataset> = Vec::with_capacity(names.len());
         for name in &names {
@@ -107,7 +109,7 @@ impl Archive {
                     format!("batches are stored over all of its group: also name dataset {}", missing.spec.name);
                 return Err(ArchiveError::Request { dataset: dataset.spec().name.clone(), reason });
             }
-            // A group is copied as one.
+            // A group is copied as a whole.
             let home = dataset.frame().dataset.name;
             if datasets.iter().all(|other| other.frame().dataset.name != home) {
                 datasets.push(dataset);
@@ -126,21 +128,21 @@ impl Archive {
     }
 }
 
-/// One dataset on its way, or the datasets of a group, as all parts of the work share it.
+/// The dataset being copied, or the datasets of a group; shared by all parts of the copy.
 struct Shared {
     from: Dataset,
     source: Arc<dyn Store>,
     target: Arc<dyn Store>,
-    /// The dataset on the target, whose slices it makes as they are needed.
+    /// The dataset on the target; creates slices there as they are needed.
     into: Dataset,
-    /// Where both catalogs keep its batches.
+    /// The dataset or group under which both catalogs keep the batches.
     home: DatasetRef,
     claim: claim::Claim,
     workers: usize,
 }
 
 impl Shared {
-    /// The dataset of a slice on the source: another layout than on the target, and more columns once some were added.
+    /// The dataset of a slice on the source. Its layout may differ from the target's, and it may have more columns.
     fn on_source(&self, slice: SliceId) -> Result<DatasetRef> {
         self.from.home_of(slice)
     }
@@ -173,7 +175,7 @@ impl Copy {
             if found.differing.is_empty() {
                 break;
             }
-            // The source may have moved on, and a chunk that was stored badly is put again.
+            // The source may have changed since. A chunk that the target stored badly is put again.
             report.passes += 1;
             meter.pass = report.passes;
             let scope = found.scope();
@@ -201,7 +203,7 @@ impl Copy {
         Ok(())
     }
 
-    /// One pass. Returns what the source had in the tiles watched.
+    /// One pass. Returns the prints of the watched tiles on the source.
     async fn pass(
         &self,
         again: &HashSet<ChunkKey>,
@@ -240,7 +242,7 @@ impl Copy {
         Ok(tiles)
     }
 
-    /// What of the source's batches is on the target in the end.
+    /// Reports which batches of the source the target has at the end.
     async fn last_look(&self, options: &CopyOptions, report: &mut DatasetCopyReport) -> Result<()> {
         let there = Ledger::read(self.shared.target.as_ref(), &self.shared.home).await?;
         let now = Ledger::read(self.shared.source.as_ref(), &self.shared.home).await?;
@@ -270,7 +272,7 @@ impl DatasetCopyReport {
     }
 }
 
-/// Counts what is done and tells the caller.
+/// Counts progress and reports it to the caller.
 struct Meter<'a> {
     dataset: DatasetName,
     reporter: Option<CopyReporter<'a>>,
@@ -294,7 +296,7 @@ impl<'a> Meter<'a> {
         (self.verifying, self.tiles_done, self.tiles_total) = (verifying, 0, tiles_total);
     }
 
-    /// Another tile was compared.
+    /// Counts a compared tile.
     fn tile(&mut self) {
         self.tiles_done += 1;
         if let Some(reporter) = self.reporter {
@@ -321,7 +323,7 @@ async fn slices(shared: &Shared, scope: &Scope) -> Result<Vec<SliceId>> {
     Ok(slices.into_iter().collect())
 }
 
-/// What another copy into the same dataset, or a direct write to it, makes of this one.
+/// The error if another copy, or a direct write, changed the dataset on the target.
 fn lost_race(shared: &Shared) -> ArchiveError {
     ArchiveError::CopyRace { dataset: shared.home.name.clone() }
 }

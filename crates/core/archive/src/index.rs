@@ -1,9 +1,10 @@
 //! Indexes: which values of some columns occur in which tile, and how often.
 //!
-//! An index is built window by window, by anybody and at any time after the rows were written. For each tile it keeps a
-//! *print*, a hash of the ids of the chunks that it was made from. Chunk ids are made from content, so a reader that finds the same
-//! chunks in the tile knows that the index tells the truth about it; whatever else it finds there - a late chunk, a consolidated or
-//! replaced one, none - it reads for itself. So an index can be late, lost or half built, and no answer changes.
+//! An index is built window by window, by any process and at any time after the rows were written. For each tile it
+//! keeps a *print*: a hash of the ids of the chunks from which it was built. Chunk ids depend on content, so a reader
+//! that finds the same chunks in the tile knows that the index is correct for it. If the chunks differ (one came late,
+//! was consolidated, replaced or removed), the reader reads the tile itself. So an index may be late, lost or half
+//! built without changing any result.
 
 mod build;
 mod count;
@@ -35,14 +36,14 @@ pub(crate) use kept::Kept;
 pub(crate) use record::segment_name;
 pub use report::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
 
-/// How long others keep off a window whose index is removed.
+/// How long the lease keeps builders away from a window whose index is being removed.
 const SWEEP_LEASE: Duration = Duration::from_secs(60);
 
 impl Dataset {
-    /// Defines an index. Nothing is built yet; until it is, reads do what they would without it.
+    /// Defines an index, but does not build it. Until it is built, reads work as without it.
     ///
     /// # Errors
-    /// A name that is taken or unusable, a column that does not exist, stands twice or holds lists or structs.
+    /// A name that exists or is invalid; a column that does not exist, is named twice or holds lists or structs.
     pub async fn create_index(&self, name: &str, columns: &[String]) -> Result<()> {
         let id = format!("{:016x}", self.clock().random_bits());
         let index = IndexSpec { name: name.to_owned(), id, columns: columns.to_vec() };
@@ -54,7 +55,7 @@ impl Dataset {
         .await
     }
 
-    /// Drops an index with all that was built of it, and returns how many windows that was.
+    /// Drops an index with everything that was built of it, and returns the number of windows removed.
     ///
     /// # Errors
     /// No index of this name; the engine.
@@ -69,7 +70,7 @@ impl Dataset {
         self.remove_built(&index.id, &|_| true, false).await
     }
 
-    /// What there is of every index, in the order in which they were made.
+    /// The state of every index, in order of creation.
     pub async fn index_status(&self) -> Result<Vec<IndexStatus>> {
         let this = &self.reader();
         this.refresh().await?;
@@ -106,12 +107,13 @@ impl Dataset {
         })
     }
 
-    /// Removes what was built of an index for the windows that `gone` names. Where `others` may build these, one that they are at stays.
+    /// Removes what was built of an index for the windows for which `gone` is true. If `others` may build it, skips
+    /// windows that another process is building.
     async fn remove_built(&self, id: &str, gone: &(dyn Fn(Window) -> bool + Sync), others: bool) -> Result<u64> {
         let dataset = &self.frame().dataset;
         let name = &self.spec().name;
         let built: BTreeSet<Window> = record::list(self.store(), name, id).await?.into_keys().collect();
-        // A builder that was cut off may have left postings where there is no record yet.
+        // A builder that was interrupted may have left postings of a window that has no record yet.
         let begun = record::leased(self.store(), name, id).await?;
         let mut removed = 0;
         for window in built.iter().chain(begun.difference(&built)).copied().filter(|window| gone(*window)) {
@@ -125,7 +127,7 @@ impl Dataset {
                 catalog::delete(record::lease_key(name, id, window))
             };
             let stored = catalog::list(self.store(), &record::posting_prefix(name, id, window)).await?;
-            // As one decision: a builder that took the window over meanwhile keeps what it has put.
+            // One condition for all of it: if a builder took over the window meanwhile, its postings stay.
             let mut before = vec![lease, catalog::delete(record::built_key(name, id, window))];
             before.extend(stored.into_iter().map(|record| catalog::delete(record.key)));
             let is_removed = held(self.store().commit(dataset, Commit { before, ..Commit::default() }).await)?;
@@ -134,7 +136,7 @@ impl Dataset {
         Ok(removed)
     }
 
-    /// Clears away what is left of indexes that were dropped, and of windows whose slices were.
+    /// Removes what is left of dropped indexes, and of windows whose slices were dropped.
     async fn sweep_indexes(&self, frame: &Frame) -> Result<()> {
         let name = &frame.spec.name;
         let slices = self.slices().await?;
@@ -149,14 +151,14 @@ impl Dataset {
     }
 }
 
-/// Types of the columns of an index and their positions in the dataset.
+/// Types of an index's columns, and their positions in the dataset.
 fn columns_of(frame: &Frame, index: &IndexSpec) -> Result<(Vec<DataType>, Vec<usize>)> {
     let positions = index.columns.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
     let types = positions.iter().map(|column| frame.spec.schema.field(*column).data_type().clone()).collect();
     Ok((types, positions))
 }
 
-/// A put of a record under no condition, its value as JSON.
+/// An unconditional put of a record, as JSON.
 fn put_built(key: String, built: &Built) -> Result<chronotile_store::RecordPut> {
     Ok(catalog::put(key.clone(), catalog::to_json(&key, built)?, Expect::Any))
 }

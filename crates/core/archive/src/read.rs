@@ -1,4 +1,5 @@
-//! Reading: a scan of the engine, cut into groups of whole tiles, assembled on all cores, streamed in order and in bounded memory.
+//! Reading: scans the engine, splits the chunks into groups of whole tiles, assembles the groups on all cores, and
+//! streams rows in order and in bounded memory.
 
 pub(crate) mod assemble;
 pub(crate) mod cells;
@@ -50,10 +51,10 @@ use crate::read::slices::SliceList;
 use crate::read::visible::{Beginning, Visibility};
 use crate::request::{Place, ReadRequest};
 
-/// Groups decoded at once, where the machine has so many cores.
+/// Most groups decoded at once; fewer on a machine with fewer cores.
 const GROUPS_AT_ONCE: usize = 8;
 
-/// Rows as they are read: Arrow record batches of one schema, by slice, cell, window, time, ids and version.
+/// A stream of rows: Arrow record batches of one schema, sorted by slice, cell, window, time, ids and version.
 pub struct ReadStream {
     schema: SchemaRef,
     batches: BoxStream<'static, Result<RecordBatch>>,
@@ -85,14 +86,14 @@ impl Stream for ReadStream {
 }
 
 impl Dataset {
-    /// Reads what `request` asks for, exactly: rows outside its region, keys, ids, time range or predicates are not returned.
+    /// Reads exactly the rows that `request` asks for: none outside its region, keys, ids, time range or predicates.
     ///
-    /// Rows are chosen in this order: cells and time range; then, of the rows with equal ids, the one the merge rule keeps;
-    /// then region, keys and predicates. The result does not depend on how rows were batched, chunked or consolidated. It
-    /// holds every batch acknowledged before the call.
+    /// Rows are selected in this order: by cells and time range; then, of rows with equal ids, the one that the merge
+    /// rule keeps; then by region, keys and predicates. The result does not depend on how rows were batched, chunked or
+    /// consolidated. It includes every batch acknowledged before the call.
     ///
     /// # Errors
-    /// A request that makes no sense for the dataset at once; a damaged chunk or a failing engine while streaming.
+    /// A request that is not valid for the dataset, at once; a damaged chunk or a failing engine, while streaming.
     pub async fn read(&self, request: ReadRequest) -> Result<ReadStream> {
         let this = &self.reader();
         let mut query = this.replan(&request).await?;
@@ -100,20 +101,20 @@ impl Dataset {
         stream(this.store_arc(), Arc::new(query)).await
     }
 
-    /// As [`Dataset::read`], with the definition as this process last saw it: one look into the catalog less, for readers who
-    /// know that nobody adds columns.
+    /// As [`Dataset::read`], with the definition that this process last read. This saves one read of the catalog, for
+    /// callers who know that nobody adds columns.
     ///
     /// # Errors
-    /// As [`Dataset::read`]; where columns were added meanwhile, a chunk that has them counts as damaged.
+    /// As [`Dataset::read`]; if columns were added meanwhile, a chunk with them counts as damaged.
     pub async fn read_as_known(&self, request: ReadRequest) -> Result<ReadStream> {
         let this = &self.reader();
         let query = this.query_as_known(&request).await?;
         stream(this.store_arc(), Arc::new(query)).await
     }
 
-    /// As [`Dataset::read_as_known`], but each chunk for itself, in any order: a record that stands in several comes several
-    /// times, in all its versions. For readers who mind neither, since chunks are decoded on all cores and their rows are not
-    /// compared.
+    /// As [`Dataset::read_as_known`], but chunk by chunk in any order: a record that occurs in several chunks is
+    /// returned several times, in all its versions. Faster, since chunks are decoded on all cores and their rows are
+    /// not compared.
     ///
     /// # Errors
     /// As [`Dataset::read_as_known`].
@@ -125,7 +126,7 @@ impl Dataset {
         Ok(ReadStream::new(query.schema.clone(), assembled(alone, query)))
     }
 
-    /// Number of rows that [`Dataset::read`] would return. Reads chunk heads alone, or an index, where those suffice.
+    /// Number of rows that [`Dataset::read`] would return. Reads only chunk heads, or an index, if these suffice.
     ///
     /// # Errors
     /// As [`Dataset::read`].
@@ -144,7 +145,8 @@ impl Dataset {
         this.as_of_one_moment(&request, (query, begun), |query| this.count_heads(query)).await
     }
 
-    /// A read that returns nothing before its end, which begins again where a batch ended so late that it may have missed rows of it.
+    /// Runs a read that returns nothing before its end. Starts it again if a batch ended so late that the read may have
+    /// missed its rows.
     async fn as_of_one_moment<T, F: Future<Output = Result<T>>>(
         &self,
         request: &ReadRequest,
@@ -159,12 +161,12 @@ impl Dataset {
                 done => return done,
             }
             visible.look_ahead_jointly(self.store(), &[(&frame, scan)]).await?;
-            // A batch that ended meanwhile may have made slices.
+            // A batch that ended meanwhile may have created slices.
             query = self.plan_unseeing(request, &SliceList::new(self.store())).await?;
         }
     }
 
-    /// Counts by heads; only tiles whose chunks overlap, or lie across the time range, are decoded.
+    /// Counts rows by chunk heads. Decodes only tiles whose chunks overlap, or extend beyond the time range.
     async fn count_heads(&self, query: Arc<Query>) -> Result<u64> {
         let store = self.store_arc();
         let mut groups = groups_of_heads(store.clone(), &query).await?;
@@ -197,7 +199,7 @@ impl Dataset {
         Ok(rows)
     }
 
-    /// Makes `request` ready, with the newest definition where it names a column this process has not seen.
+    /// Plans `request` with the current definition.
     pub(crate) async fn query(&self, request: &ReadRequest) -> Result<Arc<Query>> {
         Ok(Arc::new(self.replan(request).await?))
     }
@@ -207,15 +209,15 @@ impl Dataset {
         Ok(planned?.seeing(visible?))
     }
 
-    /// Makes `request` ready with the definition as this process last saw it, without a say in which attempts count.
+    /// Plans `request` with the definition that this process last read, not yet with the attempts that count.
     async fn plan_unseeing(&self, request: &ReadRequest, slices: &SliceList<'_>) -> Result<Query> {
         let slices = slices_of(slices, &self.frame(), request).await?;
         self.plan(request, slices)
     }
 
-    /// As [`Self::replan`], without a say in which attempts count.
+    /// As [`Self::replan`], but not yet with the attempts that count.
     pub(crate) async fn replan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
-        // The definition seldom changes: slices are looked up by the known one meanwhile.
+        // The definition seldom changes: look up slices by the known one concurrently.
         let (before, list) = (self.frame(), SliceList::new(self.store()));
         let (refreshed, slices) = futures::join!(self.refresh(), slices_of(&list, &before, request));
         refreshed?;
@@ -225,7 +227,7 @@ impl Dataset {
         }
     }
 
-    /// Makes `request` ready with the definition as this process last saw it.
+    /// Plans `request` with the definition that this process last read.
     pub(crate) async fn query_as_known(&self, request: &ReadRequest) -> Result<Query> {
         let (frame, list) = (self.frame(), SliceList::new(self.store()));
         let (slices, visible) = futures::join!(slices_of(&list, &frame, request), self.visibility());
@@ -240,8 +242,8 @@ impl Dataset {
 }
 
 impl Group {
-    /// Reads several of its datasets, given by name, as of one moment: a batch is in all of the results or in none. Holds the results
-    /// in memory; else it reads as [`Dataset::read`].
+    /// Reads several of its datasets, given by name, as of one moment: a batch is in all of the results or in none.
+    /// Holds the results in memory; otherwise as [`Dataset::read`].
     ///
     /// # Errors
     /// A dataset that is not in the group; as [`Dataset::read`].
@@ -257,16 +259,17 @@ impl Group {
             plans = plan_parts(&first, &parts).await?;
             let heads: Vec<_> = plans.iter().map(|plan| (&plan.frame, plan.scan(vec![], false))).collect();
             visible.look_ahead_jointly(first.store(), &heads).await?;
-            // A batch that ended meanwhile may have made slices.
+            // A batch that ended meanwhile may have created slices.
             plans = plan_parts(&first, &parts).await?;
         }
     }
 
-    /// Reads one of its datasets, and then others in the cells that its rows name, all as of one moment. `cells` is a column of whole
-    /// numbers of the first; the place of the other requests does not count. The rows of the first come first.
+    /// Reads one of its datasets, and then others in the cells that the rows of the first name, all as of one moment.
+    /// `cells` is an integer column of the first dataset; the places of the other requests are ignored. The rows of the
+    /// first dataset come first.
     ///
     /// # Errors
-    /// A column that the first request does not return, or of another type; as [`Group::read`].
+    /// A column that the first request does not return, or that has another type; as [`Group::read`].
     pub async fn read_in_cells_of(
         &self,
         index: (&str, ReadRequest),
@@ -296,8 +299,8 @@ impl Group {
             Err(ArchiveError::ReadRace { .. }) if visible.is_late() => BTreeSet::new(),
             Err(error) => return Err(error),
         };
-        // A batch ended so late that one of the reads may have missed rows of it. Read together, they look at the heads of all first,
-        // for which the cells have to be known.
+        // A batch ended so late that one of the reads may have missed its rows. A joint read looks at all heads first,
+        // which requires that the cells are known.
         loop {
             let others = requests.iter().map(|(name, request)| (*name, in_these_cells(request, &numbers)));
             let read = self.read([(dataset, request.clone())].into_iter().chain(others).collect()).await?;
@@ -313,13 +316,13 @@ impl Group {
         requests.into_iter().map(|(name, request)| Ok((self.dataset(name)?.reader(), request))).collect()
     }
 
-    /// What reads that begin now share, and their plans.
+    /// The visibility that reads beginning now share, and their plans.
     async fn begin_jointly(
         &self,
         first: &Dataset,
         parts: &[(Dataset, ReadRequest)],
     ) -> Result<(Arc<Visibility>, Vec<Query>)> {
-        // Definitions seldom change: slices are looked up by the known ones meanwhile.
+        // Definitions seldom change: look up slices by the known ones concurrently.
         let refresh = first.refresh_together(self.datasets(), false);
         let (visible, planned, refreshed) = futures::join!(first.begin_read(), plan_parts(first, parts), refresh);
         refreshed?;
@@ -334,7 +337,7 @@ impl Group {
     }
 }
 
-/// Plans of reads of datasets of one group, whose slices are looked up together.
+/// Plans reads of datasets of one group; looks up their slices together.
 async fn plan_parts(first: &Dataset, parts: &[(Dataset, ReadRequest)]) -> Result<Vec<Query>> {
     let slices = SliceList::new(first.store());
     try_join_all(parts.iter().map(|(dataset, request)| dataset.plan_unseeing(request, &slices))).await
@@ -348,7 +351,7 @@ async fn read_parts(
     visible: &Arc<Visibility>,
 ) -> Result<Vec<Rows>> {
     share_scans(&first.store_arc(), &mut plans).await?;
-    // Each on a thread of its own: small tables are decoded where they are read.
+    // Each in a task of its own: small tables are decoded by the task that reads them.
     let reads = parts.iter().cloned().zip(plans).map(|((dataset, request), plan)| {
         let mut query = plan.seeing(visible.clone());
         let read = tokio::spawn(async move {
@@ -358,11 +361,12 @@ async fn read_parts(
         });
         async { read.await.map_err(|_| ArchiveError::Cancelled)? }
     });
-    // All of them end first: none may go on to decide what counts while the heads are looked at.
+    // Wait for all of them, also after an error: none may still decide which attempts count while the caller looks at
+    // the heads.
     join_all(reads).await.into_iter().collect()
 }
 
-/// The parts, in these cells.
+/// The parts, restricted to these cells.
 fn in_cells(parts: &[(Dataset, ReadRequest)], cells: &BTreeSet<i64>) -> Vec<(Dataset, ReadRequest)> {
     parts.iter().map(|(dataset, request)| (dataset.clone(), in_these_cells(request, cells))).collect()
 }
@@ -371,13 +375,13 @@ fn in_these_cells(request: &ReadRequest, cells: &BTreeSet<i64>) -> ReadRequest {
     ReadRequest { place: Place::Cells(cells.iter().copied().collect()), ..request.clone() }
 }
 
-/// The numbers in a column of rows.
+/// The cells named in a column of rows.
 fn cells_in((_, batches): &Rows, column: &str) -> BTreeSet<i64> {
     let columns = batches.iter().filter_map(|batch| batch.column_by_name(column)?.as_primitive_opt::<Int64Type>());
     columns.flat_map(|numbers| numbers.iter().flatten()).collect()
 }
 
-/// Refuses a column that [`cells_in`] cannot read, before anything is read.
+/// Refuses, before anything is read, a column that [`cells_in`] cannot use.
 fn check_cells(plan: &Query, column: &str) -> Result<()> {
     match plan.schema.field_with_name(column) {
         Ok(field) if field.data_type() == &DataType::Int64 => Ok(()),
@@ -403,12 +407,12 @@ pub(crate) async fn stream(store: Arc<dyn Store>, query: Arc<Query>) -> Result<R
     Ok(ReadStream::new(schema, rows(store, query).await?))
 }
 
-/// The rows of a query that asks for more than the newest versions, tile by tile.
+/// The rows of a query, tile by tile; for queries that do not ask only for the newest versions.
 async fn rows(store: Arc<dyn Store>, query: Arc<Query>) -> Result<BoxStream<'static, Result<RecordBatch>>> {
     Ok(assembled(groups(store, query.clone()).await?, query))
 }
 
-/// The rows of each group, in order of the groups, several of which are decoded at once.
+/// The rows of the groups, in order. Decodes several groups at once.
 fn assembled(
     groups: impl Stream<Item = Result<Vec<ParsedChunk>>> + Send + 'static,
     query: Arc<Query>,
@@ -421,7 +425,7 @@ fn assembled(
         .boxed()
 }
 
-/// The next piece and those after it.
+/// The next piece, and the remaining ones.
 async fn next_piece(mut pieces: Pieces) -> Result<(Option<RecordBatch>, Pieces)> {
     let light = pieces.is_light();
     let work = move || Ok((pieces.next()?, pieces));
@@ -439,8 +443,8 @@ pub(crate) fn stream_of(pieces: Pieces) -> impl Stream<Item = Result<RecordBatch
     })
 }
 
-/// Runs CPU-bound work off the threads that drive the engine. A thread of the pool for such work does it itself: a simulation that
-/// is one, so that all it does is on one thread, goes the same way each time.
+/// Runs CPU-bound work off the threads that drive the engine. A thread of a rayon pool does the work itself: a
+/// simulation runs on such a thread, so that everything happens on one thread and is reproducible.
 pub(crate) async fn on_pool<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     if rayon::current_thread_index().is_some() {
         return work();

@@ -1,15 +1,17 @@
 //! Writing a batch: exactly once, durable before it is acknowledged, in bounded memory.
 //!
-//! A write is in one of three phases ([`Phase`]): its rows are *buffered* while nothing is known of earlier writes of the batch, then
-//! either *compared* with what is stored or *stored* by an attempt ([`attempt::Attempt`]), which alone may put chunks.
+//! A write is in one of three phases ([`Phase`]): its rows are *buffered* while nothing is known of earlier writes of
+//! the batch, then either *compared* with what is stored or *stored* by an attempt ([`attempt::Attempt`]). Only an
+//! attempt puts chunks.
 //!
-//! Each attempt at a batch has a write stamp of its own, which its rows carry, and one rule says which rows count: those of the attempt
-//! that the *record* of the batch names (`read::visible`). An attempt at a batch that seems new, and fits in one step, puts its chunks
-//! and then the record, if there is none and nobody else is at the batch. Any other attempt puts its *intent* first, under the condition that it takes over
-//! what it found there: an earlier attempt can then put nothing more. Each step records the chunks it is about to put (a
-//! *part*) before putting them, so that whoever comes after an interrupted write knows every chunk that may exist. Then the
-//! record is put, by which all rows count at once and those of an attempt that counted before do no more. What was left of other
-//! attempts is taken away last, with the intent. Small batches go through all of it in a single commit.
+//! Each attempt at a batch has its own write stamp, which its rows carry. Only the rows of the attempt that the
+//! *record* of the batch names count (`read::visible`). An attempt at a batch that seems new and fits in one step puts
+//! its chunks and then the record, on condition that there is neither a record nor another attempt. Any other attempt
+//! first puts its *intent*, on condition that it replaces the intent that it found: the earlier attempt can then put
+//! nothing more. Each step records the chunks that it is about to put (a *part*) before it puts them, so that after an
+//! interrupted write every chunk that may exist is known. Then the attempt puts the record: from then on all its rows
+//! count, and those of the attempt that counted before do not. Last, it removes what other attempts left, and its
+//! intent. Small batches do all of this in a single commit.
 
 mod attempt;
 pub(crate) mod content;
@@ -35,21 +37,22 @@ use crate::write::sort::TiledRows;
 
 /// The smallest buffer of a write.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
-/// Maximum bytes of rows that are joined, whatever the size of the buffer: a text column holds at most 2 GiB.
+/// Most bytes of rows that are joined, whatever the buffer size: a text column holds at most 2 GiB.
 const JOINED_BYTES_MAX: usize = i32::MAX as usize;
 
 impl Dataset {
     /// Writes the rows of `batches` as one batch and returns when all of them are durable.
     ///
-    /// With [`WriteOptions::batch`] the outcome is exactly-once: repeating the same content under the same name changes
-    /// nothing, whether the first try ended, failed or was cut off. Other content under a stored name is refused, unless
-    /// `replace` asks for it; readers see the stored content until all of the new is durable. Where slices with rows of the batch were
-    /// retired since, all its rows are stored again. Up to `buffer_bytes` of rows are buffered before some of them are put; no reader
-    /// sees them before the write ends.
+    /// With [`WriteOptions::batch`] a write is exactly-once: repeating the same content under the same name changes
+    /// nothing, whether the first try ended, failed or was interrupted. Different content under a stored name is
+    /// refused, unless `replace` is set; readers see the stored content until all of the new content is durable. If
+    /// slices with rows of the batch were retired since, all its rows are stored again. Up to `buffer_bytes` of rows
+    /// are buffered before some are put; readers see none before the write ends.
     ///
     /// # Errors
-    /// Rows that do not match the schema (nothing is acknowledged), an error of the input, a stored batch with other content, an error of
-    /// the engine, or [`ArchiveError::SliceRetired`]. [`ArchiveError::outcome`] tells whether the write may have taken effect.
+    /// Rows that do not match the schema (nothing is acknowledged), an error of the input, a stored batch with other
+    /// content, an error of the engine, or [`ArchiveError::SliceRetired`]. [`ArchiveError::outcome`] tells whether the
+    /// write may have taken effect.
     pub async fn write<I>(&self, batches: I, options: WriteOptions) -> Result<WriteReport>
     where
         I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
@@ -60,8 +63,8 @@ impl Dataset {
     }
 }
 
-/// Writes the rows of each input into its dataset, all as one batch, and returns a report for each. There is at least one input, and
-/// all inputs belong to datasets of the group of `dataset`.
+/// Writes the rows of each input into its dataset, all as one batch, and returns a report for each. There is at least
+/// one input, and all inputs belong to datasets of the group of `dataset`.
 async fn write<I>(dataset: &Dataset, inputs: Vec<(Frame, I)>, options: WriteOptions) -> Result<Vec<WriteReport>>
 where
     I: IntoIterator<Item = std::result::Result<RecordBatch, ArrowError>>,
@@ -174,8 +177,8 @@ impl<'a> Write<'a> {
         }
     }
 
-    /// Puts the rest of the rows and ends the batch. A batch that fits in a single commit is assumed to be new, as most are: if it is
-    /// not, the commit fails without any effect.
+    /// Puts the rest of the rows and ends the batch. A batch that fits in a single commit is assumed to be new, as most
+    /// are: if it is not, the commit fails without any effect.
     async fn finish(self, buffer: Vec<TiledRows>) -> Result<Vec<WriteReport>> {
         let Self { target, written_us, totals, phase } = self;
         let mut attempt = match phase {
@@ -183,13 +186,15 @@ impl<'a> Write<'a> {
             Phase::Buffering => {
                 let mut first = Attempt::at_new(target, written_us);
                 match first.end(buffer.clone(), &totals).await {
-                    // Chunks of the failed attempt may remain, so this one has a new stamp, and therefore other chunk ids.
+                    // Chunks of the failed attempt may remain, so this one has a new stamp, and therefore other chunk
+                    // ids.
                     Err(ArchiveError::BatchRace { .. }) => {
                         let next = Attempt::load_earlier(target, target.dataset.stamp_us().await?).await?;
                         first.take_back_unclaimed(&next).await;
                         next
                     }
-                    // The catalog tells the outcome. The chunks stay, because a delayed commit could still make them count.
+                    // The catalog tells the outcome. The chunks stay, because a delayed commit could still make them
+                    // count.
                     Err(error @ ArchiveError::Store(StoreError::Overtaken { .. })) => {
                         let next = Attempt::load_earlier(target, target.dataset.stamp_us().await?).await?;
                         match next.earlier.counted(&first) {
