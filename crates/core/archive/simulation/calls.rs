@@ -1,4 +1,4 @@
-//! What the processes of a history ask of the engine, and what it answers, in order.
+//! The log of calls that the processes of a history make to the engine, and of its answers, in order.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -16,21 +16,21 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::engine::World;
 
-/// Calls that are shown before the first that differs.
+/// Calls shown before the first one that differs.
 const SHOWN_BEFORE: usize = 5;
 
-/// Calls and answers, each with its simulated time and the process.
+/// Calls and answers, each with its simulated time and its process.
 #[derive(Debug, Default)]
 pub struct Calls(Mutex<Vec<String>>);
 
 impl Calls {
-    /// All that was noted.
+    /// Removes and returns all lines.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
 
-/// The first call or answer in which two runs differ, with those before it.
+/// The first call or answer in which two runs differ, with the lines before it.
 pub fn first_difference(first: &[String], again: &[String]) -> Option<String> {
     let pairs = first.iter().zip(again);
     let at = pairs.clone().position(|(a, b)| a != b).unwrap_or(first.len().min(again.len()));
@@ -42,7 +42,7 @@ pub fn first_difference(first: &[String], again: &[String]) -> Option<String> {
     Some(format!("call {at} is first\n{}\nand then\n{}\nafter\n{before}", shown(first), shown(again)))
 }
 
-/// An engine of which every call and answer is noted.
+/// A wrapper of an engine that logs every call and answer.
 #[derive(Debug)]
 pub struct Noted {
     engine: Arc<dyn Store>,
@@ -74,7 +74,7 @@ fn note(world: &World, who: &str, what: &str) {
     }
 }
 
-/// A chunk without its bytes.
+/// A chunk as text, with hashes in place of its bytes.
 fn brief(chunk: &Chunk) -> String {
     format!("{:?} {} {:x} {:x}", chunk.key, chunk.rows, xxh3_64(&chunk.head), xxh3_64(&chunk.body))
 }

@@ -76,7 +76,8 @@ impl History {
         }
     }
 
-    /// Moves old slices elsewhere: reads and keeps the rows of each, then drops it if it is unchanged. Returns whether all were dropped.
+    /// Moves old slices elsewhere: reads and keeps the rows of each, then drops it if it is unchanged. Returns whether
+    /// all were dropped.
     async fn move_old(&self, handle: &Handle, who: &'static str, dies: bool) -> Result<bool, ArchiveError> {
         let patience = || if dies { self.drop_patience() } else { HANGS };
         self.end_drops(handle, who, patience()).await?;

@@ -1,4 +1,4 @@
-//! An engine in memory whose calls take simulated time, fail, and take effect step by step, as those of a cluster do.
+//! An in-memory engine whose calls take simulated time, fail, and take effect step by step, as on a cluster.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 
 use crate::calls::{Calls, Noted};
 
-/// How long a step takes that stalls, in milliseconds: longer than who closes a slice waits for writers.
+/// Duration of a step that stalls, in milliseconds: longer than a process that closes a slice waits for writers.
 const STALL_MS: std::ops::Range<u64> = 12_000..25_000;
 
-/// Chance from a seed.
+/// A pseudo-random number generator with a seed.
 #[derive(Debug)]
 pub struct Chance(AtomicU64);
 
@@ -37,30 +37,30 @@ impl Chance {
         (step(state) >> 33) % limit
     }
 
-    /// Whether something happens that does so once in so many times; never with 0.
+    /// True with a probability of 1 in `times`; never for 0.
     pub fn once_in(&self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }
 }
 
-/// What one history may meet.
+/// The faults and delays of one history.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     /// Whether commits, scans and drops are one step each, as in a file.
     pub one_step: bool,
-    /// One step in so many fails before it is done, or after; the caller is not told which.
+    /// One step in this many fails before or after it takes effect; the caller does not learn which. 0 for none.
     pub fails: u64,
-    /// Of so many chunks that are removed, one comes back some time later.
+    /// One removed chunk in this many reappears some time later. 0 for none.
     pub returns: u64,
-    /// The longest that an ordinary step takes, in milliseconds.
+    /// The longest duration of an ordinary step, in milliseconds.
     pub slow_ms: u64,
-    /// One step in so many stalls.
+    /// One step in this many stalls. 0 for none.
     pub stalls: u64,
-    /// Whether the engine looks what became of records whose step failed.
+    /// Whether the engine reads records again after the step that puts them failed.
     pub looks_again: bool,
 }
 
-/// A line of the log. Of most histories nobody reads it, so it becomes text only where somebody does.
+/// A line of the log. The logs of most histories are never read, so a line is formatted only on demand.
 struct Line {
     at: Duration,
     who: &'static str,
@@ -72,16 +72,16 @@ pub struct World {
     pub memory: Arc<MemoryStore>,
     weather: Weather,
     began: Instant,
-    /// Looks at the clock: simulated time goes on by milliseconds, and clocks have microseconds.
+    /// Number of clock reads. Simulated time advances by milliseconds; this adds the microseconds.
     looks: AtomicU64,
     chance: Chance,
-    /// Whether steps fail still: at the end of a history they do not.
+    /// 1 once faults have stopped, at the end of a history.
     calm: AtomicU64,
     drops: Mutex<BTreeMap<(DatasetName, SliceId), u64>>,
     log: Mutex<Vec<Line>>,
-    /// Random bits of ids.
+    /// Source of random bits for ids.
     ids: Chance,
-    /// All calls, where they are to be compared.
+    /// All calls, if they are recorded.
     pub calls: Option<Calls>,
 }
 
@@ -110,12 +110,12 @@ impl World {
         self.ids.below(1 << 31) << 32 | self.ids.below(1 << 31)
     }
 
-    /// How long the history goes on already.
+    /// Simulated time since the history began.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Enters in the log what `what` says.
+    /// Adds a line to the log; `what` formats it on demand.
     pub fn note(&self, who: &'static str, what: impl Fn() -> String + Send + 'static) {
         let line = Line { at: self.began.elapsed(), who, what: Box::new(what) };
         self.log.lock().unwrap().push(line);
@@ -127,7 +127,7 @@ impl World {
         log.iter().map(|Line { at, who, what }| format!("{:>10} {who}: {}", at.as_millis(), what())).collect()
     }
 
-    /// From here on no step fails and no chunk comes back.
+    /// Stops faults: from now on no step fails or stalls, and no chunk reappears.
     pub fn calm_down(&self) {
         self.calm.store(1, Ordering::Relaxed);
     }
@@ -141,7 +141,7 @@ impl World {
         self.drops.lock().unwrap().get(&(dataset.name.clone(), slice)).copied().unwrap_or(0)
     }
 
-    /// Drops a slice that was dropped so often before; another one of the name stays.
+    /// Drops a slice, provided that it was dropped `drops` times before; keeps a new slice of the same name.
     async fn drop_same(&self, dataset: &DatasetRef, slice: SliceId, drops: u64) -> Result<()> {
         match self.drops(dataset, slice) == drops {
             true => self.drop_slice(dataset, slice, DropSlice::default()).await,
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// Drops a slice. Of what it held nothing comes back, also where it is made again: then it is another one.
+    /// Drops a slice. Its chunks never reappear, even if a slice of the same name is created: that is another slice.
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
         self.memory.drop_slice(dataset, slice, when).await?;
         *self.drops.lock().unwrap().entry((dataset.name.clone(), slice)).or_default() += 1;
@@ -161,7 +161,7 @@ impl World {
     }
 }
 
-/// How one process reaches the engine.
+/// The connection of one process to the engine.
 #[derive(Debug)]
 pub struct Link {
     world: Arc<World>,
@@ -190,7 +190,7 @@ impl Link {
         tokio::time::sleep(Duration::from_micros(1_000 * ms + chance.below(1_000))).await;
     }
 
-    /// One step: it takes time, and may fail before or after its effect.
+    /// One step: takes time, and may fail before or after it takes effect.
     async fn step<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let lost = || StoreError::Unknown { engine: "simulated", reason: "the answer was lost".into() };
         let fails = || !self.world.is_calm() && self.world.chance.once_in(self.world.weather.fails);
@@ -216,7 +216,7 @@ impl Link {
         });
     }
 
-    /// Records by group, in order.
+    /// Puts records, one step for each record group, in order.
     async fn put_records(&self, dataset: &DatasetRef, puts: Vec<RecordPut>) -> Result<()> {
         let mut puts = puts;
         while !puts.is_empty() {
@@ -237,7 +237,8 @@ impl Link {
         Ok(())
     }
 
-    /// Tells what became of records of a group that may have been put: that they were, that they are others by now, or nothing.
+    /// Reads records again whose put has an unknown outcome: they were put, were overtaken by other values, or it
+    /// remains unknown.
     async fn look_again(&self, puts: &[RecordPut], reason: String) -> Result<()> {
         self.pause().await;
         let (mut done, mut overtaken) = (true, false);
@@ -257,7 +258,7 @@ impl Link {
         }
     }
 
-    /// Chunks of one tile, put and removed together.
+    /// Puts and removes chunks of one tile in one step.
     async fn exchange(&self, dataset: &DatasetRef, put: Vec<Chunk>, remove: Vec<ChunkKey>, all: bool) -> Result<()> {
         let removed = self.returning(dataset, &remove).await?;
         let commit = Commit { put, remove, require_removed: all, ..Commit::default() };
@@ -266,7 +267,7 @@ impl Link {
         done
     }
 
-    /// Those of the chunks, about to be removed, that come back later, each with how often its slice was dropped.
+    /// Chooses those of the chunks about to be removed that reappear later; each with the number of drops of its slice.
     async fn returning(&self, dataset: &DatasetRef, remove: &[ChunkKey]) -> Result<Vec<(u64, Chunk)>> {
         let World { chance, weather, .. } = &*self.world;
         if weather.returns == 0 || self.world.is_calm() {
@@ -277,7 +278,7 @@ impl Link {
         Ok(found.map(|chunk| (self.world.drops(dataset, chunk.key.slice), chunk)).collect())
     }
 
-    /// Chunks that were removed come back later.
+    /// Lets removed chunks reappear later.
     fn come_back(&self, dataset: &DatasetRef, chunks: Vec<(u64, Chunk)>) {
         for (drops, chunk) in chunks {
             let (world, dataset) = (self.world.clone(), dataset.clone());
@@ -329,7 +330,7 @@ impl Store for Link {
             return done;
         }
         let Commit { before, put, remove, require_removed, after, .. } = commit;
-        // What the contract demands of every engine: a missing slice and a missing chunk prevent all of it.
+        // The contract of every engine: a missing slice or a missing required chunk prevents the whole commit.
         let slices = memory.slices(dataset).await?;
         if let Some(chunk) = put.iter().find(|chunk| !slices.contains(&chunk.key.slice)) {
             return Err(StoreError::NoSlice { dataset: dataset.name.clone(), slice: chunk.key.slice });
@@ -369,7 +370,7 @@ impl Store for Link {
         if self.world.weather.one_step {
             return Ok(stream::iter([Ok(found)]).boxed());
         }
-        // Each cell of each slice is looked at when its turn comes, and so are cells that hold nothing yet.
+        // Each cell of each slice is read at a different time, including cells that are still empty.
         let mut places: Vec<_> = (0..3)
             .flat_map(|cell| scan.slices.iter().map(move |slice| (*slice, chronotile_types::Cell(cell))))
             .collect();
@@ -405,7 +406,7 @@ impl Store for Link {
 
     async fn record(&self, key: &str) -> Result<Option<Bytes>> {
         if key == CLOCK_KEY && !self.world.weather.one_step {
-            // Who asks for the time goes by how long the answer took.
+            // No stall: the caller corrects the time by the duration of the call.
             self.pause_shortly().await;
             return Ok(Some(self.world.now_us().to_string().into()));
         }
@@ -447,7 +448,7 @@ impl Store for Link {
     }
 }
 
-/// A key without the digits that tell nothing.
+/// A key with its parts shortened, for the log.
 fn short(key: &str) -> String {
     key.split('/').map(|part| part.get(..8).unwrap_or(part)).collect::<Vec<_>>().join("/")
 }

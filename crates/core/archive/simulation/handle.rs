@@ -40,7 +40,7 @@ impl Handle {
         }
     }
 
-    /// Consolidates one dataset, or both together where `None`; the tiles that failed.
+    /// Consolidates one dataset, or both together if `None`; returns the tiles that failed.
     pub(crate) async fn consolidate(&self, dataset: Option<usize>) -> Result<Vec<TileFailure>, ArchiveError> {
         match (self, dataset) {
             (Self::Two(group), None) => {
@@ -118,7 +118,8 @@ impl Handle {
         }
     }
 
-    /// Rows of both datasets as of one moment. Reads the second only in the cells of the first, which hold all its rows.
+    /// Rows of both datasets as of one moment. Reads the second dataset only in the cells of the first, which contain
+    /// all its rows.
     pub(crate) async fn read_in_cells(&self, request: ReadRequest) -> Result<Vec<RecordBatch>, ArchiveError> {
         let Self::Two(group) = self else { return self.read(request, None).await };
         let [first, second] = PAIR;

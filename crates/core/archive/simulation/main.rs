@@ -1,22 +1,24 @@
-//! Simulates the batch protocol: processes write, replace and remove the same batches, consolidate, read, and drop slices. The engine
-//! is slow, loses answers and brings removed chunks back; clocks are wrong and processes die.
+//! Simulates the batch protocol: processes write, replace and remove the same batches, consolidate, read, and drop
+//! slices. The engine is slow, loses answers and brings removed chunks back; clocks are wrong and processes die.
 //!
-//! Half of the histories write each batch to both datasets of a group. In half of them the rows of a batch are versions of the same
-//! records, and consolidation separates older versions from the newest. Some histories retire old slices; others move them
-//! elsewhere: they read and keep the rows, and drop the slice if it still holds the same. In half of them two processes build an
-//! index, by which readers count rows or skip tiles. In a third, a process copies the archive to another one, whose readers see only
-//! whole batches and which in the end equals the source.
+//! Half of the histories write each batch to both datasets of a group. In half of them the rows of a batch are versions
+//! of the same records, and consolidation separates older versions from the newest. Some histories retire old slices;
+//! others move them elsewhere: they read and keep the rows, and drop the slice if it still holds the same. In half of
+//! them two processes build an index, by which readers count rows or skip tiles. In a third, a process copies the
+//! archive to another one, whose readers see only whole batches and which in the end equals the source.
 //!
-//! The [`model`] checks what readers see. A batch is visible as a whole or not at all, and in both datasets of a group where these are
-//! read together, except for slices that were dropped. The state that a reader sees is one that some call asked for, and no call that
-//! was acknowledged before the read began came after it. Rows are absent only where they may have been retired, or where
-//! the process that moved them holds them. In the end every operation ends, no interrupted write leaves anything behind, and
-//! verification finds no errors.
+//! The [`model`] checks what readers see. A batch is visible as a whole or not at all, and in both datasets of a group
+//! where these are read together, except for slices that were dropped. The state that a reader sees is one that some
+//! call asked for, and no call that was acknowledged before the read began came after it. Rows are absent only where
+//! they may have been retired, or where the process that moved them holds them. In the end every operation ends, no
+//! interrupted write leaves anything behind, and verification finds no errors.
 //!
-//! A seed always gives the same history ([`calls`]): it determines time, chance and ids, and a history runs on one thread.
+//! A seed always gives the same history ([`calls`]): it determines time, chance and ids, and a history runs on one
+//! thread.
 //!
-//! `CHRONOTILE_HISTORIES` is the number of histories, `CHRONOTILE_SEED` the first seed, `CHRONOTILE_REPEATED` the number of histories that
-//! are run twice. With `CHRONOTILE_CALLS=1` a failure lists all calls to the engine and its answers.
+//! `CHRONOTILE_HISTORIES` is the number of histories, `CHRONOTILE_SEED` the first seed, `CHRONOTILE_REPEATED` the
+//! number of histories that are run twice. With `CHRONOTILE_CALLS=1` a failure lists all calls to the engine and its
+//! answers.
 #![allow(clippy::unwrap_used)]
 
 mod calls;
@@ -152,7 +154,8 @@ impl History {
         }
     }
 
-    /// Waits for a random time. Closing slices before a drop takes seconds, so other processes may wait long enough to overlap with it.
+    /// Waits for a random time. Closing slices before a drop takes seconds, so other processes may wait long enough to
+    /// overlap with it.
     async fn idle(&self, ms: u64) {
         let slow = self.old != Old::Stay && !self.world.is_one_step() && self.chance.below(2) == 0;
         tokio::time::sleep(Duration::from_millis(self.chance.below(if slow { 60 * ms } else { ms }))).await;
@@ -382,7 +385,8 @@ impl History {
         self.look_by(ReadKind::Tags, handle, "z").await;
     }
 
-    /// Copies the archive from time to time and checks the copy, which shows whole batches, each as it was at some time.
+    /// Copies the archive from time to time and checks the copy, which shows whole batches, each as it was at some
+    /// time.
     async fn copier(&self, rounds: u64) {
         let Some(target) = &self.copy else { return };
         for _ in 0..rounds {
@@ -605,7 +609,8 @@ fn for_each_seed(seeds: &[u64], work: impl Fn(u64) -> Result<u64, String> + Sync
     let next = AtomicUsize::new(0);
     let (sum, failure) = (AtomicU64::new(0), Mutex::new(None));
     let run = || {
-        // A pool of this thread alone: CPU-bound work then waits for no other thread. Fails if the thread is in a pool already.
+        // A pool of this thread alone: CPU-bound work then waits for no other thread. Fails if the thread is in a pool
+        // already.
         let _ = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build();
         loop {
             let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };

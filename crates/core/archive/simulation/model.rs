@@ -1,4 +1,4 @@
-//! What was asked of the batches of one history, and what readers may see by it.
+//! The model of one history: all calls that change batches or drop slices, and from them what readers may see.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -10,19 +10,19 @@ use tokio::time::Instant;
 
 use crate::common::{HOUR, noted};
 
-/// What is added to a note of long rows.
+/// Characters added to the notes of long rows.
 const LONG: usize = 4_000;
-/// Of more sets of states than these, nothing is said of a read of newest versions.
+/// Most combinations of states that are tested. With more, a read of newest versions is not checked.
 const SETS: usize = 4_096;
-/// Nor where more batches than these may have rows in what was dropped, or not.
+/// Most batches that may or may not have rows in a dropped slice. With more, its rows are not checked.
 const OPTIONAL: usize = 10;
 
-/// Rows that are written as one batch: as many as the note says, with it.
+/// The rows of one batch. The note determines their number and version, and each row contains it.
 #[derive(Clone, Debug)]
 pub struct Written {
     pub note: Arc<str>,
     pub size: usize,
-    /// The version of all of them. Versions follow each other in another order than they are written.
+    /// The version of all rows. The order of versions differs from the order of writes.
     version: f64,
 }
 
@@ -33,8 +33,8 @@ impl Written {
         Self { note: note.into(), size, version: note.bytes().fold(7, hash) as f64 }
     }
 
-    /// The rows, in several tiles: two or three steps of a write where they are long. As `versions`, those of all batches have the
-    /// same ids.
+    /// The rows, in several tiles. Long rows make a write take two or three steps. With `versions`, the rows of all
+    /// batches have the same ids.
     pub fn rows(&self, name: &str, versions: bool) -> RecordBatch {
         let first = if versions { 0 } else { number_of(name) * 1_000 };
         let long = if self.note.contains("long") { "x".repeat(LONG) } else { String::new() };
@@ -47,26 +47,27 @@ impl Written {
     }
 }
 
-/// The hour of a row of any batch. Rows with the same remainder by three lie in one tile.
+/// The hour of a row of any batch. Rows with the same remainder modulo three are in one tile.
 fn hour_of(at: usize) -> i64 {
     at as i64 * 47 % 3
 }
 
-/// The note of a row by its text.
+/// The note in a row's text, without the filling of long rows.
 fn note_of(text: &str) -> &str {
     static TAIL: LazyLock<String> = LazyLock::new(|| "x".repeat(LONG));
     text.strip_suffix(TAIL.as_str()).unwrap_or(text)
 }
 
-/// What the ids of a batch begin with.
+/// The number with which the ids of a batch begin.
 fn number_of(name: &str) -> i64 {
     name.bytes().fold(0, |number, byte| number * 256 + i64::from(byte))
 }
 
-/// A slice by the number of the dataset that it is named after and the hour at which it begins.
+/// A slice: the number of the dataset that owns it, and the hour at which it begins.
 pub type Slice = (usize, i64);
 
-/// Slices of datasets: those of the first are two hours long, those of the second four, unless it has the first one's.
+/// Slices of datasets: two hours long in the first dataset and four in the second, unless the second shares those of
+/// the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Slices {
     pub shared: bool,
@@ -88,7 +89,7 @@ impl Slices {
     }
 }
 
-/// A row of a batch: the dataset, and its place among those of the batch.
+/// A row of a batch: the dataset, and the index of the row in the batch.
 type Place = (usize, usize);
 
 /// Rows that a reader saw, by batch.
@@ -96,7 +97,7 @@ type Place = (usize, usize);
 pub struct Seen(BTreeMap<String, BTreeMap<Place, Arc<str>>>);
 
 impl Seen {
-    /// Enters rows of a dataset. As `versions`, the note tells of which batch each is.
+    /// Adds rows of a dataset. With `versions`, only the note tells to which batch a row belongs.
     pub fn enter(&mut self, dataset: usize, rows: &RecordBatch, versions: bool) {
         let column = |name: &str| rows.column_by_name(name).unwrap().clone();
         let (ids, tags, t, x, notes) = (column("id"), column("tag"), column("t"), column("x"), column("note"));
@@ -114,7 +115,8 @@ impl Seen {
         }
     }
 
-    /// Enters rows of a dataset, as [`Self::enter`], from counts of them by window, id, tag and note. Windows are so long.
+    /// Adds rows of a dataset, as [`Self::enter`], from counts by window, id, tag and note. `window` is the length of a
+    /// window.
     pub fn enter_counts(&mut self, dataset: usize, counts: &RecordBatch, window: i64, versions: bool) {
         let integers = |at: usize| counts.column(at).as_primitive::<Int64Type>().values().to_vec();
         let windows = counts.column(0).as_primitive::<TimestampMicrosecondType>().values();
@@ -125,7 +127,7 @@ impl Seen {
         }
     }
 
-    /// Enters a row of which the time is known to be in the window that begins at `t`.
+    /// Adds a row whose time is in the window that begins at `t`.
     fn enter_row(&mut self, dataset: usize, (id, t, tag, text): (i64, i64, i64, &str), window: i64, versions: bool) {
         let note = note_of(text);
         assert_eq!(note.contains("long"), note.len() < text.len(), "a note was cut off: {note}");
@@ -138,7 +140,7 @@ impl Seen {
         assert!(twice.is_none(), "row {id} of dataset {dataset} comes twice: {twice:?} and {note}");
     }
 
-    /// Rows of all batches by id, where only the newest of each are read.
+    /// The rows of all batches, of a read that returns only the newest version of each id.
     fn newest(&self) -> BTreeMap<Place, Arc<str>> {
         let rows = self.0.values().flatten().map(|(place, note)| (*place, note.clone()));
         let mut newest = BTreeMap::new();
@@ -162,7 +164,7 @@ impl Seen {
     }
 }
 
-/// What was read of which datasets, over which hours, and when.
+/// The datasets and hours of a read, and when it ran.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub who: &'static str,
@@ -170,7 +172,7 @@ pub struct Look {
     pub hours: std::ops::Range<i64>,
     pub began: Instant,
     pub ended: Instant,
-    /// A drop that is not to explain what is absent: the rows are those that it found.
+    /// A drop that must not explain missing rows, since the rows were read for that drop.
     pub but: Option<usize>,
 }
 
@@ -185,13 +187,13 @@ impl Look {
 #[derive(Clone, Debug)]
 struct Act {
     began: Instant,
-    /// `None` until it has ended. Where its process died, it has ended then, and may have taken effect until then.
+    /// `None` until it has ended. If its process died, the time of that; the call may have taken effect until then.
     ended: Option<Instant>,
-    /// Whether it was acknowledged; `None` where nobody knows.
+    /// Whether it took effect; `None` if unknown.
     done: Option<bool>,
-    /// The rows that it gives the batch; `None` where it removes it.
+    /// The new rows of the batch; `None` for a removal.
     written: Option<Written>,
-    /// How many rows a removal says it took out.
+    /// The number of rows that a removal reported.
     removed: Option<u64>,
 }
 
@@ -200,15 +202,15 @@ struct Act {
 struct Retire {
     began: Instant,
     ended: Option<Instant>,
-    /// Whether all of the slices were dropped, or none; `None` where nobody knows.
+    /// Whether all of the slices were dropped, or none; `None` if unknown.
     done: Option<bool>,
     slices: BTreeSet<Slice>,
-    /// What was read of the slices before, where they are dropped only with just that.
+    /// The rows read from the slices beforehand, if they are dropped only with exactly these.
     copy: Option<Seen>,
 }
 
 impl Act {
-    /// Whether the rows of another act may count no more, because of this one, when slices are dropped.
+    /// Whether, because of this call, the rows of `other` may no longer count when the slices are dropped.
     fn may_end(&self, other: &Self, retire: &Retire) -> bool {
         let later = !std::ptr::eq(self, other) && self.ended.is_none_or(|end| end >= other.began);
         later && self.done != Some(false) && retire.ended.is_none_or(|end| self.began <= end)
@@ -221,7 +223,7 @@ impl Retire {
     }
 }
 
-/// All that was asked for in a history.
+/// All calls of a history.
 #[derive(Debug)]
 pub struct Model {
     pub slices: Slices,
@@ -233,7 +235,7 @@ pub struct Model {
 #[derive(Clone, Debug)]
 struct State {
     written: Option<Written>,
-    /// Slices of which rows may be absent, and those of which they must be.
+    /// Slices whose rows may be missing, and slices whose rows must be.
     may_lack: BTreeSet<Slice>,
     must_lack: BTreeSet<Slice>,
 }
@@ -250,7 +252,7 @@ impl Model {
         of.len() - 1
     }
 
-    /// An act has ended; where its process died, `done` is `None`.
+    /// Records the end of a call; `done` is `None` if its process died.
     pub fn end(&self, name: &str, at: usize, done: Option<bool>, removed: Option<u64>) {
         let mut acts = self.acts.lock().unwrap();
         let act = &mut acts.get_mut(name).unwrap()[at];
@@ -272,8 +274,8 @@ impl Model {
         self.acts.lock().unwrap().keys().cloned().collect()
     }
 
-    /// Acts that a reader may see the batch by that began to read and ended at these times, and whether it may see it as it was
-    /// before all of them.
+    /// The calls whose result a reader may see that read from `began` to `ended`, and whether it may see the batch as
+    /// before all calls.
     fn possible(acts: &[Act], began: Instant, ended: Instant) -> (bool, Vec<&Act>) {
         let before = |act: &Act| act.done == Some(true) && act.ended.is_some_and(|end| end < began);
         let overtaken = |since: Instant| acts.iter().any(|act| before(act) && act.began > since);
@@ -301,7 +303,8 @@ impl Model {
                 }
                 for slice in &retire.slices {
                     let copied = retire.copy.as_ref().map(|copy| self.holds(copy, name, written, *slice));
-                    // Rows that count no more are there for reads that began before, and go with their slice unseen.
+                    // Rows that no longer count are kept for running reads; a drop may remove them although the copy
+                    // lacks them.
                     let superseded = || retire.is_beside(look) && acts.iter().any(|other| other.may_end(act, retire));
                     if copied == Some(false) && !superseded() {
                         continue;
@@ -326,18 +329,18 @@ impl Model {
         places.filter(move |(dataset, at)| slices.of(*dataset, *at) == slice)
     }
 
-    /// Whether a copy of a slice has all rows of a batch in it.
+    /// Whether a copy of a slice has all rows of the batch in that slice.
     fn holds(&self, copy: &Seen, name: &str, written: &Written, slice: Slice) -> bool {
         self.in_slice(written, slice).all(|place| copy.has(name, place, &written.note))
     }
 
-    /// Whether slices may be dropped while this is read: then a reader may see some of their tiles and not see others.
+    /// Whether slices may be dropped during this read: the reader may then see only some of their tiles.
     fn beside_a_drop(&self, look: &Look) -> bool {
         let retires = self.retires.lock().unwrap();
         look.but.is_none() && retires.iter().any(|retire| retire.is_beside(look))
     }
 
-    /// Holds what a reader saw of all versions against what it may have seen.
+    /// Checks what a reader of all versions saw.
     pub fn judge(&self, look: &Look, seen: &Seen) {
         let beside = self.beside_a_drop(look);
         let mut left: BTreeSet<&String> = seen.0.keys().collect();
@@ -355,7 +358,7 @@ impl Model {
         assert!(left.is_empty(), "{} sees rows of no batch: {left:?}", look.who);
     }
 
-    /// Ids of all rows of the batches that there are. Of other batches some call begins later.
+    /// Ids of all rows of the batches begun so far. Calls for other batches begin later.
     pub fn ids(&self, versions: bool) -> Vec<i64> {
         let of = |first: i64| first..first + 6;
         if versions {
@@ -365,7 +368,7 @@ impl Model {
         }
     }
 
-    /// Each set of states that a reader may have seen batches in; `None` where they are many.
+    /// All combinations of one state per batch; `None` if there are more than [`SETS`].
     fn sets<'a>(&self, states: &'a [Vec<State>]) -> Option<Vec<Vec<&'a State>>> {
         let mut sets: Vec<Vec<&State>> = vec![vec![]];
         for states in states {
@@ -378,7 +381,7 @@ impl Model {
         Some(sets)
     }
 
-    /// Holds the number of rows that a reader was told against what it may have been told, where no slice is dropped.
+    /// Checks the number of rows that a reader counted. Only for histories that drop no slices.
     pub fn judge_number(&self, look: &Look, seen: u64) {
         let mut numbers: BTreeSet<usize> = [0].into();
         for name in self.names() {
@@ -389,8 +392,8 @@ impl Model {
         assert!(numbers.contains(&(seen as usize)), "{} counts {seen} rows, of {numbers:?}, by {look:?}", look.who);
     }
 
-    /// Holds the newest row of each tag against what a reader may have seen, where no slice is dropped and rows have no versions. All
-    /// rows of a tag are of one time: the newest is the last.
+    /// Checks the newest row of each tag. Only for histories without drops and versions. All rows of a tag have the
+    /// same time, so the newest is the one with the highest id.
     pub fn judge_latest(&self, look: &Look, seen: &Seen) {
         let names = self.names();
         let states: Vec<Vec<State>> = names.iter().map(|name| self.states(name, look)).collect();
@@ -421,7 +424,7 @@ impl Model {
         );
     }
 
-    /// Holds the newest versions that a reader saw against those of what it may have seen of each batch.
+    /// Checks what a reader of the newest versions saw.
     pub fn judge_newest(&self, look: &Look, seen: &Seen) {
         let (beside, newest) = (self.beside_a_drop(look), seen.newest());
         let states: Vec<Vec<State>> = self.names().iter().map(|name| self.states(name, look)).collect();
@@ -433,8 +436,8 @@ impl Model {
         );
     }
 
-    /// Whether a reader that sees batches in these states sees these rows. What was dropped is absent slice by slice, and tile by
-    /// tile where it is dropped meanwhile.
+    /// Whether a reader that sees batches in these states may see these rows. Dropped rows are missing by slice or, if
+    /// the drop runs during the read, by tile.
     fn fits(&self, set: &[&State], look: &Look, beside: bool, seen: &BTreeMap<Place, Arc<str>>) -> bool {
         let mut rows = 0;
         let mut parts: BTreeMap<(Slice, Option<Place>), Vec<Place>> = BTreeMap::new();
@@ -444,11 +447,11 @@ impl Model {
             rows += usize::from(seen.contains_key(&place));
             parts.entry((slice, tile)).or_default().push(place);
         }
-        // Otherwise it sees others than it asked for.
+        // If the numbers differ, the reader sees rows that it did not ask for.
         rows == seen.len() && parts.iter().all(|((slice, _), places)| part_fits(set, *slice, places, seen))
     }
 
-    /// What removals said that they took out was not, at the same time, moved elsewhere.
+    /// Checks that no removal counted rows that were also moved elsewhere.
     pub fn judge_counts(&self, datasets: usize) {
         let (acts, retires) = (self.acts.lock().unwrap(), self.retires.lock().unwrap());
         for (name, acts) in &*acts {
@@ -477,13 +480,13 @@ impl Model {
     }
 }
 
-/// Whether only one act wrote these rows: those of two with one note are not told apart.
+/// Whether only one call wrote these rows: rows of two calls with the same note cannot be distinguished.
 fn is_alone(acts: &[Act], written: &Written) -> bool {
     let of_note = |act: &&Act| act.written.as_ref().is_some_and(|other| other.note == written.note);
     acts.iter().filter(of_note).count() == 1
 }
 
-/// As [`Model::fits`], of places that are absent together.
+/// As [`Model::fits`], for rows that can only be missing together.
 fn part_fits(set: &[&State], slice: Slice, places: &[Place], seen: &BTreeMap<Place, Arc<str>>) -> bool {
     let (mut there, mut optional): (Vec<&Written>, Vec<&Written>) = (vec![], vec![]);
     for state in set {

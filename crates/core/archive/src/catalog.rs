@@ -145,8 +145,8 @@ pub(crate) struct BatchRecord {
     /// The copy that brought it from another archive; `None` where it was written here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copied: Option<String>,
-    /// Rows with the ids, version and tile of a row that an earlier step of the write put: each such pair becomes one row where it is
-    /// consolidated. `None` where that is not known.
+    /// Rows with the ids, version and tile of a row that an earlier step of the write put: each such pair becomes one
+    /// row where it is consolidated. `None` where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
     /// Its part in each dataset of a group to which it was written, by number.
@@ -373,8 +373,8 @@ pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetRef) -> Result<
     records.iter().map(|record| Ok((id_of(&record.key)?, from_json(&record.key, &record.value)?))).collect()
 }
 
-/// The names that writers gave to batches that are stored or begun, in order. Reads a page of records at a time, so that
-/// memory holds little more than the names.
+/// The names that writers gave to batches that are stored or begun, in order. Reads a page of records at a time, so
+/// that memory holds little more than the names.
 pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetRef) -> Result<Vec<String>> {
     let (mut names, mut removed) = (BTreeSet::new(), HashSet::new());
     for prefix in [items("batch", dataset), items("intent", dataset)] {

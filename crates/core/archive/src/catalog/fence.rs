@@ -1,13 +1,15 @@
 //! Coordinates processes that drop slices with processes that write to them.
 //!
-//! Where commits and drops are both one step ([`Capabilities::atomic_commits`], [`Capabilities::atomic_drops`]), the commit that
-//! ends a write fails if a drop began since the writer read the record. Other engines need this protocol ([`Fence::needs_closing`]):
+//! Where commits and drops are both one step ([`Capabilities::atomic_commits`], [`Capabilities::atomic_drops`]), the
+//! commit that ends a write fails if a drop began since the writer read the record. Other engines need this protocol
+//! ([`Fence::needs_closing`]):
 //!
-//! One record of the archive lists the slices that are *closed* and those that are being *dropped*. A process that drops a slice
-//! first closes it, waits until no writer relies on an older state of the record, and then lists the chunks of the slice. It marks
-//! the slice as being dropped only if it is still closed. A writer reads the record after its chunks are durable; a process that
-//! removes chunks reads it after they are removed; both before they acknowledge anything. They reopen a closed slice, which cancels
-//! the drop; a slice that is being dropped refuses them. `docs/decisions/017-dropping-slices-in-use.md` gives the reasons.
+//! One record of the archive lists the slices that are *closed* and those that are being *dropped*. A process that
+//! drops a slice first closes it, waits until no writer relies on an older state of the record, and then lists the
+//! chunks of the slice. It marks the slice as being dropped only if it is still closed. A writer reads the record after
+//! its chunks are durable; a process that removes chunks reads it after they are removed; both before they acknowledge
+//! anything. They reopen a closed slice, which cancels the drop; a slice that is being dropped refuses them.
+//! `docs/decisions/017-dropping-slices-in-use.md` gives the reasons.
 //!
 //! A process may use a cached state of the record for [`FRESH`], so that few writes need to read it.
 
@@ -25,7 +27,8 @@ use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 
-/// How long a writer may use a cached state of the record. Part of the archive's format: a process that closes a slice waits longer.
+/// How long a writer may use a cached state of the record. Part of the archive's format: a process that closes a slice
+/// waits longer.
 const FRESH: Duration = Duration::from_secs(10);
 /// How long a process that closed a slice waits before it lists the chunks of the slice.
 pub(crate) const WAIT: Duration = Duration::from_secs(12);
@@ -135,8 +138,9 @@ impl Fence {
         Self { store, clock, seen: Arc::default() }
     }
 
-    /// Whether slices must be closed before they are dropped, so that writers notice. If commits and drops are both atomic, this is not
-    /// needed: the commit that ends a write fails after a drop, and a drop sees every commit before it.
+    /// Whether slices must be closed before they are dropped, so that writers notice. If commits and drops are both
+    /// atomic, this is not needed: the commit that ends a write fails after a drop, and a drop sees every commit before
+    /// it.
     pub(crate) fn needs_closing(&self) -> bool {
         let Capabilities { atomic_commits, atomic_drops, .. } = self.store.capabilities();
         !(atomic_commits && atomic_drops)
@@ -176,7 +180,8 @@ impl Fence {
         }
     }
 
-    /// Reads the record again if the cached one expires soon. Runs in parallel with other work, so that no write waits for it.
+    /// Reads the record again if the cached one expires soon. Runs in parallel with other work, so that no write waits
+    /// for it.
     pub(crate) async fn refresh(&self) {
         if self.last().is_none_or(|seen| seen.read_at.elapsed() > FRESH / 2) {
             // After an error, the next call that needs the record reads it.
@@ -184,8 +189,8 @@ impl Fence {
         }
     }
 
-    /// The slices of a dataset whose drop began before this call and has not ended. A drop that begins later sees all that was
-    /// stored before.
+    /// The slices of a dataset whose drop began before this call and has not ended. A drop that begins later sees all
+    /// that was stored before.
     pub(crate) async fn drops_in_progress(&self, dataset: &DatasetName) -> Result<Vec<SliceId>> {
         if !self.needs_closing() {
             return Ok(vec![]);
@@ -201,8 +206,8 @@ impl Fence {
         }
     }
 
-    /// Ensures that durable chunks in these slices stay: reopens closed slices. Returns the state of the record that it relied on.
-    /// Call it before anything is acknowledged.
+    /// Ensures that durable chunks in these slices stay: reopens closed slices. Returns the state of the record that it
+    /// relied on. Call it before anything is acknowledged.
     ///
     /// # Errors
     /// [`ArchiveError::SliceRetired`] if one of the slices is being dropped.
@@ -224,7 +229,8 @@ impl Fence {
         }
     }
 
-    /// Closes slices before they are dropped, and waits until every writer notices. Does nothing if closing is not needed.
+    /// Closes slices before they are dropped, and waits until every writer notices. Does nothing if closing is not
+    /// needed.
     pub(crate) async fn close(&self, dataset: &DatasetRef, slices: &[SliceId]) -> Result<Closed> {
         let token = self.clock.token();
         if self.needs_closing() {
@@ -273,8 +279,8 @@ impl Fence {
         Ok(Some((closed, record)))
     }
 
-    /// Ends what [`Self::close`] and [`Self::dropping`] began: reopens closed slices, and allows slices that are `gone` to be created
-    /// again. A slice whose drop failed keeps its mark until a process completes the drop.
+    /// Ends what [`Self::close`] and [`Self::dropping`] began: reopens closed slices, and allows slices that are `gone`
+    /// to be created again. A slice whose drop failed keeps its mark until a process completes the drop.
     pub(crate) async fn open(
         &self,
         dataset: &DatasetRef,

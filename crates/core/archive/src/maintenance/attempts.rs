@@ -24,9 +24,9 @@ pub(crate) struct Leftovers {
 }
 
 impl Dataset {
-    /// Removes chunks of a batch that do not count, and consolidated rows of attempts before the one that counts. Deletes the
-    /// intent of the batch, whose value is `intent`; with [`Leftovers::others`] the intent stays, so that a consolidation removes the
-    /// rest. `stored` is the record of the batch and its bytes.
+    /// Removes chunks of a batch that do not count, and consolidated rows of attempts before the one that counts.
+    /// Deletes the intent of the batch, whose value is `intent`; with [`Leftovers::others`] the intent stays, so that a
+    /// consolidation removes the rest. `stored` is the record of the batch and its bytes.
     ///
     /// # Errors
     /// [`StoreError::RecordConflict`] if the intent or the record has changed, and nothing was removed;
@@ -68,8 +68,8 @@ impl Dataset {
         self.clear_attempts(of, (&refs, &BTreeSet::new()), Commit { before, after, ..Commit::default() }).await
     }
 
-    /// Removes rows in these tiles that do not count and whose batch has no intent: of batches without a record, a day after they
-    /// began, and of attempts before the one that counts, when no reader needs them.
+    /// Removes rows in these tiles that do not count and whose batch has no intent: of batches without a record, a day
+    /// after they began, and of attempts before the one that counts, when no reader needs them.
     ///
     /// # Errors
     /// The engine.
@@ -116,8 +116,8 @@ impl Dataset {
         self.clear_attempts(of, (&[], tiles), Commit { before, ..Commit::default() }).await
     }
 
-    /// Removes rows of a batch without a record. Leaves the record of a removed batch, so that the attempt, should it continue after
-    /// all, finds it and starts again.
+    /// Removes rows of a batch without a record. Leaves the record of a removed batch, so that the attempt, should it
+    /// continue after all, finds it and starts again.
     async fn sweep_unknown(&self, origin: Origin, tiles: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
         let (home, batch) = (&self.frame().dataset, origin.batch);
         let stamp = self.stamp_us().await?;
@@ -139,8 +139,8 @@ impl Dataset {
         self.clear_attempts(of, (&[], tiles), Commit { before, after, ..Commit::default() }).await
     }
 
-    /// Removes what interrupted attempts left: attempts that began a day ago, and attempts that ended their batch but left chunks.
-    /// Returns the number of attempts.
+    /// Removes what interrupted attempts left: attempts that began a day ago, and attempts that ended their batch but
+    /// left chunks. Returns the number of attempts.
     ///
     /// # Errors
     /// The engine.

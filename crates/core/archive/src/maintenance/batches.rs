@@ -136,9 +136,9 @@ impl Dataset {
         records.iter().map(note).collect()
     }
 
-    /// Removes a batch, also from consolidated chunks, and returns the number of its rows that were not retired before. An
-    /// unfinished batch can be removed too, and so can a removed batch of which chunks have come back. The same key can be
-    /// written again afterwards.
+    /// Removes a batch, also from consolidated chunks, and returns the number of its rows that were not retired before.
+    /// An unfinished batch can be removed too, and so can a removed batch of which chunks have come back. The same key
+    /// can be written again afterwards.
     ///
     /// # Errors
     /// No batch with this key and no rows of one; a batch that another process is writing or removing; a dataset of a

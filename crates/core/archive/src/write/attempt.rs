@@ -44,7 +44,8 @@ impl Target<'_> {
         self.dataset.commit(commit).await.map_err(|error| self.as_race(error))
     }
 
-    /// Reports a record conflict as a batch race: a record that changed during this write means another writer of the batch.
+    /// Reports a record conflict as a batch race: a record that changed during this write means another writer of the
+    /// batch.
     fn as_race(&self, error: ArchiveError) -> ArchiveError {
         match error {
             ArchiveError::Store(StoreError::RecordConflict { .. }) => ArchiveError::BatchRace {
@@ -119,7 +120,8 @@ impl Claim {
         catalog::intent_key(&target.home, target.batch)
     }
 
-    /// The put of the intent, on condition that no other attempt changed it, and whether this value is put for the first time.
+    /// The put of the intent, on condition that no other attempt changed it, and whether this value is put for the
+    /// first time.
     fn put(&mut self, target: &Target<'_>) -> Result<(RecordPut, bool)> {
         let key = Self::key(target);
         let value = catalog::to_json(&key, &self.intent)?;
@@ -167,8 +169,8 @@ impl Earlier {
         self.stored.as_ref().filter(|stored| self.retired.rows == 0 && stored.has_content(totals))
     }
 
-    /// Whether the rows of an attempt at a new batch counted at any time. `None` if unknown: the catalog names only the attempt
-    /// that counts and the one before it.
+    /// Whether the rows of an attempt at a new batch counted at any time. `None` if unknown: the catalog names only the
+    /// attempt that counts and the one before it.
     pub(crate) fn counted(&self, attempt: &Attempt<'_>) -> Option<bool> {
         let Some(Stored { record, .. }) = &self.stored else { return Some(false) };
         let (batch, origin) = (attempt.target.batch, Some(attempt.origin()));
@@ -242,14 +244,15 @@ impl Progress {
     }
 }
 
-/// An attempt that may put chunks. A caller that drops it without [`Attempt::end`] or [`Attempt::take_back`] leaves an unfinished
-/// batch, which a repeated write takes over.
+/// An attempt that may put chunks. A caller that drops it without [`Attempt::end`] or [`Attempt::take_back`] leaves an
+/// unfinished batch, which a repeated write takes over.
 pub(crate) struct Attempt<'a> {
     target: &'a Target<'a>,
     pub earlier: Earlier,
     claim: Claim,
     progress: Progress,
-    /// Token of the record of slices being dropped, read before the first chunk was put in a commit other than the last.
+    /// Token of the record of slices being dropped, read before the first chunk was put in a commit other than the
+    /// last.
     fence: Option<String>,
 }
 
@@ -302,8 +305,8 @@ impl<'a> Attempt<'a> {
     /// Acknowledges a batch that was found stored.
     ///
     /// # Errors
-    /// [`ArchiveError::SliceRetired`] if a drop that began before this write affects its rows: it may have been interrupted, and end
-    /// after they were acknowledged. As [`Self::leave_stored`].
+    /// [`ArchiveError::SliceRetired`] if a drop that began before this write affects its rows: it may have been
+    /// interrupted, and end after they were acknowledged. As [`Self::leave_stored`].
     pub(crate) async fn acknowledge_stored(&self) -> Result<()> {
         self.leave_stored().await?;
         let Some(Stored { record, .. }) = self.earlier.stored.as_ref().filter(|_| !self.earlier.dropping.is_empty())
@@ -392,14 +395,16 @@ impl<'a> Attempt<'a> {
         self.claim.intent.origin(self.target.batch)
     }
 
-    /// Whether this attempt may put its chunks before any catalog record: it has put no record yet and knows of no earlier attempt.
+    /// Whether this attempt may put its chunks before any catalog record: it has put no record yet and knows of no
+    /// earlier attempt.
     fn needs_no_claim(&self) -> bool {
         let is_first = self.claim.found.is_none() && self.progress.parts.is_empty() && !self.earlier.is_known();
         is_first && self.target.dataset.puts_unclaimed()
     }
 
-    /// Puts all chunks, then ends the batch with one conditional commit of its records. Chunks of an attempt that is interrupted
-    /// between the two never count, since no record names them; a consolidation removes them a day later ([`Dataset::sweep_strays`]).
+    /// Puts all chunks, then ends the batch with one conditional commit of its records. Chunks of an attempt that is
+    /// interrupted between the two never count, since no record names them; a consolidation removes them a day later
+    /// ([`Dataset::sweep_strays`]).
     async fn end_unclaimed(&mut self, chunks: Vec<Chunk>, totals: &InputTotals) -> Result<()> {
         let list = (!chunks.is_empty()).then(|| self.list(&chunks));
         self.put_watched(Commit { put: chunks, ..Commit::default() }).await?;
@@ -421,8 +426,8 @@ impl<'a> Attempt<'a> {
         let _ = self.target.dataset.commit(Commit { remove, ..Commit::default() }).await;
     }
 
-    /// Takes back what this attempt has put. If this fails too, the batch stays unfinished. If the write had ended after all, its
-    /// record has changed, and nothing is taken back.
+    /// Takes back what this attempt has put. If this fails too, the batch stays unfinished. If the write had ended
+    /// after all, its record has changed, and nothing is taken back.
     pub(crate) async fn take_back(self) {
         // Errors are ignored: the caller reports the error of the write, and no reader sees the rows.
         if self.earlier.stored.is_some() {
@@ -565,7 +570,8 @@ impl<'a> Attempt<'a> {
         put
     }
 
-    /// Checks that no chunk of this write, all of which are durable, was dropped with its slice, and that no later drop can miss them.
+    /// Checks that no chunk of this write, all of which are durable, was dropped with its slice, and that no later drop
+    /// can miss them.
     async fn check_slices(&mut self) -> Result<Observed> {
         let Target { dataset, home, .. } = self.target;
         let refs: Vec<ChunkRef> = self.progress.refs().copied().collect();
@@ -585,7 +591,8 @@ impl<'a> Attempt<'a> {
         Ok(seen)
     }
 
-    /// The conditions under which this attempt may continue: its intent is unchanged and, the first time, so is the batch record.
+    /// The conditions under which this attempt may continue: its intent is unchanged and, the first time, so is the
+    /// batch record.
     fn conditions(&mut self) -> Result<Vec<RecordPut>> {
         let (intent, first) = self.claim.put(self.target)?;
         let mut puts = vec![intent];
@@ -638,7 +645,8 @@ impl<'a> Attempt<'a> {
         catalog::put(key, record.bytes.clone(), expect)
     }
 
-    /// The number of the first list of this attempt. It follows those of earlier attempts, whose lists are still needed.
+    /// The number of the first list of this attempt. It follows those of earlier attempts, whose lists are still
+    /// needed.
     fn first_part(&self) -> u32 {
         self.earlier.parts.last().map_or(0, |part| part.number + 1)
     }

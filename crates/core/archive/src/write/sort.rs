@@ -80,7 +80,8 @@ impl TiledRows {
         Ok(all)
     }
 
-    /// Sorts rows by tile, time, ids, version and ordinal. Of rows in one tile with the same ids and version, keeps only the last.
+    /// Sorts rows by tile, time, ids, version and ordinal. Of rows in one tile with the same ids and version, keeps
+    /// only the last.
     pub(crate) fn sorted(self, frame: &Frame) -> Result<Self> {
         if frame.timed_ids()
             && let Some(order) = self.distinct_times(frame)
@@ -114,8 +115,8 @@ impl TiledRows {
         self.take(frame, order)
     }
 
-    /// The order by tile and time, without comparing ids, where the time is a part of the ids; `None` if two rows of a tile have the
-    /// same time.
+    /// The order by tile and time, without comparing ids, where the time is a part of the ids; `None` if two rows of a
+    /// tile have the same time.
     fn distinct_times(&self, frame: &Frame) -> Option<Vec<u32>> {
         if matches!(time_axis::times(self.rows.column(frame.time)), Some(Times::Days(_))) {
             return None;
@@ -126,7 +127,8 @@ impl TiledRows {
         order.windows(2).all(|pair| key(pair[0]) != key(pair[1])).then_some(order)
     }
 
-    /// Rows with the same ids and version as a later row of the same tile; `None` if all ids differ, as they usually do.
+    /// Rows with the same ids and version as a later row of the same tile; `None` if all ids differ, as they usually
+    /// do.
     fn superseded(&self, keys: &Keys, versions: Option<&Keys>) -> Option<HashSet<u32>> {
         let rows = self.rows.num_rows();
         let mut seen = HashSet::with_capacity(rows);
