@@ -1,4 +1,4 @@
-//! Who may do what: bearer tokens with roles, read from a file.
+//! Authorization: bearer tokens with roles, read from a file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,18 +11,18 @@ use crate::failure::{Failure, Result};
 use crate::parameters::time_ns;
 use crate::settings::ServiceError;
 
-/// What a request needs.
+/// The role that a request requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Nothing: answered without a token.
+    /// None: served without a token.
     Open,
     /// Reading.
     Read,
-    /// Storing points, notes and events.
+    /// Storing points, annotations and events.
     Write,
-    /// Defining tags that are unknown where points of them come. No request needs it alone.
+    /// Defining unknown tags when points of them are written. No endpoint requires this role by itself.
     Define,
-    /// Definitions, deletions, retention, maintenance. Who may do this may do the rest.
+    /// Definitions, deletions, retention, maintenance. Includes all other roles.
     Admin,
 }
 
@@ -47,32 +47,32 @@ struct Token {
     name: String,
     roles: Vec<Role>,
     expires_ns: Option<i64>,
-    /// Tokens are compared by their hashes, in a time that tells nothing of them.
+    /// Hash of the token. Comparing hashes in constant time keeps response times from revealing parts of a token.
     hash: blake3::Hash,
 }
 
-/// Who asks.
+/// The client of a request.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    /// The name of the token, where the service has tokens.
+    /// The name of its token, if the service has tokens.
     pub name: Option<String>,
-    /// Whether tags that are unknown may be defined.
+    /// Whether writes of this client may define unknown tags.
     pub may_define: bool,
 }
 
-/// The tokens of a file; none at all where a service has no such file.
+/// The tokens of a file; empty if the service has no such file.
 #[derive(Debug)]
 pub(crate) struct Access {
     path: Option<PathBuf>,
     tokens: RwLock<Arc<Vec<Token>>>,
 }
 
-/// A token that is shorter could be guessed.
+/// Minimum length of a token; a shorter one could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
 impl Access {
-    /// Reads the file, a token on each line: `NAME ROLES EXPIRES TOKEN`, such as `grafana read 2027-01-31 Zk3...`, with
-    /// roles separated by commas and `-` for one that never expires. Lines that start with `#` are notes.
+    /// Reads the file, one token per line: `NAME ROLES EXPIRES TOKEN`, such as `grafana read 2027-01-31 Zk3...`, with
+    /// roles separated by commas, and `-` for a token that never expires. Lines that start with `#` are comments.
     pub fn open(path: Option<&Path>) -> std::result::Result<Self, ServiceError> {
         let tokens = path.map(read_tokens).transpose()?.unwrap_or_default();
         Ok(Self { path: path.map(Path::to_path_buf), tokens: RwLock::new(Arc::new(tokens)) })
@@ -82,7 +82,7 @@ impl Access {
         self.path.is_some()
     }
 
-    /// Reads the file again. On an error the tokens stay as they were.
+    /// Reloads the file. On an error the previous tokens remain in use.
     pub fn reload(&self) -> std::result::Result<usize, ServiceError> {
         let Some(path) = &self.path else { return Ok(0) };
         let tokens = read_tokens(path)?;
@@ -91,7 +91,7 @@ impl Access {
         Ok(count)
     }
 
-    /// Who asks, if the roles of the token that the request carries suffice.
+    /// Identifies the client by the token of the request, and checks that its roles include `needed`.
     pub fn check(&self, headers: &HeaderMap, needed: Role, now_ns: i64) -> Result<Caller> {
         if !self.is_required() || needed == Role::Open {
             return Ok(Caller { name: None, may_define: !self.is_required() });
@@ -105,7 +105,7 @@ impl Access {
         let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut found = None;
         for token in tokens.iter() {
-            // No early end: how long this takes tells nothing of where a token stands.
+            // Do not stop at the match, so that the time does not reveal the position of a token.
             if token.hash == hash {
                 found = Some(token);
             }
@@ -128,7 +128,7 @@ impl Access {
     }
 }
 
-/// What is said of a file with secrets that every user of this machine can read.
+/// A warning if a file with secrets can be read by every user of this machine.
 pub(crate) fn exposure(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
@@ -138,7 +138,7 @@ pub(crate) fn exposure(path: &Path) -> Option<String> {
     })
 }
 
-/// The token of `Authorization: Bearer TOKEN`; clients of InfluxDB say `Token` instead.
+/// The token of `Authorization: Bearer TOKEN`, or of `Token TOKEN` as clients of InfluxDB send it.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let known = scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("token");
@@ -159,7 +159,7 @@ fn read_tokens(path: &Path) -> std::result::Result<Vec<Token>, ServiceError> {
                 new.name
             )));
         }
-        // Two lines for one token would leave open whose roles it has.
+        // With two lines for one token, it would be ambiguous whose roles apply.
         if let Some(known) = tokens.iter().find(|known| known.hash == new.hash) {
             return Err(refuse(format!("line {number} has the token of {:?} again: make a new one", known.name)));
         }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use tempfile::NamedTempFile;
 
-    /// A file that goes away with its handle, also where a test fails.
+    /// A temporary file, which is removed even if the test fails.
     fn file_of(text: &str) -> NamedTempFile {
         let file = NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();

@@ -343,7 +343,7 @@ impl Encoder {
         self.formed(bytes).into()
     }
 
-    /// Bytes that the end of the answer is made of.
+    /// Size of the buffered rows, which `finish` encodes at once.
     fn finish_bytes(&self) -> usize {
         self.charge.bytes()
     }
@@ -362,7 +362,7 @@ impl Encoder {
         Ok(out.into())
     }
 
-    /// Lines of JSON become elements of a list.
+    /// Turns lines of JSON into elements of a list.
     fn formed(&mut self, mut lines: Vec<u8>) -> Vec<u8> {
         if self.form != ResponseFormat::Json || lines.is_empty() {
             return lines;
@@ -404,13 +404,13 @@ mod tests {
         let text = "x".repeat(400_000);
         let large: ArrayRef = Arc::new(StringArray::from_iter_values((0..5).map(|_| &text)));
         assert_eq!(rows_of(pieces(Ok(batch(vec![("x", large.clone())])))), [2, 2, 1]);
-        // A slice counts by what it shows.
+        // A slice counts only the rows that it shows.
         assert_eq!(rows_of(pieces(Ok(batch(vec![("x", large.slice(1, 2))])))), [2]);
         let empty: ArrayRef = Arc::new(Int64Array::from_iter_values(0..0));
         assert_eq!(rows_of(pieces(Ok(batch(vec![("x", empty)])))), Vec::<usize>::new());
     }
 
-    /// Texts that do not pack well.
+    /// Texts that compress poorly.
     fn texts(count: usize, bytes: usize) -> RecordBatch {
         let text = |number: usize| {
             let mut reader = blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof();
@@ -429,11 +429,11 @@ mod tests {
 
     #[tokio::test]
     async fn large_rows_are_encoded_away_from_the_threads_that_drive_connections() {
-        // All of these share the one thread of this test.
+        // All tasks share the one thread of this test.
         let batches = [texts(4_000, 500)];
         for (name, form) in ResponseFormat::ALL {
             let turns = Arc::new(AtomicU64::new(0));
-            // On a loaded machine this thread may get no processor while the other encodes: then it is tried again.
+            // On a loaded machine this thread may get no CPU time while the other thread encodes, so retry.
             for _ in 0..20 {
                 let counted = turns.clone();
                 let others = tokio::spawn(async move {

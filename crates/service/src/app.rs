@@ -1,4 +1,4 @@
-//! What requests share, and what is known of each: its limits, its place among those that run, its time.
+//! State that all requests share, and the context of each request: its permit and its deadline.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,85 +21,85 @@ use crate::settings::Settings;
 use crate::work;
 use chronotile_archive::memory::{Charge, Memory};
 
-/// A service: what its requests share.
+/// A service: the state that its requests share.
 pub(crate) struct App {
     pub historian: Arc<Historian>,
     pub settings: Settings,
     pub access: Access,
     pub metrics: Arc<Metrics>,
-    /// What stores small writes.
+    /// Stores small writes.
     pub collector: Collector,
-    /// What stores all others, in the background.
+    /// Stores large writes, in the background.
     pub large_collector: Collector,
-    /// What bodies, queries and answers are charged to.
+    /// The memory to which bodies, queries and responses are charged.
     pub memory: Memory,
-    /// What answers for events and jobs, where the program that serves has it.
+    /// Serves events and jobs, if the program provides it.
     pub front_ends: Option<Arc<dyn FrontEnds>>,
     pub stopping: AtomicBool,
-    /// Whether the archive answered when it was last asked, and when that was.
+    /// The result and time of the last readiness check of the archive.
     pub readiness: tokio::sync::Mutex<Option<(Instant, Result<()>)>>,
     queries: Arc<Semaphore>,
     writes: Arc<Semaphore>,
 }
 
-/// What a request costs, and so which limits hold for it.
+/// The cost class of a request, which decides the limits that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Next to nothing.
+    /// Negligible cost: no limit.
     Light,
-    /// One of the queries that may run, in its time.
+    /// Takes one of the slots for queries, and has the deadline of a query.
     Query,
-    /// One of the same that takes little memory.
+    /// Like `Query`, with little memory.
     Lookup,
-    /// One of the writes that may run.
+    /// Takes one of the slots for writes.
     Write,
-    /// One of the queries, for as long as it takes.
+    /// Takes one of the slots for queries, without a deadline.
     Maintenance,
 }
 
-/// A request that may be served.
+/// A request that has passed all checks.
 pub(crate) struct Call {
     pub parameters: Parameters,
     pub headers: HeaderMap,
     pub body: Bytes,
     pub now_ns: i64,
-    /// When the time of a query is over.
+    /// Deadline if the request is a query.
     pub deadline: Instant,
-    /// Rows of the answer so far.
+    /// Number of rows sent so far.
     pub rows: Arc<AtomicU64>,
-    /// Whether tags that are unknown may be defined.
+    /// Whether unknown tags may be defined.
     pub may_define: bool,
-    /// The place among the requests that may run. Work that goes on without its client keeps it.
+    /// The slot of the request. Work that continues after the client has disconnected keeps it.
     pub permit: Option<Arc<Permit>>,
     pub path: Vec<(String, String)>,
 }
 
-/// The place of a request among those that may run, and the memory that its work takes beyond what is charged by its size.
+/// The slot of a running request, and the memory that its work takes beyond what is charged by size.
 #[derive(Debug)]
 pub(crate) struct Permit {
     _place: OwnedSemaphorePermit,
     _charge: Charge,
 }
 
-/// What a query takes beside the chunks and rows that the archive charges: chunks on their way from the engine.
+/// Memory of a query in addition to the chunks and rows that the archive charges: chunks on their way from the engine.
 const QUERY_BYTES: usize = 4 << 20;
-/// What a look-up takes.
+/// Memory of a look-up.
 const LOOKUP_BYTES: usize = 256 << 10;
-/// A small budget is shared by this many queries at least.
+/// No query is charged more than the budget divided by this number, so that a small budget still admits so many.
 const QUERIES_MIN: usize = 16;
 
 impl Call {
-    /// A part of the path.
+    /// A parameter of the path.
     pub fn part(&self, name: &str) -> &str {
         self.path.iter().find_map(|(known, value)| (known == name).then_some(value.as_str())).unwrap_or_default()
     }
 }
 
-/// The connection of a request.
+/// The peer of a request's connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub address: SocketAddr,
-    /// Set where an answer leaves before the body of its request is there: the rest is then thrown away.
+    /// Set if the response is sent before the request body has arrived; the rest of the body is then discarded.
     pub discards: Arc<AtomicBool>,
 }
 
@@ -140,7 +140,7 @@ impl App {
             Work::Light => return Ok(None),
             Work::Lookup => (&self.queries, limits.queries, "queries", LOOKUP_BYTES),
             Work::Query | Work::Maintenance => (&self.queries, limits.queries, "queries", QUERY_BYTES),
-            // Of a write the body tells.
+            // The memory of a write depends on its body and is charged later.
             Work::Write => (&self.writes, limits.writes, "writes", 0),
         };
         let place = slots.clone().try_acquire_owned().map_err(|_| {
@@ -152,7 +152,7 @@ impl App {
     }
 }
 
-/// The id that a client gave, if it is a decent one.
+/// The request id of the client, if it is printable and not too long.
 pub(crate) fn given_id(headers: &HeaderMap) -> Option<&str> {
     let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
     given.filter(|id| !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_graphic()))

@@ -1,4 +1,5 @@
-//! Arrow IPC streams from clients. Nothing is allocated because a length in the stream says so: what is not there is not read.
+//! Decodes Arrow IPC streams from clients. Lengths declared in a stream are checked against its bytes before anything
+//! is allocated.
 
 use std::fmt;
 
@@ -13,12 +14,12 @@ use bytes::Bytes;
 use chronotile_io::check_batch;
 use chronotile_types::contained;
 
-/// Reads a body.
+/// Decodes a body.
 ///
 /// # Errors
-/// A body that is no such stream, that ends too early or contradicts its schema, or whose columns are compressed.
+/// The body is not an Arrow IPC stream, is truncated, contradicts its schema, or has compressed columns.
 pub fn read(body: Bytes) -> Result<Vec<RecordBatch>, String> {
-    // A schema that Arrow has no words for ends its reader in a panic.
+    // Arrow's reader panics on types of a schema that it cannot represent.
     contained(|| decode(body)).unwrap_or_else(|reason| Err(format!("the body is not an Arrow IPC stream: {reason}")))
 }
 
@@ -44,10 +45,10 @@ fn decode(body: Bytes) -> Result<Vec<RecordBatch>, String> {
     Ok(batches)
 }
 
-/// How many times the bytes of a stream the texts that it points to may have.
+/// Maximum size of the texts of a stream, as a multiple of its bytes. Rows may share the bytes of a text.
 const SHARED_TEXTS: usize = 4;
 
-/// Bytes of the texts of a column whose rows may all point to the same one.
+/// Size of the texts of a column, counting a text that several rows share once for each row.
 fn text_bytes(column: &ArrayRef) -> usize {
     let lengths = |views: &[u128]| views.iter().map(|view| (*view as u32) as usize).sum();
     if let Some(dictionary) = column.as_any_dictionary_opt() {
@@ -60,7 +61,8 @@ fn text_bytes(column: &ArrayRef) -> usize {
     }
 }
 
-/// Refuses batches that contradict the schema, and compressed columns: how large they become is told by numbers that cannot be trusted.
+/// Refuses batches that contradict the schema, and compressed columns, whose unpacked size is declared by numbers that
+/// cannot be trusted.
 fn check_messages(body: &[u8]) -> Result<(), String> {
     let refuse = |error: &dyn fmt::Display| format!("the body is not an Arrow IPC stream: {error}");
     let (mut at, mut schema) = (0, None);
@@ -139,7 +141,7 @@ mod tests {
         assert!(read([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f].to_vec().into()).is_err());
     }
 
-    /// Rows that all point to the same bytes.
+    /// A column whose rows all share the same bytes.
     fn shared<T: ByteViewType>(bytes: usize, count: usize) -> ArrayRef {
         let mut views = GenericByteViewBuilder::<T>::new();
         let block = views.append_block("x".repeat(bytes).into_bytes().into());
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn shared_texts_and_bytes_have_at_most_a_mebibyte() {
-        // The stream itself is a sixteenth of that.
+        // The stream itself has a sixteenth of these bytes.
         for (count, is_read) in [(16, true), (17, false)] {
             for column in [shared::<StringViewType>(1 << 16, count), shared::<BinaryViewType>(1 << 16, count)] {
                 assert_eq!(read(plain(column).into()).is_ok(), is_read, "{count} rows");
@@ -231,7 +233,7 @@ mod tests {
         assert!(refused > 500, "{refused}");
     }
 
-    /// Where each message begins and ends, its body included.
+    /// The byte range of each message with its body.
     fn messages(stream: &[u8]) -> Vec<std::ops::Range<usize>> {
         let (mut at, mut found) = (0, vec![]);
         while let Some(size) = word(stream, at + 4).filter(|size| *size > 0) {
@@ -250,7 +252,7 @@ mod tests {
         assert_eq!((of_plain.len(), of_packed.len()), (3, 3));
         let mixed = [&plain[..of_plain[2].start], &packed[of_packed[2].start..]].concat();
         assert!(read(mixed.into()).unwrap_err().contains("compressed"));
-        // Older streams have no mark before the size of a message.
+        // Older streams have no continuation marker before the size of a message.
         let old: Vec<u8> =
             of_packed.iter().flat_map(|message| packed[message.start + 4..message.end].to_vec()).collect();
         assert!(read(old.into()).unwrap_err().contains("compressed"));

@@ -1,4 +1,4 @@
-//! Bodies of requests: taken in piece by piece, each paid for from the memory of the service before it is kept.
+//! Request bodies: received piece by piece, each charged to the memory of the service before it is kept.
 
 use std::io::Read;
 
@@ -18,14 +18,14 @@ use crate::failure::{Failure, Result};
 use crate::work;
 use chronotile_archive::memory::{ChargedVec, Memory};
 
-/// What is unpacked at a time.
+/// Size of the pieces in which a body is decompressed.
 const PIECE_BYTES: usize = 64 << 10;
 
 fn too_large(bytes_max: usize) -> Failure {
     Failure::too_large(format!("the body has more than {bytes_max} bytes: send it in pieces"))
 }
 
-/// Refuses a body that will not be used, before any of it is taken in.
+/// Refuses a body that cannot be used, before receiving any of it.
 pub(crate) fn check(app: &App, endpoint: &Endpoint, parts: &Parts, body: &Body) -> Result<()> {
     if endpoint.takes.is_none() {
         let message = format!("{} {} takes no body: send the request without", endpoint.method, endpoint.path);
@@ -38,7 +38,7 @@ pub(crate) fn check(app: &App, endpoint: &Endpoint, parts: &Parts, body: &Body) 
     if app.access.is_required() { Ok(()) } else { browsers::check_type(parts, endpoint) }
 }
 
-/// The body as it came.
+/// Receives a body without decompressing it.
 pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
     let limits = app.settings.limits;
     let deadline = Instant::now() + limits.client_time;
@@ -50,7 +50,7 @@ pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
     let mut taken = ChargedVec::new(&app.memory);
     while let Some(frame) = tokio::time::timeout_at(deadline, body.frame()).await.map_err(slow)? {
         let frame = frame.map_err(|error| Failure::invalid(format!("the body did not come whole: {error}")))?;
-        // Trailers say nothing that is asked for here.
+        // Trailers are ignored.
         let Ok(piece) = frame.into_data() else { continue };
         if taken.len() + piece.len() > limits.body_bytes {
             return Err(too_large(limits.body_bytes));
@@ -61,23 +61,23 @@ pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
     Ok(taken.freeze())
 }
 
-/// How many times its own bytes a gzip counts as work. It unpacks to 1,032 times its bytes at most: one of less than 1 KiB, which
-/// is unpacked where it is, to 1 MiB.
+/// Factor by which the bytes of a gzip count as work. A gzip expands at most 1,032 times, so one of less than 1 KiB,
+/// which is decompressed on the calling thread, expands to 1 MiB at most.
 const GZIP_WORK: usize = 32;
 
-/// How the sender packed the body, in small letters: case says nothing here.
+/// The content encoding of the body in lower case, since it is case-insensitive.
 fn encoding(headers: &HeaderMap) -> Option<String> {
     let given = headers.get(header::CONTENT_ENCODING)?;
     Some(given.to_str().unwrap_or("?").to_ascii_lowercase())
 }
 
-/// As how many bytes a body counts as work: a packed one as more than it has.
+/// The bytes by which a body counts as work: more than its length if it is compressed.
 pub(crate) fn work_bytes(headers: &HeaderMap, body: &Bytes) -> usize {
     let packed = encoding(headers).is_some_and(|encoding| encoding != "identity");
     if packed { body.len() * GZIP_WORK } else { body.len() }
 }
 
-/// The body as its sender had it, unpacked where it is packed.
+/// The decompressed body.
 pub(crate) async fn unpacked(app: &App, headers: &HeaderMap, body: Bytes) -> Result<Bytes> {
     match encoding(headers).as_deref() {
         None | Some("identity" | "snappy") => Ok(body),

@@ -54,9 +54,9 @@ pub(crate) fn check(parts: &Parts, role: Role) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a body whose type is not one that the endpoint takes: JSON, rows and messages have types of their own, which a page
-/// cannot send to another origin without being asked about. Lines go in under any type, and messages without one, as collectors send
-/// them.
+/// Refuses a body whose content type the endpoint does not accept. JSON, rows and messages require their own types,
+/// which a page cannot send to another origin without a CORS preflight. Lines are accepted under any type, and messages
+/// without one, because collectors send them so.
 pub(crate) fn check_type(parts: &Parts, endpoint: &Endpoint) -> Result<()> {
     let types = endpoint.content_types();
     let given = parts.headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("?")).unwrap_or_default();
@@ -70,7 +70,7 @@ pub(crate) fn check_type(parts: &Parts, endpoint: &Endpoint) -> Result<()> {
     Err(Failure::new(ErrorKind::UnsupportedType, message))
 }
 
-/// Whether a host, perhaps with a port, is this machine by a name that no name server decides upon.
+/// Whether a host, with or without a port, is a loopback name or address that does not depend on DNS.
 fn is_loopback(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && !name.ends_with(':') => name,

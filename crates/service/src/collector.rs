@@ -1,4 +1,4 @@
-//! Writes of many requests, stored together: what came while the archive was busy becomes one commit.
+//! Group commit: writes that arrive while the archive is busy are stored together, in one commit.
 
 use std::sync::Arc;
 
@@ -11,34 +11,34 @@ use crate::failure::{Failure, Result};
 use crate::metrics::Metrics;
 use chronotile_archive::memory::Charge;
 
-/// Rows of one commit.
+/// Maximum number of rows of one commit.
 const ROWS_MAX: usize = 250_000;
-/// Commits at the same time: one is encoded while another waits for the disk or the cluster.
+/// Maximum number of concurrent commits: one is encoded while another waits for the disk or the cluster.
 const COMMITS_MAX: usize = 4;
-/// Requests that wait.
+/// Maximum number of waiting requests.
 const QUEUE_MAX: usize = 4_096;
 
 struct Job {
     tables: Vec<RecordBatch>,
-    /// What the tables hold of the service's memory, until they are stored.
+    /// The memory of the tables, charged until they are stored.
     charge: Charge,
     done: oneshot::Sender<Result<()>>,
 }
 
-/// Takes checked points and answers once they are durable.
+/// Stores checked points, and reports once they are durable.
 #[derive(Clone)]
 pub(crate) struct Collector(mpsc::Sender<Job>);
 
 impl Collector {
-    /// Starts on a runtime; it ends when the last clone is gone.
+    /// Starts the collector on a runtime. It ends when its last clone is dropped.
     pub fn start(runtime: &Handle, historian: Arc<Historian>, metrics: Arc<Metrics>) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         runtime.spawn(run(historian, metrics, queue));
         Self(jobs)
     }
 
-    /// Stores points that fit their tags. They are durable when this returns; if it is dropped they are stored all the same.
-    /// `charge` is for the memory of the tables, and is held for as long as they are.
+    /// Stores points that match their tags. They are durable when this returns. Dropping the future does not cancel the
+    /// write. `charge` covers the memory of the tables and is held until they are stored.
     pub async fn store(&self, tables: Vec<RecordBatch>, charge: Charge) -> Result<()> {
         let (done, answer) = oneshot::channel();
         let ended = || Failure::from(chronotile_archive::ArchiveError::Cancelled);
@@ -50,7 +50,7 @@ impl Collector {
 async fn run(historian: Arc<Historian>, metrics: Arc<Metrics>, mut queue: mpsc::Receiver<Job>) {
     let commits = Arc::new(Semaphore::new(COMMITS_MAX));
     while let Some(first) = queue.recv().await {
-        // While all are busy, further requests gather behind this one.
+        // While all commits are in progress, further requests queue up and join this one.
         let Ok(permit) = commits.clone().acquire_owned().await else { return };
         let rows = |job: &Job| job.tables.iter().map(RecordBatch::num_rows).sum::<usize>();
         let mut total = rows(&first);
@@ -66,7 +66,7 @@ async fn run(historian: Arc<Historian>, metrics: Arc<Metrics>, mut queue: mpsc::
             let held = jobs.into_iter().map(|job| (job.tables, (job.charge, job.done)));
             let (tables, held): (Vec<_>, Vec<_>) = held.unzip();
             let (charges, waiting): (Vec<_>, Vec<_>) = held.into_iter().unzip();
-            // Rows were checked when they came: what is no number here was to be stored as Bad.
+            // Rows were checked on arrival: any NaN or infinity left is to be stored as Bad.
             let options = PointsOptions { not_finite: NotFinite::Bad, ..PointsOptions::default() };
             let stored = historian.write(tables.into_iter().flatten().collect(), &options).await;
             drop((permit, charges));
@@ -80,7 +80,7 @@ fn tell(waiting: Vec<oneshot::Sender<Result<()>>>, stored: chronotile_historian:
     let failure = stored.err().map(Failure::from);
     for done in waiting {
         let answer = failure.as_ref().map_or(Ok(()), |failure| Err(failure.clone()));
-        // Nobody listens where the client has gone.
+        // Sending fails if the client has disconnected.
         let _ = done.send(answer);
     }
 }

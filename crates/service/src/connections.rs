@@ -51,8 +51,9 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection from `address`. Where its address has its share already, or all places are taken, the connection that has
-    /// been idle longest is closed: one of the same address, or else one of the address that has most.
+    /// Admits a connection from `address`. If its address has used up its share, or the limit for all is reached, the
+    /// connection that has been idle longest is closed: one of the same address, or else of the address that has the
+    /// most connections.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Admission {
         let origin = origin(address);
         let mut open = self.open();
@@ -92,7 +93,7 @@ impl Open {
     }
 }
 
-/// The address that connections are counted by: a network of IPv6 that one customer has is one.
+/// The address by which connections are counted: for IPv6 the /64 network, since one customer usually has all of it.
 fn origin(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -104,7 +105,7 @@ fn origin(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The place of a connection, until it is dropped or closed to make room.
+/// The slot of a connection, until it is dropped or closed to make room.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     connections: Arc<Connections>,
@@ -113,14 +114,14 @@ pub(crate) struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Marks that a request is served, until the guard is dropped. `None` once the connection is being closed.
+    /// Marks a request as in progress until the guard is dropped. Returns `None` once the connection is being closed.
     pub fn request(self: &Arc<Self>) -> Option<Busy> {
         let mut open = self.connections.open();
         open.slots.get_mut(&self.number)?.requests += 1;
         Some(Busy(self.clone()))
     }
 
-    /// Ends when the connection is to be closed. No request of it is served then.
+    /// Resolves when the connection must be closed. No request of it is in progress then.
     pub async fn closed(&self) {
         self.close.notified().await;
     }

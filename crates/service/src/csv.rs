@@ -1,4 +1,4 @@
-//! Points as CSV: a header with `tag`, `time`, `value` and perhaps `status`, in any order.
+//! Points as CSV: a header with `tag`, `time`, `value` and optionally `status`, in any order.
 
 use bytes::Bytes;
 use chronotile_io::{CsvRecords, IoError};
@@ -6,7 +6,7 @@ use chronotile_io::{CsvRecords, IoError};
 use crate::parameters::time_ns;
 use crate::points::{Points, Value, shown};
 
-/// The places of the columns in each line.
+/// The positions of the columns in each line.
 struct Columns {
     tag: usize,
     time: usize,
@@ -15,10 +15,10 @@ struct Columns {
     count: usize,
 }
 
-/// Reads a body. Lines that are not understood are noted with their number, and reading goes on behind them.
+/// Parses a body. Lines that cannot be parsed are recorded by number, and parsing continues with the next line.
 ///
 /// # Errors
-/// A header that lacks a column.
+/// The header lacks a column or has an unknown one.
 pub fn read(body: Bytes, now_ns: i64, points: &mut Points) -> Result<(), String> {
     let mut records = CsvRecords::new("the body", body).map_err(|error| error.to_string())?;
     let columns = {
@@ -39,7 +39,7 @@ pub fn read(body: Bytes, now_ns: i64, points: &mut Points) -> Result<(), String>
                 }
             }
             Err(IoError::NotUtf8 { line, .. }) => points.refuse(line, "invalid UTF-8"),
-            // What follows an open quote cannot be told apart.
+            // After an unclosed quote, the end of a line cannot be determined.
             Err(error) => {
                 points.refuse(last + 1, error.to_string());
                 return Ok(());
@@ -86,7 +86,7 @@ fn push(points: &mut Points, line: u64, columns: &Columns, fields: &[&str], now_
     points.push(line, tag, time, value(fields[columns.value]), status)
 }
 
-/// What a field holds: nothing, true or false, a number, or else text.
+/// The value of a field: null if empty, else a boolean, a number or text.
 fn value(field: &str) -> Value<'_> {
     match field.trim() {
         "" => Value::Null,

@@ -1,4 +1,4 @@
-//! Datasets of any kind: what there is, how much of it, and reads.
+//! Endpoints for datasets of any kind: list, describe, size, read.
 
 use std::sync::Arc;
 
@@ -71,7 +71,7 @@ pub(crate) async fn read(app: Arc<App>, call: Call) -> Result<Reply> {
     answers::rows(&app, &call, rows).await
 }
 
-/// Ends behind `limit` rows.
+/// Limits a stream to `limit` rows.
 fn at_most(
     rows: futures::stream::BoxStream<'static, Result<RecordBatch>>,
     limit: usize,
@@ -146,14 +146,14 @@ fn region(text: &str) -> Result<Place> {
     Ok(Place::Region(circle))
 }
 
-/// Words as constants, which the archive reads as its columns need them.
+/// Constants of a condition as texts; the archive converts them to the types of the columns.
 fn constants(words: &[&str]) -> ArrayRef {
     Arc::new(StringArray::from(words.to_vec()))
 }
 
-/// A condition as written: `mag<18`, `band in g,r`, `x between 1,2`, `line contains refused`, `x exists`.
+/// Parses a condition: `mag<18`, `band in g,r`, `x between 1,2`, `line contains refused`, `x exists`.
 fn predicate(text: &str) -> Result<Predicate> {
-    // Longer signs first: each of them begins with a shorter one.
+    // Longer operators first, because some begin with a shorter one.
     const SIGNS: [(&str, Comparison); 14] = [
         (" between ", Comparison::Between),
         (" in ", Comparison::In),
@@ -194,7 +194,7 @@ fn predicate(text: &str) -> Result<Predicate> {
     Ok(Predicate { column: column.to_owned(), comparison, values })
 }
 
-/// A text without the quotes around it.
+/// Removes the quotes around a text.
 fn unquoted(text: &str) -> &str {
     let within = |quote| text.strip_prefix(quote).and_then(|rest: &str| rest.strip_suffix(quote));
     within('"').or_else(|| within('\'')).unwrap_or(text)

@@ -1,4 +1,4 @@
-//! Figures of the service itself, stored as points of tags of the archive it serves.
+//! Stores metrics of the service itself as points of tags in the archive it serves.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::metrics::Figure;
 /// The group of these tags, which has a retention of its own.
 const GROUP: &str = "diagnostics";
 
-/// Stores the figures again and again. A failure is logged, and the next round tries again.
+/// Stores the metrics periodically. A failure is logged; the next round tries again.
 pub(crate) async fn run(app: Arc<App>, address: SocketAddr, every: Duration) {
     let mut rounds = tokio::time::interval(every);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);

@@ -1,4 +1,5 @@
-//! Every endpoint, once: the router serves this table, requests are checked against it, and `/openapi.json` is made of it.
+//! Table of all endpoints: the router serves it, requests are validated against it, and `/openapi.json` is generated
+//! from it.
 
 mod openapi;
 
@@ -16,7 +17,7 @@ use crate::{datasets, grafana, operation, reads, tags, writes};
 
 pub(crate) type Handler = fn(Arc<App>, Call) -> BoxFuture<'static, Result<Reply>>;
 
-/// A method of a path.
+/// One HTTP method of one path.
 pub(crate) struct Endpoint {
     pub method: &'static str,
     pub path: &'static str,
@@ -24,28 +25,28 @@ pub(crate) struct Endpoint {
     pub work: Work,
     pub summary: &'static str,
     pub parameters: &'static [Parameter],
-    /// Name of a schema for JSON, and other types of content that are taken.
+    /// The schema name of a JSON body (empty if JSON is not accepted), and the other content types accepted.
     pub takes: Option<(&'static str, &'static [&'static str])>,
     pub gives: Gives,
     pub handler: Handler,
 }
 
-/// What an answer holds.
+/// What a response contains.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Gives {
     /// Rows with columns of this schema, in any format.
     Rows(&'static str),
-    /// The same, or the documents of these rows as they came.
+    /// The same, or the documents of these rows as they were stored.
     Documents(&'static str),
     /// JSON of this schema.
     Json(&'static str),
     /// Other content of this type.
     Other(&'static str),
-    /// Nothing, 204.
+    /// No content: status 204.
     Nothing,
 }
 
-/// A word behind the question mark.
+/// A query parameter.
 pub(crate) struct Parameter {
     pub name: &'static str,
     pub kind: &'static str,
@@ -118,7 +119,7 @@ macro_rules! front_end {
     };
 }
 
-/// Of questions to front ends, whose conditions the front end reads.
+/// Parameters of queries to front ends; the front end parses the conditions.
 const FROM: Parameter = may("start", "string", "Start: ISO 8601 (UTC), nanoseconds since 1970, now, or now-6h.");
 const UNTIL: Parameter = may("end", "string", "End of the range, exclusive.");
 const WHERE: Parameter = many(
@@ -743,14 +744,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
 ];
 
 impl Endpoint {
-    /// Types of the bodies that are taken.
+    /// The content types accepted for a body.
     pub fn content_types(&self) -> Vec<&'static str> {
         let Some((schema, others)) = self.takes else { return Vec::new() };
         let json = (!schema.is_empty()).then_some("application/json");
         json.into_iter().chain(others.iter().copied()).collect()
     }
 
-    /// Refuses words that it does not know: one that is misspelt would otherwise be left aside in silence.
+    /// Rejects unknown parameters: ignoring a misspelt one would silently change the result.
     pub fn check(&self, given: &Parameters) -> Result<()> {
         for name in given.names() {
             if !self.parameters.iter().any(|known| known.name == name) {

@@ -1,4 +1,4 @@
-//! What went wrong, as the status and body of an answer.
+//! Errors of requests, and their HTTP status and body.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::points::cut;
 
-/// An error of a request: its kind, which decides the status, a text for people, and details.
+/// An error of a request: its kind, which decides the status, a message, and details.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub kind: ErrorKind,
@@ -21,7 +21,7 @@ pub(crate) struct Failure {
     pub retry_after_s: Option<u32>,
 }
 
-/// Bytes of a message that are answered.
+/// Maximum length of a message in a response, in bytes.
 const MESSAGE_BYTES_MAX: usize = 2_000;
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
@@ -32,31 +32,31 @@ impl Failure {
         Self { kind, message: message.into(), details: Map::new(), retry_after_s: again.then_some(1) }
     }
 
-    /// The status of the answer.
+    /// The status of the response.
     pub fn status(&self) -> StatusCode {
-        // More than a stream may ever send at once cannot be repeated as it is.
+        // A request that exceeds the whole quota of a stream can never succeed, so it must not be retried unchanged.
         if self.kind == ErrorKind::QuotaExceeded && self.retry_after_s.is_none() {
             return StatusCode::PAYLOAD_TOO_LARGE;
         }
         StatusCode::from_u16(self.kind.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// An argument that cannot be used.
+    /// An invalid argument.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidRequest, message)
     }
 
-    /// A request beyond one of the limits.
+    /// A request that exceeds a limit.
     pub fn too_large(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::TooLarge, message)
     }
 
-    /// A request that would be served at another moment.
+    /// A request that was refused because of load, and may be retried.
     pub fn busy(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::TooManyRequests, message)
     }
 
-    /// A request that took longer than it may.
+    /// A request that exceeded its time limit.
     pub fn out_of_time(seconds: u64) -> Self {
         let message =
             format!("the request was given up after {seconds} s: ask for a shorter range, fewer tags, or an aggregate");
@@ -70,7 +70,7 @@ impl Failure {
 
     pub fn response(mut self, request_id: &str) -> Response {
         let status = self.status();
-        // What was sent may stand in it.
+        // The message may quote what the client sent.
         if self.message.len() > MESSAGE_BYTES_MAX {
             self.message = format!("{}...", cut(&self.message, MESSAGE_BYTES_MAX));
         }

@@ -1,7 +1,7 @@
-//! Front ends whose meaning lies outside this crate: archives of events and of jobs.
+//! The interface to front ends that are implemented outside this crate: archives of events and of jobs.
 //!
-//! A program that serves an archive gives [`serve`](crate::serve) an implementation of [`FrontEnds`]. Its operations are rows of
-//! the table of endpoints like all others, so what holds for requests holds for them.
+//! A program that serves an archive passes an implementation of [`FrontEnds`] to [`serve`](crate::serve). The
+//! operations are in the table of endpoints like all others, so the same limits and checks apply to them.
 
 pub(crate) mod handlers;
 
@@ -17,87 +17,87 @@ use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 
-/// What answers requests to front ends.
+/// Serves requests to front ends.
 pub trait FrontEnds: Send + Sync + 'static {
-    /// Answers one request. It may block: it is called on a thread for blocking work, by many at once.
+    /// Serves one request. May block: it is called concurrently on threads for blocking work.
     ///
-    /// When this returns, what a request brought is durable. Nothing else is promised of requests whose client has gone: a
-    /// question may be given up once [`Request::given_up`] is set, what is stored never is.
+    /// When this returns, the rows of a write are durable. A query may be abandoned once [`Request::given_up`] is set;
+    /// a write never is.
     ///
     /// # Errors
-    /// Everything that the front end refuses.
+    /// The front end refuses the request.
     fn answer(&self, request: Request) -> std::result::Result<Answer, Refusal>;
 }
 
-/// A request that may be served.
+/// A request that has passed all checks of the service.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Front end and operation: `events.search`.
+    /// Front end and operation, such as `events.search`.
     pub operation: &'static str,
-    /// The archive of events or jobs.
+    /// The name of the archive of events or jobs.
     pub name: String,
-    /// Names and values behind the question mark, in the order given. `start` and `end` are nanoseconds since 1970. With what
-    /// is stored there is `request_id`, where the client gave one.
+    /// The query parameters in the given order; `start` and `end` are nanoseconds since 1970. A write also has
+    /// `request_id`, if the client sent one.
     pub parameters: Vec<(String, String)>,
-    /// The body, unpacked.
+    /// The body, decompressed.
     pub body: Bytes,
-    /// Set when nobody waits for the answer any more. Never set while something is stored.
+    /// Set when nobody waits for the answer any more. Never set during a write.
     pub given_up: Arc<AtomicBool>,
-    /// What the answer holds, beyond what every query does.
+    /// Memory of the answer, beyond what every query is charged.
     pub held: Held,
 }
 
-/// Memory of the service that a front end holds for a request, until the request and its rows are dropped. Clones share it.
+/// Memory of the service that is charged to a request until the request and its rows are dropped. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Held(Arc<Mutex<Charge>>);
 
 impl Held {
-    /// Nothing yet, of this budget.
+    /// An empty charge to this budget.
     pub fn of(memory: &Memory) -> Self {
         Self(Arc::new(Mutex::new(memory.empty())))
     }
 
-    /// Holds so many bytes from now on, in place of what was held before: said before they are taken.
+    /// Sets the charge to `bytes`, replacing the previous one. Call this before allocating the memory.
     ///
     /// # Errors
-    /// Where the budget has no room for them; what was held stays.
+    /// The budget has too little memory left; the previous charge remains.
     pub fn set(&self, bytes: usize) -> std::result::Result<(), MemoryError> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).set(bytes)
     }
 }
 
-/// What a front end answers.
+/// The answer of a front end.
 pub enum Answer {
     /// A JSON text.
     Json(Vec<u8>),
-    /// What became of a body.
+    /// The outcome of a write.
     Stored {
-        /// The report, a JSON text.
+        /// The report as JSON text.
         report: Vec<u8>,
-        /// Documents stored now.
+        /// Number of documents stored by this request.
         documents: u64,
-        /// Lines that are no documents.
+        /// Number of lines that are not valid documents.
         refused: u64,
     },
     /// Rows, in the format that the client asks for.
     Rows {
-        /// Their columns.
+        /// The schema of the rows.
         schema: SchemaRef,
-        /// The rows. Taking the next ones may block.
+        /// The rows. Fetching the next batch may block.
         batches: Box<dyn Iterator<Item = std::result::Result<RecordBatch, Refusal>> + Send>,
     },
 }
 
-/// A request that is not served.
+/// Why a request was not served.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// What went wrong.
+    /// The kind of error.
     pub kind: ErrorKind,
     /// What failed, on what, and what to try.
     pub message: String,
-    /// What it is about.
+    /// Details for programs.
     pub details: Map<String, Value>,
-    /// Seconds after which to try again, where that is known.
+    /// Seconds after which to try again, if known.
     pub retry_after_s: Option<u32>,
 }
 

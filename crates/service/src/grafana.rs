@@ -1,7 +1,7 @@
-//! The contract of Grafana's JSON data sources: names, series and tables, notes.
+//! Serves the API of Grafana's JSON data sources: searches names, queries series and tables, reads annotations.
 //!
-//! A target is the name of a tag, or an aggregate of one, such as `TimeAverage(boiler.temperature)`. A plain tag is drawn by
-//! few points that show its course.
+//! A target is the name of a tag, or an aggregate of one, such as `TimeAverage(boiler.temperature)`. A plain tag is
+//! downsampled to points that preserve its shape.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ struct Search {
     target: String,
 }
 
-/// Names of a list: more would not fit in it.
+/// Maximum number of names in the selection list of Grafana.
 const NAMES_MAX: usize = 1_000;
 
 pub(crate) async fn search(app: Arc<App>, call: Call) -> Result<Reply> {
     let given: Search = if call.body.is_empty() { Search::default() } else { body(&call)? };
-    // What is typed so far is looked for anywhere in a name.
+    // The text typed so far may match any part of a name.
     let pattern = if given.target.contains(['*', '?']) { given.target } else { format!("*{}*", given.target) };
     let tags = app.historian.find(&pattern, NAMES_MAX).await?;
     Ok(Reply::json(&tags.iter().map(|tag| tag.name.as_str()).collect()))
@@ -79,7 +79,7 @@ struct Target {
     hide: bool,
 }
 
-/// The times of a range, ns.
+/// Start and end of a range, ns.
 fn times(app: &App, call: &Call, range: &Range) -> Result<(i64, i64)> {
     let time = |text: &str| {
         time_ns(text, call.now_ns).map_err(|reason| Failure::invalid(format!("a time of the range {reason}")))
@@ -89,18 +89,19 @@ fn times(app: &App, call: &Call, range: &Range) -> Result<(i64, i64)> {
     Ok((start, end))
 }
 
-/// What a target asks for.
+/// The tag and aggregate that a target requests.
 struct Asked {
     target: Target,
     tag: TagKey,
-    /// Without one the tag itself is drawn.
+    /// `None` to plot the tag itself.
     aggregate: Option<Aggregate>,
 }
 
 impl From<Target> for Asked {
     fn from(target: Target) -> Self {
         let parts = target.target.strip_suffix(')').and_then(|rest| rest.split_once('('));
-        // A name may have brackets of its own.
+        // The text in brackets may be part of a tag name, so it counts as an aggregate only if there is one of that
+        // name.
         let aggregate =
             parts.and_then(|(name, tag)| aggregate_named(name.trim()).ok().map(|aggregate| (aggregate, tag.trim())));
         let tag = TagKey::Name(aggregate.map_or(&*target.target, |(_, tag)| tag).to_owned());
@@ -109,7 +110,7 @@ impl From<Target> for Asked {
     }
 }
 
-/// Points of one target.
+/// Maximum number of points of one target.
 const POINTS_MAX: usize = 100_000;
 
 pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
@@ -129,7 +130,7 @@ pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
     if (asked.len() as u64).saturating_mul(count as u64) > limits.points {
         return Err(too_many(limits.points));
     }
-    // One that is unknown is told by a status, whatever stands before it.
+    // Resolve all tags before the first row is sent, so that an unknown one still sets the HTTP status.
     app.historian.resolve(&asked.iter().map(|asked| asked.tag.clone()).collect::<Vec<_>>()).await?;
     let first = std::iter::once(true).chain(std::iter::repeat(false));
     let (points_of, rows) = (app.clone(), call.rows.clone());
@@ -182,7 +183,8 @@ async fn points(
     Ok(app.historian.aggregate(request).await?.stream.try_collect().await?)
 }
 
-/// Writes the answer to a target: a series of `[value, time]`, or a table of `[time, value, status]`. Times are milliseconds.
+/// Encodes the response to a target: a series of `[value, time]`, or a table of `[time, value, status]`, times in
+/// milliseconds.
 fn written(text: &mut Vec<u8>, target: &Target, batches: &[RecordBatch]) -> Result<()> {
     let is_table = target.kind == "table";
     match is_table {
@@ -239,9 +241,9 @@ struct Notes {
     annotation: Value,
 }
 
-/// Bytes of what a client says of its annotations, which stands beside each of them.
+/// Maximum bytes of the annotation object that a client sends, because each of its results repeats it.
 const ANNOTATION_BYTES_MAX: usize = 4_096;
-/// Annotations that are written at a time.
+/// Number of annotations that are encoded at a time.
 const NOTES_AT_ONCE: usize = 256;
 
 pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
@@ -279,7 +281,7 @@ pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
     });
     let end = stream::once(std::future::ready(Ok(Bytes::from_static(b"]"))));
     let opened = texts.chain(end).scan(false, |begun, text: Result<Bytes>| {
-        // Without a note the list is still to be opened.
+        // If there were no annotations, the closing bracket comes first and the list has not been opened.
         let text = text.map(|text| match (*begun, text.first()) {
             (false, Some(b']')) => Bytes::from_static(b"[]"),
             _ => text,
@@ -290,7 +292,7 @@ pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
     answers::bytes(&app, &call, "application/json", opened.boxed()).await
 }
 
-/// The notes of a batch as elements of a list, `comma` before the first.
+/// Encodes the annotations of a batch as elements of a list, with `comma` before the first.
 fn noted(batch: &RecordBatch, names: &HashMap<i64, String>, about: &str, comma: &[u8]) -> Result<Bytes> {
     let numbers = batch.column(0).as_primitive::<arrow_array::types::Int64Type>();
     let times = batch.column(1).as_primitive::<TimestampNanosecondType>();

@@ -1,7 +1,7 @@
 //! Points as JSON: `{"points": [{"tag": ..., "time": ..., "value": ..., "status": ...}, ...]}`, the list alone, or columns.
 //!
-//! A body is looked through once to see that it is JSON; then one point after the other is taken from its text, and nothing but the
-//! point is built. What stands where a time or a value should, however large, is passed over.
+//! A first pass validates the body as JSON. Each point is then parsed from its own text, so that only one is decoded at
+//! a time. A nested time or value is skipped without being built, however large it is.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::parameters::time_ns;
 use crate::points::{Points, Value, shown};
 
-/// An object of rows or of columns; which of them is told by what is there.
+/// An object of rows or of columns, depending on which fields are present.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Body<'a> {
@@ -42,7 +42,7 @@ struct Row<'a> {
     status: Option<u32>,
 }
 
-/// A value that is no list and no object.
+/// A JSON value other than a list or object.
 #[derive(Clone, Debug, PartialEq)]
 enum Scalar<'a> {
     Null,
@@ -50,7 +50,7 @@ enum Scalar<'a> {
     Integer(i64),
     Float(f64),
     Text(Cow<'a, str>),
-    /// A list or an object, of which nothing is kept.
+    /// A list or an object, whose content is discarded.
     Nested(&'static str),
 }
 
@@ -107,7 +107,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
 }
 
 impl Scalar<'_> {
-    /// As a message shows it.
+    /// The value as it appears in messages.
     fn shown(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
@@ -120,10 +120,10 @@ impl Scalar<'_> {
     }
 }
 
-/// Reads a body. Points that are not understood are noted by their place, from 1.
+/// Parses a body. Points that cannot be parsed are recorded by position, counted from 1.
 ///
 /// # Errors
-/// A body that is no JSON of these forms.
+/// The body is not JSON of one of these forms.
 pub fn read(body: &[u8], now_ns: i64, points: &mut Points) -> Result<(), String> {
     let refuse = |error: serde_json::Error| {
         format!(
@@ -165,7 +165,7 @@ fn read_columns(columns: [Option<&RawValue>; 4], now_ns: i64, points: &mut Point
     for (name, column) in NAMES.iter().zip(columns) {
         let Some(column) = column else { continue };
         let length = Elements::of(name, column)?.count();
-        // Without a status a list of them may be empty.
+        // Without statuses, a list of them may be empty.
         if *count.get_or_insert(length) != length && !(*name == "status" && length == 0) {
             return Err("the columns tag, time, value and status differ in length".into());
         }
@@ -224,12 +224,12 @@ fn push(
     points.push(number, tag, time, value, status.unwrap_or(0))
 }
 
-/// The texts of the elements of a list.
+/// Iterates over the elements of a JSON list as text.
 #[derive(Clone)]
 pub(crate) struct Elements<'a>(&'a str);
 
 impl<'a> Elements<'a> {
-    /// Of what should be a list, called `name`.
+    /// The elements of `list`. `name` is for the error if it is not a list.
     pub fn of(name: &str, list: &'a RawValue) -> Result<Self, String> {
         let inside = list.get().trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         inside.map(|inside| Self(inside.trim_ascii())).ok_or_else(|| format!("{name} must be a list: [...]"))
@@ -239,7 +239,7 @@ impl<'a> Elements<'a> {
 impl<'a> Iterator for Elements<'a> {
     type Item = &'a str;
 
-    /// The text is known to be JSON: only strings and brackets hide a comma.
+    /// The text is valid JSON, so a comma separates elements unless it is inside a string or brackets.
     fn next(&mut self) -> Option<&'a str> {
         let bytes = self.0.as_bytes();
         if bytes.is_empty() {
@@ -262,7 +262,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Where the string ends that begins at `at`: the place of its closing quote.
+/// The position of the closing quote of the string that begins at `at`.
 fn string_end(bytes: &[u8], at: usize) -> usize {
     let mut at = at + 1;
     while let Some(byte) = bytes.get(at) {

@@ -1,9 +1,9 @@
-//! Archives over HTTP: the middleware in front of one, of which any number may run side by side. The historian is served by this
-//! crate, events and jobs by what the program gives it ([`FrontEnds`]).
+//! Serves archives over HTTP. Any number of services may run on one archive. This crate serves the historian; the
+//! program provides the handlers for events and jobs ([`FrontEnds`]).
 //!
-//! [`serve`] is the whole of it, [`routes`] all but its connections. `server` takes connections, `requests` leads a request through everything that holds for all of
-//! them, `endpoints` is the table of what there is. What reads bytes and words of others is public, so that it can be tried with
-//! any.
+//! [`serve`] runs a complete service, [`routes`] returns its router without connections. `server` accepts connections,
+//! `requests` applies the checks and limits that all requests share, and `endpoints` is the table of endpoints. The
+//! parsers of client input are public, so that tests and fuzzing can call them directly.
 
 mod access;
 mod answers;

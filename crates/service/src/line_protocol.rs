@@ -1,14 +1,15 @@
 //! InfluxDB line protocol: `measurement,label=value field=1.5,other=2i 1700000000000000000`.
 //!
-//! Field `value` of a measurement is the tag of the measurement's own name, field `f` the tag `measurement.f`; labels follow as
-//! in `measurement.f{host="a"}`. An unsigned or signed whole field `status` beside `value` is the status of that point.
+//! Field `value` is stored in the tag with the name of the measurement, any other field `f` in the tag `measurement.f`.
+//! Labels are appended, as in `measurement.f{host="a"}`. An integer field `status` beside `value` is the status of that
+//! point.
 
 use std::borrow::Cow;
 
 use crate::points::{Points, Value, check_series, check_texts, series_name, shown};
 
-/// Reads a body. Times are whole numbers of `unit_ns` nanoseconds; a line without one has `now_ns`. Lines that are not
-/// understood are noted with their number, and reading goes on behind them.
+/// Parses a body. Times count units of `unit_ns` nanoseconds; a line without a time gets `now_ns`. Lines that cannot be
+/// parsed are recorded by number, and parsing continues with the next line.
 pub fn read(body: &[u8], unit_ns: i64, now_ns: i64, points: &mut Points) {
     points.marks_integers = true;
     let mut cursor = Cursor { body, at: 0, line: 1 };
@@ -16,7 +17,7 @@ pub fn read(body: &[u8], unit_ns: i64, now_ns: i64, points: &mut Points) {
         let (line, mark) = (cursor.line, cursor.at);
         if let Err(message) = read_line(&mut cursor, line, unit_ns, now_ns, points) {
             points.refuse(line, message);
-            // A quote that is never closed would take the rest of the body with it.
+            // Rewind to the start of the line: an unclosed quote would otherwise consume the rest of the body.
             (cursor.at, cursor.line) = (mark, line);
             cursor.skip_rest();
         }
@@ -25,12 +26,12 @@ pub fn read(body: &[u8], unit_ns: i64, now_ns: i64, points: &mut Points) {
 
 type Parsed<T> = Result<T, String>;
 
-/// Fields of one line: few, so that a list is searched fastest.
+/// Fields of one line. There are few, so a linear search of a list is fastest.
 type Fields<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
 
-/// Labels of a line.
+/// Maximum number of labels of a line.
 const LABELS_MAX: usize = 128;
-/// Fields of a line.
+/// Maximum number of fields of a line.
 const FIELDS_MAX: usize = 4_096;
 
 fn read_line<'a>(cursor: &mut Cursor<'a>, line: u64, unit_ns: i64, now_ns: i64, points: &mut Points) -> Parsed<()> {
@@ -79,7 +80,7 @@ fn push(
     time: i64,
 ) -> Parsed<()> {
     let mut status = 0;
-    // A line is stored whole or not at all: what may be refused is looked at before the first point is taken.
+    // A line is stored whole or not at all, so check everything before pushing the first point.
     let longest = fields.iter().map(|(name, _)| if name == "value" { 0 } else { name.len() + 1 }).max().unwrap_or(0);
     check_series(measurement, longest, labels)?;
     check_texts(fields.iter().map(|(_, value)| value))?;
@@ -129,7 +130,7 @@ impl<'a> Cursor<'a> {
         while self.take(b' ') {}
     }
 
-    /// Goes to the next line with something in it; false at the end.
+    /// Moves to the next line that is not empty; returns false at the end of the body.
     fn skip_to_line(&mut self) -> bool {
         loop {
             match self.peek() {
@@ -142,13 +143,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes to the end of the line.
+    /// Moves to the end of the line.
     fn skip_rest(&mut self) {
         let rest = &self.body[self.at..];
         self.at += rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
     }
 
-    /// A name up to a comma or space, or to an equals sign if `key`; a backslash takes the meaning from any of them.
+    /// Parses a name up to a comma or space, or an equals sign if `key`. A backslash escapes any of them.
     fn word(&mut self, key: bool, what: &str) -> Parsed<Cow<'a, str>> {
         let start = self.at;
         let mut escaped = false;
@@ -211,7 +212,7 @@ impl<'a> Cursor<'a> {
         Ok(Value::Text(if escaped { unescaped(word, &['"', '\\']).into() } else { word.into() }))
     }
 
-    /// The time at the end of a line.
+    /// Parses the optional time at the end of a line.
     fn timestamp(&mut self) -> Parsed<Option<i64>> {
         self.skip_spaces();
         let start = self.at;
@@ -233,7 +234,7 @@ fn number(word: &str) -> Parsed<Value<'static>> {
     if let Some(whole) = word.strip_suffix(['i', 'u']) {
         return whole.parse().map(Value::Integer).map_err(|_| wrong());
     }
-    // What Rust reads besides digits: inf, infinity and nan, which the protocol does not have.
+    // Rust also parses inf, infinity and nan, which the protocol does not have.
     if word.bytes().any(|byte| byte.is_ascii_alphabetic() && !matches!(byte, b'e' | b'E')) {
         return Err(wrong());
     }
@@ -393,7 +394,7 @@ mod tests {
         let fields = |count: usize| (0..count).map(|i| format!("{i}=1")).collect::<Vec<_>>().join(",");
         let name = |bytes: usize| "n".repeat(bytes);
         for (line, reason) in [
-            // So many labels are as such too long for a name.
+            // So many labels exceed the length of a name anyway.
             (format!("m{} value=1", labels(LABELS_MAX)), "at most 512"),
             (format!("m{} value=1", labels(LABELS_MAX + 1)), "more than 128 labels"),
             (format!("m {}", fields(FIELDS_MAX + 1)), "more than 4096 fields"),

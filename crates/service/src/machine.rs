@@ -1,19 +1,20 @@
-//! What this process may have of its machine, as Linux tells it.
+//! The limits of memory and open files of this process, read from Linux.
 
 use std::path::Path;
 
-/// Bytes that are taken for the machine's memory where nothing tells how much there is.
+/// Memory size to assume if it cannot be determined, in bytes.
 const UNKNOWN_BYTES: u64 = 2 << 30;
 
-/// Half of the memory that this process may have: of the machine's, of its control groups' limits, and of the limit of its
-/// address space, the least. The other half is for the engine, the interpreter and what no request pays for.
+/// Half of the memory that this process may use: the least of the machine's memory, the limits of its control groups
+/// and the limit of its address space. The other half is for the engine, the interpreter and other uses that are not
+/// charged to requests.
 pub(crate) fn memory_share() -> usize {
     let bytes = memory_bytes(&|path| std::fs::read_to_string(path).ok()).unwrap_or(UNKNOWN_BYTES);
     usize::try_from(bytes / 2).unwrap_or(usize::MAX)
 }
 
-/// The largest number of connections that the limit of open files leaves room for, and that limit. `None` where there is none. A
-/// quarter of the files, and 128 at least, is left to the engine and to everything else.
+/// The largest number of connections that the limit of open files allows, and that limit; `None` if there is no limit.
+/// A quarter of the files, at least 128, is reserved for the engine and other uses.
 pub(crate) fn connections_max() -> Option<(usize, usize)> {
     connections_within(&std::fs::read_to_string("/proc/self/limits").ok()?)
 }
@@ -23,7 +24,7 @@ fn connections_within(limits: &str) -> Option<(usize, usize)> {
     Some((files.saturating_sub((files / 4).max(128)), files))
 }
 
-/// The soft limit in the line of `/proc/self/limits` that starts with `name`.
+/// The soft limit from the line of `/proc/self/limits` that starts with `name`.
 fn process_limit(name: &str, limits: &str) -> Option<u64> {
     limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
 }
@@ -40,7 +41,7 @@ fn memory_bytes(read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     groups.chain(machine).chain(addresses).min()
 }
 
-/// The files that hold the memory limits of a line of `/proc/self/cgroup`: of the group and of all above it.
+/// The files with the memory limits of a line of `/proc/self/cgroup`: those of the group and of all its ancestors.
 fn group_files(line: &str) -> Option<Vec<String>> {
     let mut parts = line.splitn(3, ':');
     let (_, controllers, group) = (parts.next()?, parts.next()?, parts.next()?);
@@ -49,7 +50,7 @@ fn group_files(line: &str) -> Option<Vec<String>> {
         _ if controllers.split(',').any(|name| name == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
         _ => return None,
     };
-    // In a container the group's path may be that of the host, while its files lie at the root: all levels are looked at.
+    // In a container, the path of the group may be the host's path while its files are at the root, so try all levels.
     let levels = Path::new(group).ancestors().map(|level| {
         let level = level.to_string_lossy();
         format!("{root}/{}/{file}", level.trim_matches('/')).replace("//", "/")

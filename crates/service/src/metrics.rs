@@ -1,4 +1,4 @@
-//! What the service counts, in the text format of Prometheus.
+//! Metrics of the service, in the text format of Prometheus.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -113,12 +113,12 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// Its value now.
+    /// The current value.
     pub fn value(&self) -> f64 {
         (self.read)()
     }
 
-    /// Its type in Prometheus.
+    /// The Prometheus type.
     pub fn kind(&self) -> &'static str {
         if self.name.ends_with("_total") { "counter" } else { "gauge" }
     }
@@ -162,7 +162,7 @@ impl Registered {
         gauge
     }
 
-    /// Registers a metric whose value is kept elsewhere.
+    /// Registers a metric whose value is read from elsewhere.
     fn read(
         &mut self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! What operators ask: figures, health, the description, the page.
+//! Endpoints for operators: metrics, health, API description, web page.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ pub(crate) async fn health(_: Arc<App>, _: Call) -> Result<Reply> {
     Ok(Reply::json(&json!({ "state": "serving", "version": env!("CARGO_PKG_VERSION") })))
 }
 
-/// How long the archive is believed to be as it was last: anybody may ask, and the engine is asked by one at a time.
+/// How long a readiness check remains valid. Anyone may request it, so this limits the load on the engine.
 const READY_FOR: Duration = Duration::from_millis(250);
 
 pub(crate) async fn ready(app: Arc<App>, _: Call) -> Result<Reply> {
@@ -49,7 +49,7 @@ pub(crate) async fn ready(app: Arc<App>, _: Call) -> Result<Reply> {
     Ok(Reply::json(&json!({ "state": "ready", "engine": app.historian.archive().engine() })))
 }
 
-/// Nothing from elsewhere may run in the page, and it may speak with this service alone.
+/// The page may run no scripts of other origins, and may connect only to this service.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

@@ -1,4 +1,4 @@
-//! The words of a request: names and values behind the question mark, and what they stand for.
+//! Query parameters of a request: parsing of names, values, times and durations.
 
 use percent_encoding::percent_decode_str;
 
@@ -7,12 +7,12 @@ use chronotile_types::ErrorKind;
 use crate::failure::{Failure, Result};
 use crate::points::shown;
 
-/// Names and values in the order given.
+/// Names and values, in the order of the query string.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// Of the text behind the question mark.
+    /// Parses a query string.
     pub fn parse(query: &str) -> Result<Self> {
         pairs(query).map(Self).map_err(Failure::invalid)
     }
@@ -29,7 +29,7 @@ impl Parameters {
         self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The one value of a name.
+    /// The value of a parameter that may be given once.
     pub fn one(&self, name: &str) -> Result<Option<&str>> {
         let mut values = self.all(name);
         let first = values.next();
@@ -68,10 +68,10 @@ impl Parameters {
     }
 }
 
-/// The names and values of the text behind a question mark.
+/// Splits a query string into decoded names and values.
 ///
 /// # Errors
-/// One that is no UTF-8 text once decoded; the message names it.
+/// A name or value is not UTF-8 after decoding; the message quotes it.
 pub fn pairs(query: &str) -> std::result::Result<Vec<(String, String)>, String> {
     let decode = |word: &str| {
         let word = word.replace('+', " ");
@@ -90,13 +90,13 @@ fn named<T>(name: &str, parsed: std::result::Result<T, String>) -> Result<T> {
     parsed.map_err(|reason| Failure::new(ErrorKind::InvalidTime, format!("{name} {reason}")))
 }
 
-/// No time and no length of time is longer.
+/// Maximum length of a time or duration.
 const TEXT_BYTES_MAX: usize = 100;
 
-/// A time: ISO 8601 (UTC unless it says otherwise), nanoseconds since 1970, `now`, or `now-6h`.
+/// Parses a time: ISO 8601 (UTC unless it has an offset), nanoseconds since 1970, `now`, or `now-6h`.
 ///
 /// # Errors
-/// Anything else, in words that go on after the name of the parameter.
+/// The text is not a time. The message continues a sentence that starts with the name of the parameter.
 pub fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
     let refuse = || {
         format!(
@@ -120,7 +120,7 @@ pub fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
         };
         return offset.and_then(|ns| now_ns.checked_add(ns)).ok_or_else(refuse);
     }
-    // Minutes may end a time, which the reader below does not know.
+    // Add seconds to a time that ends with minutes, which the parser of Arrow does not accept.
     let ends_with_minutes = matches!(text.as_bytes(), [.., b':', _, _]) && text.len() == 16
         || text.len() > 16 && text.is_char_boundary(16) && matches!(text.as_bytes()[16], b'Z' | b'+' | b'-');
     let whole = match ends_with_minutes {
@@ -130,10 +130,10 @@ pub fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
     arrow_cast::parse::string_to_timestamp_nanos(&whole).map_err(|_| refuse())
 }
 
-/// A length of time: a whole number and a unit, `w d h m s ms us ns`; nanoseconds without one.
+/// Parses a duration: an integer and a unit, `w d h m s ms us ns`; nanoseconds without a unit.
 ///
 /// # Errors
-/// As [`time_ns`].
+/// The text is not a duration; see [`time_ns`].
 pub fn duration_ns(text: &str) -> std::result::Result<i64, String> {
     const UNITS: [(&str, i64); 8] = [
         ("ns", 1),
@@ -266,7 +266,7 @@ mod tests {
         ] {
             assert_eq!(time_ns(text, 0), Ok(expected), "{text}");
         }
-        // As long as a time that ends with minutes, and none.
+        // Texts with the length of a time that ends with minutes.
         for text in
             ["1970-01-01T00-01", "1970-01-01T00001", "1970-01-01T00:01X", "1970-01-01T00:01é", "é970-01-01T00:01"]
         {

@@ -1,6 +1,7 @@
 //! The points of a write request: every text format is read into [`Points`], and `columns` converts them for the historian.
 //!
-//! Memory is bounded by the size of the request: a point takes about thirty bytes, points are kept in blocks of limited size, and only the first refusals are kept. All of it is charged to the service's memory beforehand.
+//! Memory is bounded by the size of the request: a point takes about thirty bytes, points are kept in blocks of limited
+//! size, and only the first refusals are kept. All of it is charged to the service's memory beforehand.
 
 mod block;
 mod columns;

@@ -1,4 +1,4 @@
-//! Points out.
+//! Endpoints that read points.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
     Ok(keys)
 }
 
-/// The tag of a request that takes one, by name or number.
+/// The single tag of a request, by name or number.
 pub(crate) fn one_tag(call: &Call) -> Result<TagKey> {
     let mut keys = named(call)?;
     match keys.len() {
@@ -58,7 +58,7 @@ pub(crate) fn one_tag(call: &Call) -> Result<TagKey> {
     }
 }
 
-/// The range of a request, ns. It may run backwards.
+/// The range of a request, ns. The end may be before the start.
 fn range(app: &App, call: &Call) -> Result<(i64, i64)> {
     let start = call.parameters.time("start", call.now_ns)?.unwrap_or_default();
     let end = call.parameters.time("end", call.now_ns)?.unwrap_or(call.now_ns);
@@ -112,7 +112,7 @@ pub(crate) fn aggregate_named(name: &str) -> Result<Aggregate> {
     Aggregate::from_name(name).ok_or_else(|| Failure::invalid(Aggregate::unknown(name, &shown(name))))
 }
 
-/// Refuses a request whose answer would have too many rows.
+/// Refuses a request whose result would have too many rows.
 pub(crate) fn check_intervals(app: &App, request: &AggregateRequest) -> Result<()> {
     let width = u64::try_from(request.interval).unwrap_or(0);
     let intervals = if width == 0 { 1 } else { request.start.abs_diff(request.end).div_ceil(width) };
@@ -149,7 +149,7 @@ pub(crate) async fn aggregate(app: Arc<App>, call: Call) -> Result<Reply> {
     answers::rows(&app, &call, results).await
 }
 
-/// What is held of a point, or of a span of time, while a plot is made.
+/// Memory per point (lttb) or per span of time (minmax) while a plot is computed.
 const PLOTTED_BYTES: usize = 32;
 
 pub(crate) async fn plot(app: Arc<App>, call: Call) -> Result<Reply> {
@@ -164,7 +164,7 @@ pub(crate) async fn plot(app: Arc<App>, call: Call) -> Result<Reply> {
         Some("lttb") => Downsampling::Lttb,
         Some(other) => return Err(Failure::invalid(format!("method is {other:?}: use minmax or lttb"))),
     };
-    // Spans are few, points are what there is.
+    // minmax keeps one entry for each of the requested spans, lttb every point in the range.
     let held = match method {
         Downsampling::MinMax => points as u64,
         Downsampling::Lttb if start < end => {

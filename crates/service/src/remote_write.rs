@@ -316,7 +316,7 @@ mod tests {
         assert_eq!((points.len(), points.refused.count), (0, 0));
     }
 
-    /// A field of number `number` and kind `kind`, with what it holds.
+    /// A field with this number, wire type and content.
     fn field(number: u8, kind: u8, content: &[u8]) -> Vec<u8> {
         [&[number << 3 | kind][..], content].concat()
     }
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn fields_that_are_not_known_are_passed_over_at_every_depth() {
-        // Of each kind there is, with numbers that are known for another kind.
+        // Fields of every wire type, with numbers that have a meaning for another type.
         let others = |numbers: [u8; 4]| {
             [
                 field(numbers[0], 0, &[0xff, 0x01]),

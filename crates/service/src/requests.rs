@@ -1,4 +1,4 @@
-//! What every request goes through: who asks, for what, how much, how long; and what is said of it afterwards.
+//! The path of every request: authentication, limits and deadline before the handler; metrics and a log line after it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,7 +62,7 @@ fn stray(app: &Arc<App>, request: &Request, failure: Failure) -> Response {
     response
 }
 
-/// The id that a client gave, or a new one.
+/// The request id that the client sent, or a new one.
 fn request_id(headers: &HeaderMap) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     given_id(headers).map_or_else(
@@ -75,7 +75,8 @@ fn request_id(headers: &HeaderMap) -> String {
     )
 }
 
-/// Of an answer that leaves before the body of its request is there: no other request can come on the connection.
+/// Prepares the connection for a response that is sent before the request body has arrived: no further request can
+/// follow on it.
 fn close_early(response: &mut Response, peer: Option<&Peer>) {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     if let Some(peer) = peer {
@@ -93,7 +94,7 @@ fn dressed(mut response: Response, id: &str) -> Response {
     response
 }
 
-/// What is counted and logged when a request has ended, its answer included.
+/// Counts and logs a request once its response has ended.
 struct Ending {
     app: Arc<App>,
     endpoint: &'static Endpoint,
@@ -106,11 +107,11 @@ struct Ending {
     error: Option<String>,
     rows: Arc<AtomicU64>,
     body_bytes: usize,
-    /// Whether a body is still to come.
+    /// Whether the request body has not arrived yet.
     body_awaited: bool,
-    /// Whether the answer went out as a whole.
+    /// Whether the whole response was sent.
     complete: bool,
-    /// Held for as long as the answer is being made.
+    /// Held until the response ends.
     permit: Option<Arc<Permit>>,
 }
 
@@ -163,7 +164,7 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
         peer: parts.extensions.get::<Peer>().cloned(),
         token: None,
         began: Instant::now(),
-        // What is seen where the client goes away before an answer.
+        // The status that is logged if the client disconnects before the response.
         status: StatusCode::from_u16(499).unwrap_or(StatusCode::REQUEST_TIMEOUT),
         error: None,
         rows: Arc::default(),
@@ -198,7 +199,7 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
     dressed(response, &id)
 }
 
-/// Passes pieces on and knows how they ended.
+/// Forwards the pieces of a response and records how it ended.
 fn watched(
     pieces: futures::stream::BoxStream<'static, Result<Bytes>>,
     ending: Ending,
@@ -259,17 +260,18 @@ async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Re
     })
 }
 
-/// Bytes of parameters that name a few things.
+/// Maximum bytes of the parameters of a small request.
 const SMALL_QUERY_BYTES: usize = 1_024;
 
-/// Whether a request is known to cost little before it is served: one that looks up what it names, or stores a few lines.
+/// Whether a request is known beforehand to cost little: a look-up of tags by name or number, or a write of a few
+/// lines.
 fn is_small(endpoint: &Endpoint, call: &Call) -> bool {
     let named: usize = call.parameters.pairs().map(|(name, value)| name.len() + value.len()).sum();
     named <= SMALL_QUERY_BYTES
         && bodies::work_bytes(&call.headers, &call.body) < work::APART_BYTES
         && match endpoint.work {
             Work::Light => true,
-            // A pattern is compared with all names, and fits any number of them.
+            // A pattern is compared with all names, and may match any number of them.
             Work::Lookup => call.body.is_empty() && call.parameters.names().all(|name| name != "match"),
             Work::Write => !call.body.is_empty(),
             Work::Query | Work::Maintenance => false,
@@ -284,7 +286,7 @@ async fn served(app: Arc<App>, endpoint: &'static Endpoint, mut call: Call) -> R
         Work::Query | Work::Lookup => tokio::time::timeout_at(deadline, work)
             .await
             .unwrap_or_else(|_| Err(Failure::out_of_time(query_time.as_secs()))),
-        // What is being written is worth waiting for.
+        // Writes and maintenance have no deadline: once begun, they should complete.
         _ => work.await,
     }
 }

@@ -1,4 +1,4 @@
-//! Connections: taken, encrypted, bounded in time, and let go of in good order.
+//! Connections: accepts them, encrypts them, limits their time, and shuts them down gracefully.
 
 use std::convert::Infallible;
 use std::io;
@@ -39,16 +39,16 @@ use crate::signals::Signals;
 use crate::streams::{Answered, Patient};
 use crate::work;
 
-/// What a connection holds of bytes that were not looked at or not taken yet: room for the longest head of a request.
+/// Read buffer of a connection: room for the longest request head.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Serves an archive until the process is told to stop (SIGTERM or SIGINT): then no more connections are taken, requests that
-/// are under way end, and what they brought is stored. The process ends within [`Limits::stop_time`](crate::Limits::stop_time) of such
-/// a signal whatever runs, also where the caller has more to do. `front_ends` answers for events and jobs; without it they are not
-/// served. `listening` is called with the address once requests are answered.
+/// Serves an archive until SIGTERM or SIGINT. It then accepts no more connections, completes the requests in progress
+/// and stores what they wrote. The process ends within [`Limits::stop_time`](crate::Limits::stop_time) of the signal,
+/// even if requests or other work of the caller are still running. `front_ends` serves events and jobs; without it,
+/// only the historian is served. `listening` is called with the address once the service accepts requests.
 ///
 /// # Errors
-/// Settings that cannot be used, an address that is taken, an archive that keeps no history and cannot.
+/// Invalid settings, an address that is in use, or an archive in which no historian can be opened or created.
 pub async fn serve(
     archive: Archive,
     settings: Settings,
@@ -87,7 +87,7 @@ pub async fn serve(
     tracing::info!("stopping: requests that are under way end first");
     stop.send_replace(true);
     drop(open);
-    // What is left of the time is for the end of everything else.
+    // The rest of the time is for ending everything else.
     let stop_time = app.settings.limits.stop_time;
     let for_requests = stop_time - (stop_time / 5).min(Duration::from_secs(1));
     if tokio::time::timeout(for_requests, all_ended.recv()).await.is_err() {
@@ -99,12 +99,12 @@ pub async fn serve(
     Ok(())
 }
 
-/// What answers requests, without connections: for programs that have requests of their own to put. Call it where a runtime of
-/// tokio runs, which stores what comes. Files of `settings` other than tokens are left aside, and so is everything about
-/// connections.
+/// The router of the service without its connections, for programs that submit requests themselves. Call it inside a
+/// tokio runtime, on which writes are stored. Of the files in `settings` only the tokens are read; settings of
+/// connections are ignored.
 ///
 /// # Errors
-/// A file of tokens that cannot be used.
+/// The file of tokens is invalid.
 pub fn routes(
     historian: Historian,
     settings: Settings,
@@ -114,7 +114,7 @@ pub fn routes(
     Ok(router(&App::new(historian, settings, access, front_ends)))
 }
 
-/// Refuses more connections than files may be open.
+/// Rejects a connection limit that exceeds the limit of open files.
 fn check_open_files(connections: usize) -> Result<(), ServiceError> {
     match machine::connections_max() {
         Some((fit, files)) if connections > fit.max(1) => Err(ServiceError::Setting(format!(
@@ -125,7 +125,8 @@ fn check_open_files(connections: usize) -> Result<(), ServiceError> {
     }
 }
 
-/// Looks for definitions that other processes changed, and keeps the names at hand, since people search by any part of them.
+/// Reloads tag definitions that other processes changed, and caches all names, because users search for any part of
+/// them.
 async fn refresh(app: Arc<App>) {
     loop {
         if let Err(error) = app.historian.keep_names().await {
@@ -136,7 +137,7 @@ async fn refresh(app: Arc<App>) {
     }
 }
 
-/// Takes connections until the service is told to stop.
+/// Accepts connections until `stop` resolves.
 async fn accept(
     app: &Arc<App>,
     listener: TcpListener,
@@ -154,7 +155,7 @@ async fn accept(
         };
         let (stream, address) = match taken {
             Ok(taken) => taken,
-            // No descriptors left, or a peer that is gone already: others may end meanwhile.
+            // No file descriptors are left, or the peer has disconnected. Either may pass, so keep accepting.
             Err(error) => {
                 unheard.report(&error);
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -173,7 +174,8 @@ async fn accept(
             Admission::Full => {
                 app.metrics.connections_refused.inc();
                 if tls.is_none() {
-                    // A new socket has room for it; a peer that does not listen is no loss.
+                    // The send buffer of a new socket is empty, so this does not block. A failure concerns only this
+                    // peer.
                     let _ = stream.try_write(FULL);
                 }
             }
@@ -181,7 +183,7 @@ async fn accept(
     }
 }
 
-/// What is answered where all places are taken by others that are busy.
+/// The response if the limit of connections is reached and none of them is idle.
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
@@ -204,16 +206,16 @@ impl Unheard {
     }
 }
 
-/// Reads files again after each SIGHUP, on a thread that may wait: a file may be a pipe, or on a disk that does not answer.
+/// Reloads files after each SIGHUP, on a blocking thread: a file may be a pipe or on a disk that does not respond.
 async fn reload_on_hang_up(app: Arc<App>, tls: Option<Arc<Tls>>, mut hang_up: mpsc::Receiver<()>) {
     while hang_up.recv().await.is_some() {
         let (app, tls) = (app.clone(), tls.clone());
-        // One that failed has logged why.
+        // A failed reload has logged the reason.
         let _ = tokio::task::spawn_blocking(move || reload(&app, tls.as_deref())).await;
     }
 }
 
-/// Reads files again that say who may do what, and who this service is.
+/// Reloads the tokens and the certificate.
 fn reload(app: &App, tls: Option<&Tls>) {
     if app.access.is_required() {
         match app.access.reload() {
@@ -237,7 +239,8 @@ fn warn_of_exposed_files(app: &App) {
     }
 }
 
-/// Connections that are open: all are told when the service stops, and all have ended when nobody holds this any more.
+/// Tracks open connections: `stopping` tells them that the service stops. All have ended once every clone of `_held` is
+/// dropped.
 #[derive(Clone)]
 struct Open {
     stopping: watch::Receiver<bool>,
@@ -254,11 +257,11 @@ struct Connection {
 impl Connection {
     async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, open: Open) {
         self.app.metrics.connections.inc();
-        // Answers are written whole: waiting for more of them only adds to their time.
+        // Responses are written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
         tokio::select! {
             () = self.exchange(stream, tls, open) => {}
-            // Another connection needs the place, and this one is idle.
+            // This connection was idle and was closed to make room for another.
             () = self.place.closed() => {}
         }
         self.app.metrics.connections.dec();
@@ -280,7 +283,7 @@ impl Connection {
         let mut http = http1::Builder::new();
         let http = http.timer(TokioTimer::new()).header_read_timeout(client_time).max_buf_size(BUFFER_BYTES);
         let mut connection = std::pin::pin!(http.serve_connection(stream, service));
-        // A connection that ends in the middle is logged with the request it had.
+        // A broken connection needs no log line here: the log line of its request reports it.
         tokio::select! {
             _ = connection.as_mut() => return,
             _ = open.stopping.wait_for(|stopping| *stopping) => {}
@@ -291,7 +294,7 @@ impl Connection {
 
     async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<Answered>, Infallible> {
         let Some(busy) = self.place.request() else {
-            // The connection is being closed: nothing of the request was done.
+            // The connection is being closed. Nothing of the request was executed.
             let mut response = Response::new(Answered { body: Body::empty(), _busy: None });
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
             return Ok(response);
@@ -303,7 +306,7 @@ impl Connection {
     }
 }
 
-/// How connections are encrypted.
+/// TLS configuration of connections.
 struct Tls {
     certificate: PathBuf,
     key: PathBuf,
@@ -316,7 +319,7 @@ impl Tls {
         Ok(Self { certificate: certificate.clone(), key: key.clone(), acceptor })
     }
 
-    /// Reads the files again. On an error new connections go on with what was read before.
+    /// Reloads certificate and key. On an error, new connections keep using the previous ones.
     fn reload(&self) -> Result<(), ServiceError> {
         let new = acceptor(&self.certificate, &self.key)?;
         *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = new;

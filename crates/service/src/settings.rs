@@ -1,4 +1,4 @@
-//! How a service runs.
+//! Settings and limits of a service.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,36 +8,36 @@ use chronotile_historian::HistorianError;
 
 use crate::machine;
 
-/// Settings of a service. Nothing of them is stored.
+/// Settings of a service. They are not stored in the archive.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where to listen; port 0 takes a free one.
+    /// Address to listen on; port 0 takes a free port.
     pub listen: SocketAddr,
-    /// File of bearer tokens. Without one the service listens on the loopback interface alone.
+    /// File of bearer tokens. Without one, the service may listen only on a loopback address.
     pub tokens: Option<PathBuf>,
     /// Certificate chain and private key, PEM files; without them the service speaks plain HTTP.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// How the log is written to standard error.
+    /// Format of the log on standard error.
     pub log: LogFormat,
-    /// What a request may ask for.
+    /// Limits of requests.
     pub limits: Limits,
-    /// How often the service stores figures about itself as points of tags; never where `None`.
+    /// Interval at which the service stores metrics of itself as points of tags; `None` to store none.
     pub diagnostics: Option<Duration>,
 }
 
-/// Form of the log.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// A JSON object on each line.
+    /// One JSON object per line.
     Json,
-    /// A line of text.
+    /// Lines of text.
     Text,
-    /// No lines about requests; errors of the service are written as text.
+    /// No lines for requests; errors of the service are logged as text.
     Off,
 }
 
 impl LogFormat {
-    /// The format of this name.
+    /// The format with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [("json", Self::Json), ("text", Self::Text), ("off", Self::Off)]
             .into_iter()
@@ -45,35 +45,36 @@ impl LogFormat {
     }
 }
 
-/// What requests may ask for, and how long things may take.
+/// Limits of requests, connections and times.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of memory that bodies, queries and answers may take together. By default half of what this process may have: of the
-    /// machine's memory, of the limits of its control groups and of its address space, the least.
+    /// Maximum bytes of memory for bodies, queries and responses together. By default half of what this process may
+    /// use: the least of the machine's memory, the limits of its control groups and the limit of its address space.
     pub memory_bytes: usize,
-    /// Bytes of a body, and of what it unpacks to.
+    /// Maximum bytes of a body, before and after decompression.
     pub body_bytes: usize,
-    /// Points in one answer.
+    /// Maximum number of points in a response.
     pub points: u64,
-    /// Tags in one request.
+    /// Maximum number of tags in a request.
     pub tags: usize,
-    /// The longest range of one request.
+    /// Maximum length of the time range of a request.
     pub range: Duration,
-    /// Queries that run at the same time; one more is told to come back.
+    /// Maximum number of concurrent queries; further ones are refused as busy.
     pub queries: usize,
-    /// Writes that are taken in at the same time; one more is told to come back.
+    /// Maximum number of concurrent writes; further ones are refused as busy.
     pub writes: usize,
-    /// Connections. One more takes the place of one that is idle. By default 1,024, or fewer where the limit of open files has no room for them.
+    /// Maximum number of connections. A new one beyond it replaces an idle one. By default 1,024, or fewer if the limit
+    /// of open files is too low.
     pub connections: usize,
-    /// How long a query may take, its answer included.
+    /// Maximum time of a query, including its response.
     pub query_time: Duration,
-    /// How long a client may take to send a request, or to take in a piece of an answer.
+    /// Time limit for a client to send a request, and to receive each piece of a response.
     pub client_time: Duration,
-    /// How long requests may go on once the service was told to stop.
+    /// Time limit for requests in progress once the service is stopping.
     pub stop_time: Duration,
-    /// How long definitions of tags are believed before those that other processes changed are looked for.
+    /// Interval at which tag definitions are reloaded, to see changes by other processes.
     pub definitions_time: Duration,
-    /// How far a point may lie ahead of the clock, ns; `None` for no limit.
+    /// How far the time of a point may be in the future, ns; `None` for no limit.
     pub future_max_ns: Option<i64>,
 }
 
@@ -97,11 +98,11 @@ impl Default for Limits {
     }
 }
 
-/// Why a service did not start, or ended.
+/// Why a service did not start, or ended with an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServiceError {
-    /// No tokens, and an address that others can reach.
+    /// The service has no tokens, but its address can be reached from other machines.
     #[error(
         "without tokens the service listens on this machine alone, and {listen} can be reached from others: give a file of \
          tokens, or listen on 127.0.0.1"
@@ -110,32 +111,32 @@ pub enum ServiceError {
         /// The address.
         listen: SocketAddr,
     },
-    /// The address is taken, or is none of this machine.
+    /// The address is in use, or is not an address of this machine.
     #[error("cannot listen on {listen}: {reason}")]
     Listen {
         /// The address.
         listen: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         reason: String,
     },
-    /// A file of tokens that cannot be used.
+    /// The file of tokens is invalid.
     #[error("{}: {reason}", path.display())]
     Tokens {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// A certificate or key that cannot be used.
+    /// The certificate or key is invalid.
     #[error("{reason}")]
     Tls {
-        /// What is wrong, with the file.
+        /// The problem, with the name of the file.
         reason: String,
     },
-    /// A setting that makes no sense.
+    /// A setting is invalid.
     #[error("{0}")]
     Setting(String),
-    /// The archive.
+    /// The archive failed.
     #[error(transparent)]
     Historian(#[from] HistorianError),
 }

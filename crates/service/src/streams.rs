@@ -1,5 +1,5 @@
-//! What lies between a socket and the requests on it: time for the other end, a decent end, and the mark of a request that is
-//! being served.
+//! Wrappers between a socket and its requests: write timeouts, a graceful close, and a marker while a request is in
+//! progress.
 
 use std::io;
 use std::pin::Pin;
@@ -19,12 +19,12 @@ use crate::connections::Busy;
 /// bytes resets it, and the client may lose the response.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
-/// A stream whose other end must take in what is written, piece by piece, within a time.
+/// A stream that fails if the peer does not accept each write within a time limit.
 pub(crate) struct Patient<S> {
     stream: S,
     limit: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
-    /// Whether there are bytes to come that nobody wants.
+    /// Whether the rest of the input must be read and discarded.
     discards: Arc<AtomicBool>,
     discarding: Option<Pin<Box<Sleep>>>,
 }
@@ -59,7 +59,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
 }
 
 impl<S: AsyncRead + Unpin> Patient<S> {
-    /// Ends when the other end has closed its side, or its time is over.
+    /// Completes when the peer has closed its side, or the time limit has passed.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let time = self.discarding.get_or_insert_with(|| Box::pin(tokio::time::sleep(DISCARD_TIME)));
         if time.as_mut().poll(context).is_ready() {
@@ -112,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 }
 
-/// The body of an answer, whose connection is busy until the body has been taken.
+/// The body of a response. Its connection counts as busy until the body has been sent.
 pub(crate) struct Answered {
     pub body: Body,
     pub _busy: Option<Busy>,

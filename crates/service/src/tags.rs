@@ -1,4 +1,4 @@
-//! Tags and groups: what is defined, and how it is kept.
+//! Endpoints for tags and groups: definitions and retention.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::json::Elements;
 use crate::reads;
 use crate::writes::{body, whole_body};
 
-/// A tag as clients see it.
+/// A tag in JSON.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TagJson {
@@ -143,7 +143,7 @@ struct TagsIn<'a> {
     tags: &'a RawValue,
 }
 
-/// What a definition takes, from its text to what is stored.
+/// Memory of one definition, from its JSON text to its stored form.
 const TAG_BYTES: usize = 1_024;
 
 pub(crate) async fn define(app: Arc<App>, call: Call) -> Result<Reply> {
@@ -167,7 +167,7 @@ pub(crate) async fn groups(app: Arc<App>, _: Call) -> Result<Reply> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Retention {
-    /// Null for ever. A body that does not say it is refused: an empty one must not end a retention.
+    /// Null keeps points forever. The field is required, so that an empty body cannot remove a retention.
     #[serde(deserialize_with = "Option::deserialize")]
     retention: Option<String>,
 }

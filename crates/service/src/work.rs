@@ -1,4 +1,4 @@
-//! CPU-bound work: it runs away from the threads that drive connections, with limited concurrency.
+//! CPU-bound work: runs it on threads other than those that drive connections, with limited concurrency.
 //!
 //! Small requests (a look-up of some names, a write of some lines) are served by the threads that drive connections. All others are
 //! served [`in_background`], by threads of lower priority, so that large requests do not delay small ones, however many they are.

@@ -113,7 +113,7 @@ fn content_type(call: &Call) -> &str {
     given.split(';').next().unwrap_or_default().trim()
 }
 
-/// Parses a body that takes `bytes` when unpacked.
+/// Parses a body that takes `bytes` bytes when decompressed.
 async fn parsed(
     app: &App,
     bytes: usize,
@@ -231,7 +231,7 @@ fn refusal(app: &App, refused: Refusals) -> Failure {
     failure.with("refused_count", refused.count).with("refused", refused_lines(&refused))
 }
 
-/// The tags of points, in the order of their names.
+/// The tags of the points, in the order of the names.
 async fn tags_of(app: &App, points: &Points, define: bool) -> Result<Vec<Option<Arc<Tag>>>> {
     if points.names().len() > NAMES_MAX {
         return Err(Failure::too_large(format!(

@@ -1,4 +1,4 @@
-//! The description of the interface, made of the table that is served.
+//! Generates the OpenAPI description from the table of endpoints.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,12 +11,12 @@ use crate::endpoints::{ENDPOINTS, Endpoint, Gives, Parameter};
 use crate::failure::Result;
 
 pub(crate) async fn reply(_: Arc<App>, _: Call) -> Result<Reply> {
-    // Anybody may ask for it: it is made once.
+    // Generated once, since anyone may request it.
     static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
     Ok(Reply::text("application/json", DOCUMENT.as_str()))
 }
 
-/// OpenAPI 3.1.
+/// The OpenAPI 3.1 document.
 fn document() -> Value {
     let mut paths = Map::new();
     for endpoint in ENDPOINTS {
@@ -39,7 +39,7 @@ fn document() -> Value {
 }
 
 fn schemas() -> Value {
-    // Parsed in a test as well: it is a file of this crate.
+    // Cannot fail: the file is part of this crate, and a test parses it too.
     serde_json::from_str(include_str!("../schemas.json")).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! What an operation of a front end asks it for, and its answer as a reply.
+//! Handlers of the endpoints of front ends: build the request, call the front end, convert its answer to a response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::front_ends::{Answer, Held, Refusal, Request};
 use crate::work;
 
-/// Answers a question to a front end.
+/// Responds to a query.
 pub(crate) async fn ask(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
     let mut parameters = parameters(&call)?;
     parameters.retain(|(name, _)| name != "format");
@@ -23,7 +23,7 @@ pub(crate) async fn ask(app: Arc<App>, call: Call, operation: &'static str) -> R
     reply(&app, &call, answer, waiting).await
 }
 
-/// Answers a search: rows, or with the format `raw` the documents themselves.
+/// Responds to a search with rows or, in the format `raw`, with the documents themselves.
 pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
     if !wants_documents(&call)? {
         return ask(app, call, operation).await;
@@ -44,12 +44,12 @@ pub(crate) async fn search(app: Arc<App>, call: Call, operation: &'static str) -
     }
 }
 
-/// Stores what a body brings.
+/// Stores the body of a request.
 pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) -> Result<Reply> {
     let mut parameters = parameters(&call)?;
     parameters.extend(given_id(&call.headers).map(|id| ("request_id".to_owned(), id.to_owned())));
     let request = request(&app, &call, operation, parameters);
-    // It goes on if the client goes away: half a write would have to be repeated.
+    // The write continues if the client disconnects: half a write would have to be repeated.
     let answer = blocking(&app, &call, request).await?;
     if let Answer::Stored { documents, refused, .. } = &answer {
         app.metrics.documents_in.inc_by(*documents);
@@ -58,7 +58,7 @@ pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) ->
     reply(&app, &call, answer, Waiting::default()).await
 }
 
-/// Whether the documents themselves are asked for, by `format` or the first of the types that are accepted.
+/// Whether the client asks for documents, by `format` or by the first type in `Accept`.
 fn wants_documents(call: &Call) -> Result<bool> {
     if let Some(format) = call.parameters.one("format")? {
         return Ok(format == "raw");
@@ -67,7 +67,7 @@ fn wants_documents(call: &Call) -> Result<bool> {
     Ok(accepted.split([',', ';']).next().is_some_and(|first| first.trim() == "text/plain"))
 }
 
-/// What is said behind the question mark, with times as numbers.
+/// The query parameters, with times converted to nanoseconds.
 fn parameters(call: &Call) -> Result<Vec<(String, String)>> {
     let put = |(name, value): (&str, &str)| match name {
         "start" | "end" => {
@@ -79,7 +79,7 @@ fn parameters(call: &Call) -> Result<Vec<(String, String)>> {
     call.parameters.pairs().map(put).collect()
 }
 
-/// Tells the front end, once it is dropped, that nobody waits any more.
+/// Sets [`Request::given_up`] on drop, to tell the front end that nobody waits for its answer.
 #[derive(Default)]
 struct Waiting(Arc<AtomicBool>);
 
@@ -112,7 +112,7 @@ async fn put(
     Ok((blocking(app, call, request).await?, waiting))
 }
 
-/// How many times its bytes a body takes while a front end stores it.
+/// Memory of a body while a front end stores it, as a multiple of its bytes.
 const BODY_COPIES: usize = 8;
 
 async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
@@ -123,11 +123,11 @@ async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
     let permit = call.permit.clone();
     let memory = app.memory.clone();
     let work = work::of_front_end(move || {
-        // Lines become columns of their parts, and columns of what is stored.
+        // Lines are split into columns, which are then converted to the stored columns.
         let charge = memory.charge(request.body.len().saturating_mul(BODY_COPIES))?;
         let answer = front_ends.answer(request);
         drop(charge);
-        // Work that nobody waits for any more counts among what runs until it has ended.
+        // Abandoned work still counts towards the limit of concurrent requests until it ends.
         drop(permit);
         Ok::<_, Failure>(answer)
     });
@@ -151,7 +151,7 @@ async fn reply(app: &Arc<App>, call: &Call, answer: Answer, waiting: Waiting) ->
 
 type Batches = Box<dyn Iterator<Item = std::result::Result<RecordBatch, Refusal>> + Send>;
 
-/// Batches that are taken one by one on threads for blocking work.
+/// Fetches the batches one by one on threads for blocking work.
 fn stream(
     batches: Batches,
     permit: Option<Arc<Permit>>,
@@ -187,7 +187,7 @@ mod tests {
     use crate::front_ends::FrontEnds;
     use crate::settings::{Limits, LogFormat, Settings};
 
-    /// Waits until it is given up, says so, and goes on until it is let go.
+    /// Waits until the request is given up, reports that, and blocks until it is released.
     struct Stubborn {
         reported: Mutex<Sender<()>>,
         let_go: Mutex<Receiver<()>>,

@@ -15,7 +15,7 @@ use super::block::Block;
 use super::refusals::Refusals;
 use super::value::Value;
 
-/// The largest magnitude (2^53) up to which every integer is exact as a float.
+/// The largest magnitude (2^53) up to which a float represents every integer exactly.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The rules by which points are refused.
