@@ -1,4 +1,4 @@
-//! Archives and datasets, one method each for what the archive crate does.
+//! Archives and datasets: one method for each operation of the archive crate.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -32,14 +32,14 @@ pub struct Archive {
     inner: Arc<RwLock<Option<Inner>>>,
 }
 
-/// One dataset; refuses work once its archive is closed.
+/// One dataset. All methods fail once its archive is closed.
 #[pyclass(frozen, module = "chronotile._native")]
 pub struct Dataset {
     inner: InnerDataset,
     archive: Arc<RwLock<Option<Inner>>>,
 }
 
-/// The datasets of a group; refuses work once its archive is closed.
+/// The datasets of a group. All methods fail once its archive is closed.
 #[pyclass(frozen, module = "chronotile._native")]
 pub struct Group {
     inner: InnerGroup,
@@ -55,7 +55,7 @@ impl Group {
 
 #[pymethods]
 impl Group {
-    /// Its datasets, by name, in the order in which they joined it.
+    /// The datasets with their names, in the order in which they joined the group.
     fn datasets(&self) -> PyResult<Vec<(String, Dataset)>> {
         let dataset = |inner: &InnerDataset| {
             (inner.spec().name.to_string(), Dataset { inner: inner.clone(), archive: self.archive.clone() })
@@ -63,7 +63,7 @@ impl Group {
         Ok(self.open()?.datasets().iter().map(dataset).collect())
     }
 
-    /// Writes rows of several datasets as one batch; a report for each.
+    /// Writes rows of several datasets as one batch; returns one report per dataset.
     fn write<'py>(
         &self,
         py: Python<'py>,
@@ -79,7 +79,8 @@ impl Group {
         reports.iter().map(|report| reports::write_report(py, report)).collect()
     }
 
-    /// Reads several datasets as of one moment; with `cells`, all but the first in the cells that this column of the first names.
+    /// Reads several datasets as of one moment. With `cells`, the values of this column in the first dataset select the
+    /// cells in which all others are read.
     fn read(
         &self,
         py: Python<'_>,
@@ -113,13 +114,13 @@ impl Group {
         wait(py, self.open()?.remove_batch(key))
     }
 
-    /// Statistics of these datasets; those of each.
+    /// Statistics of each of these datasets.
     fn info<'py>(&self, py: Python<'py>, datasets: Vec<String>) -> PyResult<Vec<(String, Bound<'py, PyDict>)>> {
         let found = wait(py, self.open()?.info(&names_of(&datasets)))?;
         found.iter().map(|(name, info)| Ok((name.to_string(), reports::dataset_info(py, info)?))).collect()
     }
 
-    /// Rewrites tiles of these datasets, as `Dataset.consolidate` does; a report for each.
+    /// Rewrites tiles of these datasets, as `Dataset.consolidate` does; returns one report per dataset.
     fn consolidate<'py>(
         &self,
         py: Python<'py>,
@@ -134,7 +135,7 @@ impl Group {
         found.iter().map(|(name, report)| Ok((name.to_string(), reports::consolidate_report(py, report)?))).collect()
     }
 
-    /// Drops slices of these datasets, as `Dataset.retire` does; those of each.
+    /// Drops slices of these datasets, as `Dataset.retire` does; returns the slices of each.
     fn retire<'py>(
         &self,
         py: Python<'py>,
@@ -147,7 +148,8 @@ impl Group {
         retired(py, &wait(py, self.open()?.retire(&names_of(&datasets), limit, dry_run))?)
     }
 
-    /// Drops slices of datasets that share them, given by number and fingerprint, that hold what they held then; those of each.
+    /// Drops shared slices of these datasets, given by number and fingerprint, unless they have changed since; returns
+    /// the slices of each.
     fn retire_unchanged<'py>(
         &self,
         py: Python<'py>,
@@ -163,7 +165,7 @@ fn names_of(datasets: &[String]) -> Vec<&str> {
     datasets.iter().map(String::as_str).collect()
 }
 
-/// Which tiles to consolidate, as Python gives it: before, least chunks, whether nothing is done, shard, tiles in a second.
+/// Options of a consolidation as a Python tuple: before, minimum number of chunks, dry run, shard, tiles per second.
 type ConsolidateArguments = (Option<Moment>, Option<u64>, bool, Option<(u32, u32)>, Option<f64>);
 
 fn consolidate_options(given: ConsolidateArguments) -> PyResult<ConsolidateOptions> {
@@ -208,7 +210,7 @@ fn open_inner(archive: &RwLock<Option<Inner>>) -> PyResult<Inner> {
 }
 
 impl Archive {
-    /// The archive; refused once it is closed.
+    /// The archive; an error once it is closed.
     pub fn open_inner(&self) -> PyResult<Inner> {
         open_inner(&self.inner)
     }
@@ -242,10 +244,10 @@ impl Archive {
         Ok(open_inner(&self.inner)?.engine())
     }
 
-    /// Lets the engine go; everything taken from this archive refuses work from now on.
+    /// Closes the engine. All methods of this archive's datasets and groups fail from now on.
     fn close(&self, py: Python<'_>) {
         let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
-        // An engine may have files to close.
+        // Closing an engine may do I/O.
         py.detach(|| drop(inner));
     }
 
@@ -282,7 +284,7 @@ impl Archive {
     ) -> PyResult<Dataset> {
         let archive = open_inner(&self.inner)?;
         let named = |name: Option<&str>| name.map(DatasetName::new).transpose().map_err(|error| bad_spec(error.into()));
-        // The archive gives the numbers.
+        // The archive assigns the numbers.
         let slices_of = named(slices_of)?.map(|dataset| SliceOwner { dataset, number: 0 });
         let group = named(group)?.map(|group| Membership { slices_of, ..Membership::of(group) });
         let spec = DatasetSpec {
@@ -347,7 +349,7 @@ impl Archive {
         wait(py, archive.dataset_names())
     }
 
-    /// Copies datasets to another archive, all where `datasets` is None; a report for each.
+    /// Copies datasets to another archive, or all if `datasets` is None; returns one report per dataset.
     #[allow(clippy::too_many_arguments, reason = "the options of a copy")]
     fn copy_to<'py>(
         &self,
@@ -396,7 +398,7 @@ fn merge_rule(merge: &str, version: Option<String>) -> PyResult<MergeRule> {
     }
 }
 
-/// A progress callback `(done, total)` of Python. What it raises ends nothing; see [`set_aside`].
+/// Wraps a Python progress callback `(done, total)`. Exceptions that it raises do not stop the work; see [`set_aside`].
 fn reporter(callback: Option<Py<PyAny>>) -> impl Fn(u64, u64) + Send + Sync {
     move |done, total| {
         if let Some(callback) = &callback {
@@ -409,8 +411,8 @@ fn reporter(callback: Option<Py<PyAny>>) -> impl Fn(u64, u64) + Send + Sync {
     }
 }
 
-/// Shows what a progress callback raised as unraisable. An interrupt that arrived meanwhile is none of the callback's: the wait for the
-/// work gets it again, and ends.
+/// Reports an exception of a progress callback as unraisable. A KeyboardInterrupt was meant for the program, not the
+/// callback: it is raised again for the thread that waits for the work, which then stops.
 fn set_aside(py: Python<'_>, error: PyErr, callback: &Py<PyAny>) {
     let shown = if error.is_instance_of::<PyKeyboardInterrupt>(py) {
         py.import("_thread").and_then(|thread| thread.call_method0("interrupt_main")).err()
@@ -422,10 +424,11 @@ fn set_aside(py: Python<'_>, error: PyErr, callback: &Py<PyAny>) {
     }
 }
 
-/// At most this often is Python told how far a copy is.
+/// Minimum interval between progress callbacks of a copy.
 const TELL_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// As [`reporter`], for a copy, whose tiles come too fast to tell of each. The last of each pass is told.
+/// Like [`reporter`], for a copy, whose tiles are too many to report each. The last tile of each pass is always
+/// reported.
 fn copy_reporter(callback: Option<Py<PyAny>>) -> impl Fn(&CopyProgress) + Send + Sync {
     let reported = std::sync::Mutex::new(None::<std::time::Instant>);
     move |progress| {
@@ -453,13 +456,13 @@ impl Dataset {
 
 #[pymethods]
 impl Dataset {
-    /// A number that changes with the definition as this process knows it.
+    /// A number that changes whenever this process sees a new definition.
     #[getter]
     fn revision(&self) -> u64 {
         self.inner.spec_and_revision().1
     }
 
-    /// The definition, its schema apart, as JSON text; the schema; and their revision.
+    /// The definition without its schema as JSON text, the schema, and their revision.
     fn definition(&self) -> PyResult<(String, Schema, u64)> {
         let (spec, revision) = self.inner.spec_and_revision();
         let mut value = serde_json::to_value(spec.as_ref()).map_err(|error| {
@@ -471,7 +474,7 @@ impl Dataset {
         Ok((value.to_string(), Schema { inner: spec.schema.clone() }, revision))
     }
 
-    /// Reads the definition again.
+    /// Reloads the definition.
     fn refresh(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, self.open()?.refresh())
     }
@@ -486,12 +489,12 @@ impl Dataset {
         Ok(Self { inner, archive: self.archive.clone() })
     }
 
-    /// The same dataset, of which every read sees every row that was acknowledged before.
+    /// The same dataset, with reads that see every row acknowledged before.
     fn seeing_every_write(&self) -> PyResult<Self> {
         Ok(Self { inner: self.open()?.seeing_every_write(), archive: self.archive.clone() })
     }
 
-    /// Adds columns; `defaults` holds one value, or None, for each.
+    /// Adds columns; `defaults` has one value, or None, for each.
     fn add_columns(
         &self,
         py: Python<'_>,
@@ -515,7 +518,7 @@ impl Dataset {
         wait(py, self.open()?.set_retention(retention))
     }
 
-    /// Writes a table, a stream, or what an iterator yields, as one batch.
+    /// Writes a table, a stream, or the items of an iterator, as one batch.
     #[pyo3(signature = (rows, batch, replace, buffer_bytes=None))]
     fn write<'py>(
         &self,
@@ -535,7 +538,7 @@ impl Dataset {
         reports::write_report(py, &report)
     }
 
-    /// Number and hash of rows, whether or not the dataset holds them.
+    /// Number and hash of rows, whether or not they are stored.
     fn content(&self, py: Python<'_>, rows: &Bound<'_, PyAny>) -> PyResult<(u64, String)> {
         let dataset = self.open()?;
         let rows = source::open(rows)?;
@@ -570,7 +573,7 @@ impl Dataset {
         wait(py, self.open()?.count(request.inner.clone()))
     }
 
-    /// Rows by the values of columns, and by window; also how an index was used.
+    /// Counts rows by the values of columns and by window; also returns how an index was used.
     fn count_by<'py>(
         &self,
         py: Python<'py>,
@@ -585,7 +588,7 @@ impl Dataset {
         Ok((Table::new(rows.schema(), vec![rows]), used))
     }
 
-    /// How a read, or a count by the columns given, would use an index.
+    /// How a read, or a count by the given columns, would use an index.
     fn explain<'py>(
         &self,
         py: Python<'py>,
@@ -644,19 +647,19 @@ impl Dataset {
         reports::consolidate_report(py, &report)
     }
 
-    /// Makes the slices of a period, and returns their numbers.
+    /// Creates the slices of a period, and returns their numbers.
     fn prepare(&self, py: Python<'_>, start: Moment, end: Moment) -> PyResult<Vec<i32>> {
         let period = TimeRange { start: Some(start.instant()?), end: Some(end.instant()?) };
         let slices = wait(py, self.open()?.prepare(&period))?;
         Ok(slices.iter().map(|slice| slice.0).collect())
     }
 
-    /// Names of the other datasets whose rows lie in the same slices.
+    /// Names of the other datasets whose rows are in the same slices.
     fn shares_slices_with(&self) -> PyResult<Vec<String>> {
         Ok(self.open()?.shares_slices_with().iter().map(DatasetName::to_string).collect())
     }
 
-    /// Drops slices before a moment, older than a duration, or past the dataset's retention where both are None.
+    /// Drops slices before a moment or older than a duration; if both are None, those past the dataset's retention.
     fn retire<'py>(
         &self,
         py: Python<'py>,
@@ -668,7 +671,7 @@ impl Dataset {
         reports::slices(py, &slices)
     }
 
-    /// Drops slices, given by number and fingerprint, that hold what they held then.
+    /// Drops slices, given by number and fingerprint, unless they have changed since.
     fn retire_unchanged<'py>(&self, py: Python<'py>, slices: Vec<(i32, String)>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let dropped = wait(py, self.open()?.retire_unchanged(&fingerprints(&slices)?))?;
         reports::slices(py, &dropped)

@@ -1,4 +1,4 @@
-//! Schemas, arrays and tables that travel between Python and Rust through the Arrow PyCapsule interface, without any Python
+//! Schemas, arrays and tables, exchanged between Python and Rust through the Arrow PyCapsule interface without a Python
 //! Arrow library.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Schema {
 
 #[pymethods]
 impl Schema {
-    /// From an object with `__arrow_c_schema__`, or a table or stream; a stream is opened for its schema and let go.
+    /// From an object with `__arrow_c_schema__`, or a table or stream; a stream is opened only for its schema.
     #[staticmethod]
     fn of(source: &Bound<'_, PyAny>) -> PyResult<Self> {
         let schema = if source.hasattr("__arrow_c_schema__")? {
@@ -54,13 +54,13 @@ impl Schema {
         self.inner.fields().iter().map(describe).collect()
     }
 
-    /// The schema with further columns behind its own.
+    /// The schema with further columns appended.
     fn with_columns(&self, more: &Schema) -> Self {
         let fields: Vec<_> = self.inner.fields().iter().chain(more.inner.fields()).cloned().collect();
         Self { inner: Arc::new(ArrowSchema::new_with_metadata(fields, self.inner.metadata().clone())) }
     }
 
-    /// A table of these columns without rows.
+    /// A table with this schema and no rows.
     fn empty_table(&self) -> Table {
         Table::new(self.inner.clone(), vec![])
     }
@@ -70,16 +70,16 @@ impl Schema {
     }
 }
 
-/// Refuses an array from the C interface whose offsets, text, dictionary indices or nulls contradict its type: pyarrow and others
-/// make arrays from buffers unchecked. That its buffers are as long as it says has to be believed.
+/// Refuses an array from the C interface whose offsets, text, dictionary indices or nulls contradict its type: pyarrow
+/// and others build arrays from unchecked buffers. The lengths of the buffers cannot be checked.
 pub fn check_sound(array: &ArrayRef, name: &str) -> Result<(), ArrowError> {
     let wrong =
         |error| ArrowError::InvalidArgumentError(format!("the values of {name:?} contradict their type: {error}"));
     array.to_data().validate_full().map_err(wrong)
 }
 
-/// The schema without what pandas and pyarrow note in it about the table it was taken from: an index that a dataset does not
-/// keep would be looked for when a read is turned into a DataFrame.
+/// Removes the metadata that pandas and pyarrow add about the original table. Otherwise, converting a read to a
+/// DataFrame would look for an index that the dataset does not store.
 fn without_hints(schema: &ArrowSchema) -> SchemaRef {
     let mut metadata = schema.metadata().clone();
     metadata.retain(|key, _| key != "pandas" && key != "ARROW:schema");
@@ -94,7 +94,7 @@ pub struct Array {
 
 #[pymethods]
 impl Array {
-    /// From an object with `__arrow_c_array__` or `__arrow_c_stream__`; pieces are joined.
+    /// From an object with `__arrow_c_array__` or `__arrow_c_stream__`; the arrays of a stream are concatenated.
     #[staticmethod]
     fn of(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Self> {
         let reader = source.extract::<AnyArray>()?.into_reader()?;
@@ -173,7 +173,7 @@ impl Table {
         Ok(Self::new(schema, vec![batch]))
     }
 
-    /// The different texts of a column, sorted.
+    /// The distinct texts of a column, sorted.
     fn distinct_texts(&self, column: &str) -> PyResult<Vec<String>> {
         let missing = || invalid(ErrorKind::InvalidRows, format!("the rows have no column {column:?}"));
         let mut texts = std::collections::BTreeSet::new();

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{Fault, backup_error};
 
-/// A complete copy of an archive file that has no name yet. It is removed when this object goes, unless it was placed.
+/// A complete copy of an archive file under a temporary name. Dropping it removes the copy, unless it was placed.
 #[pyclass(frozen, module = "chronotile._native")]
 pub struct BackupDraft {
     inner: Mutex<Option<FileDraft>>,
@@ -17,8 +17,8 @@ pub struct BackupDraft {
 
 #[pymethods]
 impl BackupDraft {
-    /// Copies the archive file `source`, as it is at one moment, for the name `target`. `progress` is called with (pages done,
-    /// pages in all).
+    /// Copies the archive file `source`, as of one moment, with `target` as its later name. `progress` is called with
+    /// (pages done, pages in total).
     #[staticmethod]
     #[pyo3(signature = (source, target, progress=None))]
     fn make(py: Python<'_>, source: &str, target: &str, progress: Option<Py<PyAny>>) -> PyResult<Self> {
@@ -39,14 +39,14 @@ impl BackupDraft {
         }
     }
 
-    /// Where the copy lies now: an archive like any other.
+    /// The temporary path of the copy, which can be opened as an archive.
     #[getter]
     fn path(&self) -> PyResult<String> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.as_ref().map(|draft| draft.path().display().to_string()).ok_or_else(gone)
     }
 
-    /// Gives the copy its name and returns its size in bytes.
+    /// Renames the copy to its target and returns its size in bytes.
     fn place(&self, py: Python<'_>) -> PyResult<u64> {
         let draft = self.inner.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or_else(gone)?;
         py.detach(|| draft.place()).map_err(backup_error)

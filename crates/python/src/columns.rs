@@ -1,4 +1,4 @@
-//! Columns from Python lists and from memory that Python objects share (numpy arrays), for users without pyarrow.
+//! Columns from Python lists and from buffers of Python objects (numpy arrays), for users without pyarrow.
 
 use std::sync::Arc;
 
@@ -19,9 +19,10 @@ use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString};
 use crate::arrow::Array;
 use crate::errors::{arrow_error, invalid, io_error};
 
-/// A column of a list of None, bool, int, float, str or bytes, of the type given as text, or of the natural type of the values.
+/// A column from a list of None, bool, int, float, str or bytes. The type is given as text, or inferred from the
+/// values.
 ///
-/// Python has already replaced times by whole numbers of the unit of `type`.
+/// Python has already replaced times by integers in the unit of `type`.
 #[pyfunction]
 #[pyo3(signature = (values, r#type=None))]
 pub fn column_of_list(values: &Bound<'_, PyList>, r#type: Option<&str>) -> PyResult<Array> {
@@ -118,7 +119,7 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
     }
 }
 
-/// The first finite number that became infinite in a column of floats of another width, and its place.
+/// The first finite number that became infinite in a conversion between float widths, with its position.
 fn first_overflow(given: &ArrayRef, converted: &ArrayRef) -> Result<Option<(usize, f64)>, ArrowError> {
     if !converted.data_type().is_floating() {
         return Ok(None);
@@ -131,9 +132,9 @@ fn first_overflow(given: &ArrayRef, converted: &ArrayRef) -> Result<Option<(usiz
     Ok(first.map(|row| (row, given.value(row))))
 }
 
-/// A column of memory shared through the buffer protocol (a one-dimensional array of numbers in machine byte order). `dtype`
-/// names the numbers (`float64`, `bool`); `type` an Arrow type of the same width to read them as (a timestamp for int64);
-/// values where `nulls`, bytes of 0 and 1, is set are null.
+/// A column from the buffer protocol (a one-dimensional array of numbers in native byte order). `dtype` is the type of
+/// the numbers (`float64`, `bool`); `type` an Arrow type of the same width as which they are read (a timestamp for
+/// int64); values where `nulls`, bytes of 0 and 1, is set are null.
 #[pyfunction]
 #[pyo3(signature = (values, dtype, r#type=None, nulls=None))]
 pub fn column_of_buffer(
@@ -203,19 +204,19 @@ fn copied<T: Element>(py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<Vec
     buffer.to_vec(py)
 }
 
-/// What a message says behind a name that is not known: the nearest names if any is near, and those there are.
+/// The end of a message about an unknown name: the nearest names, if any are near, and the known names.
 #[pyfunction]
 pub fn name_hint(name: &str, known: Vec<String>) -> String {
     chronotile_types::name_hint(name, &known)
 }
 
-/// Names for a message: all of up to 20, else the first 20 and how many there are.
+/// Names for a message: all if there are up to 20, else the first 20 and the total count.
 #[pyfunction]
 pub fn list_names(names: Vec<String>) -> String {
     chronotile_types::list_names(&names)
 }
 
-/// Up to three known names that `name` may stand for, the nearest first.
+/// Up to three known names that are similar to `name`, the nearest first.
 #[pyfunction]
 pub fn nearest_names(name: &str, known: Vec<String>) -> Vec<String> {
     chronotile_types::nearest(name, &known).into_iter().map(str::to_owned).collect()

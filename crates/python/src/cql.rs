@@ -1,4 +1,4 @@
-//! Sessions with a cluster for any statement on any table.
+//! CQL sessions for arbitrary statements on any table of a cluster.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -19,13 +19,13 @@ use crate::errors::{Fault, cql_error, invalid, tables_error};
 use crate::result::ReadResult;
 use crate::runtime::{block_on, runtime};
 
-/// A session; refuses work once closed.
+/// A session. All methods fail once it is closed.
 #[pyclass(frozen, module = "chronotile._native")]
 pub struct CqlSession {
     inner: RwLock<Option<Tables>>,
 }
 
-/// Options of reading, as Python gives them.
+/// Read options from Python.
 #[derive(FromPyObject)]
 pub struct Options {
     consistency: Option<String>,
@@ -112,7 +112,7 @@ impl CqlSession {
         self.inner.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Lets the connections go once no result draws from them.
+    /// Closes the session. Its connections end once no result uses them.
     fn close(&self, py: Python<'_>) {
         let inner = self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(inner));
@@ -164,7 +164,7 @@ impl CqlSession {
     }
 }
 
-/// Whether the values have names, and the values, each then behind its name.
+/// Parameters of a statement, from whether they are named and their values, as (name, value) pairs if named.
 fn bound(parameters: &Bound<'_, PyAny>) -> PyResult<Parameters> {
     let (named, values): (bool, Vec<Bound<'_, PyAny>>) = parameters.extract()?;
     if !named {
@@ -177,7 +177,8 @@ fn bound(parameters: &Bound<'_, PyAny>) -> PyResult<Parameters> {
     Ok(Parameters::ByName(values.iter().map(pair).collect::<PyResult<_>>()?))
 }
 
-/// A value that Python's module has made plain: None, bool, int, float, str, bytes, or a tuple that begins with its kind.
+/// Converts a value that Python has already normalized: None, bool, int, float, str, bytes, or a tuple that starts with
+/// its kind.
 fn value(given: &Bound<'_, PyAny>) -> PyResult<Value> {
     if given.is_none() {
         Ok(Value::Null)

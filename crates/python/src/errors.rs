@@ -1,4 +1,4 @@
-//! From Rust errors to the exception classes of `chronotile.errors`.
+//! Maps Rust errors to the exception classes of `chronotile.errors`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An exception before it is raised: its kind, which decides its class in `chronotile.errors`, its text, and attributes.
+/// An exception before it is raised: its kind, which decides its class in `chronotile.errors`, its message and
+/// attributes.
 pub struct Fault {
     kind: ErrorKind,
     message: String,
@@ -41,7 +42,7 @@ impl Fault {
         self
     }
 
-    /// The exception; if the class cannot be imported, the reason of that.
+    /// The exception; if its class cannot be imported, the import error.
     pub fn raise(self) -> PyErr {
         Python::attach(|py| match self.instance(py) {
             Ok(exception) => PyErr::from_value(exception),
@@ -68,17 +69,17 @@ pub fn error_kinds() -> BTreeMap<&'static str, &'static str> {
     ErrorKind::all().iter().map(|kind| (kind.name(), kind.class().name())).collect()
 }
 
-/// The exception for memory that a program has bounded.
+/// The exception for exceeding a memory limit that the program has set.
 pub fn memory_error(error: MemoryError) -> PyErr {
     Fault::new(error.kind(), error.to_string()).raise()
 }
 
-/// An argument that cannot be used.
+/// An exception for an invalid argument.
 pub fn invalid(kind: ErrorKind, message: impl Into<String>) -> PyErr {
     Fault::new(kind, message).raise()
 }
 
-/// The exception for an error of the archive, with what the error is about.
+/// The exception for an error of the archive, with its details.
 pub fn archive_error(error: ArchiveError) -> PyErr {
     use ArchiveError as A;
     let error = match error {
@@ -118,8 +119,8 @@ pub fn archive_error(error: ArchiveError) -> PyErr {
     .raise()
 }
 
-/// The exception for an error of a cluster. `wrote` tells whether the request could have changed anything: then one that
-/// may have landed is `OutcomeUnknownError`, while a read that failed so is only to be repeated.
+/// The exception for an error of a cluster. `wrote` is whether the request could have changed anything: if so, an
+/// unknown outcome becomes `OutcomeUnknownError`; a read can simply be repeated.
 pub fn cql_error(error: CqlError, wrote: bool) -> PyErr {
     use CqlError as C;
     let message = error.to_string();
@@ -172,8 +173,8 @@ pub fn tables_error(error: TablesError, wrote: bool) -> PyErr {
     .raise()
 }
 
-/// What the producer of a write's rows raised: its own exception where it is known, so that an error inside a caller's
-/// generator reaches the caller as it was.
+/// The exception for an error in the input of a write. If the input raised an exception of its own, such as inside a
+/// caller's generator, it is passed on unchanged.
 fn source_error(error: ArrowError) -> PyErr {
     let external = match error {
         ArrowError::ExternalError(external) => external,
@@ -203,7 +204,7 @@ fn source_error(error: ArrowError) -> PyErr {
     }
 }
 
-/// The exception for an error of the historian, with what the error is about.
+/// The exception for an error of the historian, with its details.
 pub fn historian_error(error: HistorianError) -> PyErr {
     use HistorianError as H;
     let error = match error {

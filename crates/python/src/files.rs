@@ -1,4 +1,4 @@
-//! Record files as streams that a write takes.
+//! Record files as streams of rows, the input of writes.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ use crate::runtime::interruptible;
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, IoError>> + Send>;
 
-/// An open record file. Its rows are handed out once, whole or in blocks.
+/// An open record file. Its rows can be read once, as a whole or in blocks.
 #[pyclass(frozen, module = "chronotile._native")]
 pub struct RecordFile {
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ struct Shared {
 
 struct State {
     batches: Batches,
-    /// Columns of one value that every row gets.
+    /// Constant columns that are added to every row.
     constants: Vec<ArrayRef>,
     pending: Option<RecordBatch>,
 }
@@ -88,7 +88,7 @@ impl State {
     }
 }
 
-/// Up to a number of rows of a file.
+/// An iterator over a limited number of rows of a file.
 struct Block {
     shared: Arc<Shared>,
     left: u64,
@@ -220,31 +220,31 @@ impl RecordFile {
         Schema { inner: self.shared.schema.clone() }
     }
 
-    /// Rows handed out so far.
+    /// Number of rows returned so far.
     #[getter]
     fn rows_read(&self) -> u64 {
         self.shared.rows_read.load(Ordering::Relaxed)
     }
 
-    /// Rows of the whole file, where its format says so.
+    /// Number of rows of the whole file, if its format records it.
     #[getter]
     fn rows_total(&self) -> Option<u64> {
         self.shared.rows_total
     }
 
-    /// Bytes of the file taken so far, compressed as they are.
+    /// Bytes of the file read so far, before decompression.
     #[getter]
     fn bytes_read(&self) -> u64 {
         self.shared.progress.as_ref().map_or(0, Progress::bytes_read)
     }
 
-    /// Bytes of the file, where known.
+    /// Size of the file, if known.
     #[getter]
     fn bytes_total(&self) -> Option<u64> {
         self.shared.progress.as_ref().and_then(Progress::total_bytes)
     }
 
-    /// Whether there is a further row.
+    /// Whether there are more rows.
     fn has_rows(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| {
             let mut state = self.shared.lock();
@@ -259,7 +259,7 @@ impl RecordFile {
         .map_err(arrow_error)
     }
 
-    /// The next `rows` rows, or fewer at the end, as a stream of their own. Draw from one block at a time.
+    /// The next `rows` rows, or fewer at the end, as a stream of their own. Read from one block at a time.
     pub fn block(&self, rows: u64) -> RecordBlock {
         RecordBlock { shared: self.shared.clone(), rows }
     }
@@ -305,7 +305,7 @@ pub fn ascii(character: char) -> PyResult<u8> {
     })
 }
 
-/// 32 hexadecimal digits that name a file's content.
+/// A content hash of a file as 32 hexadecimal digits.
 #[pyfunction]
 pub fn content_hash(py: Python<'_>, path: &str) -> PyResult<String> {
     let path = PathBuf::from(path);

@@ -1,6 +1,7 @@
-//! Events and jobs behind the service: requests go to a Python object, answers come back as bytes or Arrow.
+//! Runs the front ends for events and jobs in Python: calls a Python object for each request and converts its answer
+//! from bytes or Arrow.
 //!
-//! The interpreter lock is held while Python works, and by none of what this module does with bodies and rows.
+//! The interpreter lock is held only while Python code runs, not while this module processes bodies and rows.
 
 use arrow_array::{RecordBatch, RecordBatchReader};
 use chronotile_service::{Answer, FrontEnds, Held, Refusal, Request};
@@ -13,8 +14,8 @@ use crate::errors::{arrow_error, memory_error};
 use crate::runtime::until_given_up;
 use crate::source;
 
-/// A Python object with `answer(operation, name, parameters, body, hold)`, which returns JSON as bytes, a tuple of such a report, the
-/// documents stored and the lines refused, or rows with an Arrow PyCapsule method.
+/// A Python object with `answer(operation, name, parameters, body, hold)`. It returns JSON as bytes; or a tuple of a
+/// JSON report, the number of documents stored and of lines refused; or rows with an Arrow PyCapsule method.
 pub struct PythonFrontEnds {
     object: Py<PyAny>,
 }
@@ -50,7 +51,7 @@ impl FrontEnds for PythonFrontEnds {
     }
 }
 
-/// Called with the bytes that an answer is about to hold all together.
+/// Charges the memory of an answer to the service: Python calls it with the total bytes before it allocates them.
 #[pyclass(frozen)]
 struct Hold(Held);
 
@@ -61,7 +62,7 @@ impl Hold {
     }
 }
 
-/// Rows that are drawn from an archive or from Python, which end where nobody waits for them any more.
+/// Rows from an archive or from Python. They end early if nobody waits for them any more.
 struct Batches {
     reader: Box<dyn RecordBatchReader + Send>,
     request: Request,
@@ -76,7 +77,7 @@ impl Iterator for Batches {
     }
 }
 
-/// What an exception means to a client.
+/// Converts an exception to the refusal that the client receives.
 fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
     let value = error.value(py);
     let Some(kind) = kind_of(value) else {
@@ -90,7 +91,7 @@ fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
     Refusal { kind, message: value.to_string(), details, retry_after_s }
 }
 
-/// The kind of an exception of the package; None for any other.
+/// The error kind of an exception of this package; None for any other.
 fn kind_of(value: &Bound<'_, PyAny>) -> Option<ErrorKind> {
     let base = value.py().import("chronotile.errors").ok()?.getattr("ChronotileError").ok()?;
     value.is_instance(&base).ok().filter(|is_ours| *is_ours)?;

@@ -1,4 +1,4 @@
-//! The historian: tags, points and aggregates, one method each for what the historian crate does.
+//! The historian: one method for each operation of the historian crate on tags, points and aggregates.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -44,7 +44,7 @@ fn keys(given: Vec<Key>) -> Vec<TagKey> {
     given.into_iter().map(TagKey::from).collect()
 }
 
-/// What Python says of a tag to define.
+/// The definition of a tag, as a Python dictionary.
 #[derive(FromPyObject)]
 struct Definition {
     #[pyo3(item)]
@@ -104,7 +104,7 @@ impl Definition {
     }
 }
 
-/// How an aggregate is computed; what is None is the tag's own.
+/// Options of an aggregate. For an option that is None, the setting of the tag applies.
 #[derive(FromPyObject)]
 pub struct Overrides {
     #[pyo3(item)]
@@ -130,7 +130,7 @@ fn aggregate_named(name: &str) -> PyResult<Aggregate> {
         .ok_or_else(|| invalid(ErrorKind::InvalidRequest, Aggregate::unknown(name, &format!("{name:?}"))))
 }
 
-/// Tags and their values in an archive; refuses work once the archive is closed.
+/// Tags and their points in an archive. All methods fail once the archive is closed.
 #[pyclass(frozen, module = "chronotile._native")]
 pub struct Historian {
     inner: RwLock<Option<Arc<Inner>>>,
@@ -164,7 +164,7 @@ impl Historian {
         Ok(Self { inner: RwLock::new(Some(Arc::new(historian))), archive })
     }
 
-    /// Lets go of the archive, which stays open.
+    /// Releases the archive without closing it.
     fn close(&self) {
         self.inner.write().unwrap_or_else(PoisonError::into_inner).take();
     }
@@ -181,7 +181,7 @@ impl Historian {
         Ok(table(vec![Inner::table(&defined).map_err(historian_error)?]))
     }
 
-    /// Tags whose names fit a pattern.
+    /// Tags whose names match a pattern.
     fn tags(&self, py: Python<'_>, pattern: &str, limit: usize) -> PyResult<Table> {
         let inner = self.open_inner()?;
         let found = wait(py, inner.find(pattern, limit))?;
@@ -203,7 +203,7 @@ impl Historian {
         })
     }
 
-    /// Stores points; (points, duplicates, whether anything was stored).
+    /// Stores points; returns (points, duplicates, whether anything was stored).
     fn write(
         &self,
         py: Python<'_>,
@@ -221,7 +221,7 @@ impl Historian {
         Ok((report.points, report.duplicates, report.stored))
     }
 
-    /// What a filter lets pass of points, as tables: their columns may differ.
+    /// The points that pass a filter, as tables, since their columns may differ.
     fn filter(&self, py: Python<'_>, filter: &PointFilter, rows: &Bound<'_, PyAny>) -> PyResult<Vec<Table>> {
         let inner = self.open_inner()?;
         let rows = source::open(rows)?;
@@ -329,7 +329,7 @@ impl Historian {
         wait(py, inner.retire(group, dry_run))
     }
 
-    /// (tiles consolidated, tiles summarized, hours stored, tiles that failed).
+    /// Returns (tiles consolidated, tiles summarized, hours stored, tiles that failed).
     fn maintain(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, Vec<String>)> {
         let inner = self.open_inner()?;
         let report = wait(py, inner.maintain())?;
@@ -337,7 +337,7 @@ impl Historian {
     }
 }
 
-/// Exception and compression of the points that pass through it.
+/// State of exception and compression filtering for the points that pass through it.
 #[pyclass(frozen, module = "chronotile._native")]
 #[derive(Default)]
 pub struct PointFilter {
@@ -357,7 +357,7 @@ impl PointFilter {
         Self::default()
     }
 
-    /// What was held back.
+    /// The points that the filter still holds back.
     fn finish(&self) -> PyResult<Table> {
         Ok(table(vec![self.lock().finish().map_err(historian_error)?]))
     }
@@ -369,7 +369,7 @@ pub fn aggregate_names() -> Vec<String> {
     Aggregate::ALL.iter().map(|aggregate| aggregate.name()).collect()
 }
 
-/// The tags that points name in their column tag, each once: names or numbers.
+/// The distinct tags in the column `tag` of points: names or numbers.
 #[pyfunction]
 pub fn tags_of_points<'py>(py: Python<'py>, points: PyRef<'_, Table>) -> PyResult<Bound<'py, PyAny>> {
     let (mut names, mut numbers) = (BTreeSet::new(), BTreeSet::new());
@@ -406,7 +406,8 @@ pub fn tag_columns<'py>(py: Python<'py>, table: PyRef<'_, Table>) -> PyResult<Bo
     Ok(columns)
 }
 
-/// An aggregate of points that lie in memory: batches with columns time, value and, perhaps, status, in ascending time.
+/// Computes an aggregate of points in memory: batches with columns time, value and optionally status, in ascending
+/// time.
 #[pyfunction]
 pub fn compute_aggregate(
     py: Python<'_>,

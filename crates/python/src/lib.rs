@@ -1,6 +1,6 @@
-//! The native half of the Python package `chronotile`: archives, and Arrow data in and out.
+//! The native part of the Python package `chronotile`: archives, and Arrow data in and out.
 //!
-//! Nothing here is public to users. The package puts Python's own types, names and documents in front of it.
+//! Nothing here is public API. The Python package wraps it in its own types, names and documentation.
 
 use pyo3::prelude::*;
 
@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
-    /// Whether this was built to be tested: with checks of its own, and optimized in part.
+    /// Whether this is a test build: with additional checks, and only partly optimized.
     #[pymodule_export]
     const DEVELOPMENT_BUILD: bool = cfg!(debug_assertions);
 

@@ -11,21 +11,21 @@ use chrono::NaiveDateTime;
 use chronotile_io::IoError;
 use flate2::read::MultiGzDecoder;
 
-/// Lines in a batch.
+/// Maximum number of lines in a batch.
 const BATCH_LINES: usize = 65_536;
-/// Bytes of text at which a batch is cut early.
+/// Bytes of text at which a batch ends early.
 const BATCH_BYTES: usize = 16 << 20;
-/// Longest line, as for records of other formats.
+/// Maximum length of a line, the same as for records of other formats.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// How lines become records.
+/// How lines are converted to records.
 pub struct LineOptions {
-    /// strptime pattern of the time at the start of each line; a line without one (the rest of a longer message) gets that of
-    /// the line above it.
+    /// strptime pattern of the time at the start of each line. A line without a time (a continuation of the message
+    /// above) gets that of the line before.
     pub time_format: Option<String>,
     /// The year, for patterns without one.
     pub year: Option<i32>,
-    /// Lines to leave out at the start.
+    /// Number of lines to skip at the start.
     pub skip_rows: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct LineReader {
     ended: bool,
 }
 
-/// Finds the time of a line.
+/// Parses the time at the start of lines.
 struct Stamp {
     pattern: String,
     prefix: String,
@@ -139,7 +139,7 @@ impl LineReader {
         let mut bytes = 0;
         while lines.len() < BATCH_LINES && bytes < BATCH_BYTES {
             let Some(line) = self.next_line()? else { break };
-            // Skipped lines count too: the time of a line may stand above it.
+            // Parse skipped lines too: a later line without a time takes theirs.
             let time = self.time_of(&line)?;
             if self.line <= self.skip_rows {
                 continue;

@@ -1,4 +1,4 @@
-//! Streams written to files, for the command line.
+//! Writes streams to files, for the command line.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,7 +18,7 @@ use crate::files::ascii;
 use crate::runtime::interruptible;
 use crate::source;
 
-/// Puts a Python function's words in the place of the codes of the column `status`; asks once for each code.
+/// Replaces the codes in the column `status` by the texts that a Python function returns; calls it once per code.
 struct StatusWords {
     function: Py<PyAny>,
     known: HashMap<u32, String>,
@@ -59,7 +59,7 @@ impl StatusWords {
     }
 }
 
-/// Writes a table or stream to a file, or to standard output where `path` is `-`; returns the number of rows.
+/// Writes a table or stream to a file, or to standard output if `path` is `-`; returns the number of rows.
 #[pyfunction]
 #[pyo3(signature = (
     rows, path, format, *, overwrite=false, delimiter=None, header=true, null="", table_rows=40, table_width=None,
@@ -109,7 +109,7 @@ pub fn write_records(
     })
 }
 
-/// The output format that a path's extension stands for.
+/// The output format for the extension of a path.
 #[pyfunction]
 pub fn format_of_path(path: &str) -> PyResult<String> {
     let format = OutFormat::of_path(Path::new(path)).map_err(|error| io_error(error.into()))?;
@@ -121,7 +121,7 @@ pub fn format_of_path(path: &str) -> PyResult<String> {
         OutFormat::Ndjson => "ndjson",
         OutFormat::Parquet => "parquet",
         OutFormat::Table => "table",
-        // Formats that a later release of the io crate adds are named as they print.
+        // Formats that the io crate may add later are named by their `Display`.
         other => return Ok(other.to_string().to_lowercase()),
     };
     Ok(word.to_owned())

@@ -1,4 +1,4 @@
-//! Reports as dictionaries, from which Python makes its dataclasses.
+//! Converts reports to dictionaries, from which Python creates its dataclasses.
 
 use chronotile_archive::{
     BatchInfo, ConsolidateReport, CopyProgress, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk, GroupBatch,
@@ -100,7 +100,7 @@ pub fn index_status<'py>(py: Python<'py>, status: &IndexStatus) -> Dict<'py> {
     })
 }
 
-/// Windows are given by their first ticks.
+/// Windows are identified by their first ticks.
 pub fn index_use<'py>(py: Python<'py>, used: &IndexUse, spec: &DatasetSpec) -> Dict<'py> {
     let starts = |windows: &[Window]| -> Vec<i64> { windows.iter().map(|window| spec.window_start(*window)).collect() };
     dict!(py, {

@@ -1,4 +1,4 @@
-//! What to read, as Python says it.
+//! Read requests from Python.
 
 use arrow_array::ArrayRef;
 use chronotile_archive::{Comparison, Place, Predicate, ReadRequest};
@@ -34,7 +34,7 @@ impl Moment {
     }
 }
 
-/// A read before it runs.
+/// A read request.
 #[pyclass(frozen, module = "chronotile._native")]
 pub struct Request {
     pub inner: ReadRequest,

@@ -1,4 +1,4 @@
-//! What a read returns: a stream of record batches that Python draws from.
+//! The result of a read: a stream of record batches that Python consumes.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -25,10 +25,10 @@ pub struct ReadResult {
     rows: Mutex<Option<LimitedReader>>,
 }
 
-/// Batches of an archive or of a cluster, their errors as those sides made them.
+/// Batches of an archive or of a cluster, with their original errors.
 type Batches = Pin<Box<dyn Stream<Item = Result<RecordBatch, ArrowError>> + Send>>;
 
-/// A stream with at most `left` more rows.
+/// A stream of at most `left` more rows.
 struct LimitedReader {
     schema: SchemaRef,
     stream: Source,
@@ -41,12 +41,12 @@ enum Source {
 }
 
 impl ReadResult {
-    /// Of a read from an archive.
+    /// The result of a read from an archive.
     pub fn new(stream: ReadStream) -> Self {
         Self::of_batches(stream.schema(), stream)
     }
 
-    /// Of anything that streams batches of one schema.
+    /// A result from any stream of batches with the same schema.
     pub fn of_batches<E: Error + Send + Sync + 'static>(
         schema: SchemaRef,
         stream: impl Stream<Item = Result<RecordBatch, E>> + Send + 'static,
@@ -56,7 +56,7 @@ impl ReadResult {
         Self { schema, rows: Mutex::new(Some(rows)) }
     }
 
-    /// The stream, which is gone from this object afterwards.
+    /// Takes the stream; this object is consumed afterwards.
     pub fn take(&self) -> PyResult<Box<dyn RecordBatchReader + Send>> {
         Ok(Box::new(self.take_rows()?))
     }
@@ -73,7 +73,7 @@ impl ReadResult {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<LimitedReader>> {
-        // A panic while the lock was held leaves the option itself whole.
+        // A panic while the lock was held cannot have left the option in an invalid state.
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,7 +111,7 @@ impl RecordBatchReader for LimitedReader {
 
 #[pymethods]
 impl ReadResult {
-    /// The rows of a table.
+    /// A result with the rows of a table.
     #[staticmethod]
     fn of_table(table: &Table) -> Self {
         let batches: Vec<Result<RecordBatch, ArrowError>> = table.batches().iter().cloned().map(Ok).collect();
@@ -131,7 +131,7 @@ impl ReadResult {
         stream_capsule(py, self.take()?, requested_schema)
     }
 
-    /// Whether the rows have been handed out.
+    /// Whether the rows have been taken.
     #[getter]
     fn consumed(&self) -> bool {
         self.lock().is_none()
@@ -143,14 +143,14 @@ impl ReadResult {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// Leaves out all rows after the first `rows`.
+    /// Limits the result to the first `rows` rows.
     fn limit(&self, rows: usize) {
         if let Some(stream) = self.lock().as_mut() {
             stream.left = rows;
         }
     }
 
-    /// Puts the rows into the order of columns, (name, descending) each, at most `limit` of them. Nothing is drawn yet.
+    /// Sorts the rows by columns, given as (name, descending), keeping at most `limit`. No rows are read yet.
     #[pyo3(signature = (keys, limit=None))]
     fn order_by(&self, keys: Vec<(String, bool)>, limit: Option<usize>) -> PyResult<Self> {
         let key = |(name, descending): &(String, bool)| {
@@ -173,7 +173,7 @@ impl ReadResult {
         Ok(Table::new(self.schema.clone(), batches))
     }
 
-    /// The next batch as a table of its own, or None at the end, after which the result is consumed.
+    /// The next batch as a table, or None at the end, after which the result is consumed.
     fn next_batch(&self, py: Python<'_>) -> PyResult<Option<Table>> {
         let mut rows = self.take_rows()?;
         let (batch, rows) = py.detach(move || (rows.next(), rows));

@@ -16,10 +16,10 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::errors::{Fault, archive_error};
 
-/// How often a wait looks for signals, so that Ctrl-C ends long work.
+/// Interval at which a wait checks for signals, so that Ctrl-C ends long work.
 const SIGNAL_POLL: Duration = Duration::from_millis(100);
 
-/// How long a thread for blocking work waits for more: what it allocated goes back when it ends.
+/// Idle time after which a thread for blocking work ends, which frees its memory.
 const THREAD_IDLE: Duration = Duration::from_secs(1);
 
 struct Shared {
@@ -31,8 +31,8 @@ static SHARED: OnceLock<Shared> = OnceLock::new();
 
 /// The runtime, started at first use.
 ///
-/// Its threads do not survive a fork, and neither do an engine's locks; a process that was forked after the first use is told
-/// so instead of hanging.
+/// Its threads do not survive a fork, and neither do an engine's locks. A process that was forked after the first use
+/// gets an error instead of hanging.
 pub fn runtime() -> PyResult<&'static Runtime> {
     if SHARED.get().is_none() {
         let runtime = Builder::new_multi_thread()
@@ -56,13 +56,14 @@ pub fn runtime() -> PyResult<&'static Runtime> {
     }
 }
 
-/// Waits for `future` with the interpreter lock released, so that other Python threads run. Raises what a signal handler
-/// raises (`KeyboardInterrupt`); the work is then cancelled at its next step, as if the process had ended there.
+/// Waits for `future` with the interpreter lock released, so that other Python threads run. Raises the exception of a
+/// signal handler (`KeyboardInterrupt`); the work is then cancelled at its next step, as if the process had ended
+/// there.
 pub fn wait<T: Send>(py: Python<'_>, future: impl Future<Output = Result<T, ArchiveError>> + Send) -> PyResult<T> {
     wait_with(py, future, archive_error)
 }
 
-/// As [`wait`], for a future whose errors `raise` turns into exceptions.
+/// Like [`wait`], for a future whose errors `raise` converts to exceptions.
 pub fn wait_with<T: Send, E: Send>(
     py: Python<'_>,
     future: impl Future<Output = Result<T, E>> + Send,
@@ -74,20 +75,21 @@ pub fn wait_with<T: Send, E: Send>(
 
 /// Waits for `future` on a thread that may or may not hold the interpreter lock.
 ///
-/// A write pulls rows out of its input while it is being waited for, and that input may itself read from an archive. Such an
-/// inner wait must leave the runtime's context for a moment, which `block_in_place` does. A thread of another runtime, such as
-/// the one that a service has for large requests, stays with its own.
+/// While a write is awaited, it pulls rows from its input, and that input may itself read from an archive. Such a
+/// nested wait must leave the context of the runtime for a moment, which `block_in_place` does. A thread of another
+/// runtime, such as the one that a service uses for large requests, keeps its own.
 pub fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> PyResult<T> {
     let runtime = Handle::try_current().unwrap_or_else(|_| runtime.handle().clone());
     tokio::task::block_in_place(|| runtime.block_on(until_signal(future)))
 }
 
-/// Does `work`, which may wait for the operating system (a pipe that nobody writes to blocks the call that opens it), on a thread
-/// of its own with the interpreter lock released. Raises what a signal handler raises; the thread is then left to itself.
+/// Runs `work` on a separate thread with the interpreter lock released. The work may block in the operating system,
+/// such as when opening a pipe that has no writer. If a signal handler raises, its exception is raised here and the
+/// thread is abandoned.
 pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::Builder::new().name("chronotile-file".to_owned()).spawn(move || {
-        // Nobody receives once the wait was interrupted.
+        // The receiver is gone if the wait was interrupted.
         let _ = send.send(work());
     })?;
     py.detach(move || {
@@ -104,11 +106,11 @@ pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T
 }
 
 thread_local! {
-    /// Set when nobody waits any more for what this thread does.
+    /// Set once nobody waits for the result of this thread.
     static GIVEN_UP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Does `work`, in which every wait of this thread ends with an error once `given_up` is set.
+/// Runs `work`. Once `given_up` is set, every wait on this thread fails.
 pub fn until_given_up<T>(given_up: Arc<AtomicBool>, work: impl FnOnce() -> T) -> T {
     struct Restore(Option<Arc<AtomicBool>>);
     impl Drop for Restore {

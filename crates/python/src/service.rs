@@ -1,4 +1,4 @@
-//! The service, as a call that returns when the service has stopped.
+//! Runs the service. The call returns when the service has stopped.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::errors::{Fault, historian_error, invalid};
 use crate::front_ends::PythonFrontEnds;
 use crate::runtime::runtime;
 
-/// What Python says of a service.
+/// Service settings from Python.
 #[derive(FromPyObject)]
 pub struct Options {
     #[pyo3(item)]
@@ -101,8 +101,8 @@ impl Options {
     }
 }
 
-/// Serves an archive until SIGTERM or SIGINT. `listening` is called with the address once requests are answered, `front_ends`
-/// answers for events and jobs.
+/// Serves an archive until SIGTERM or SIGINT. `listening` is called with the address once the service accepts requests;
+/// `front_ends` serves events and jobs.
 #[pyfunction]
 pub fn serve(
     py: Python<'_>,
@@ -115,7 +115,7 @@ pub fn serve(
     give_back_soon();
     let reported = |address: std::net::SocketAddr| {
         Python::attach(|py| {
-            // A caller that cannot be told is no reason to stop serving.
+            // A failed callback is no reason to stop serving.
             if let Err(error) = listening.call1(py, (address.to_string(),)) {
                 error.write_unraisable(py, None);
             }

@@ -35,12 +35,12 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The exception for an error of the sky crate: the one place that decides its class.
+/// The exception for an error of the sky crate; the only place that chooses its class.
 pub fn to_py(error: SkyError) -> PyErr {
     invalid(ErrorKind::InvalidSky, error.to_string())
 }
 
-/// A scheme's name and a level as Python gives them. Negative levels get the same error as too deep ones.
+/// A pixelization from the name of a scheme and a level. Negative levels get the same error as too large ones.
 fn pixelization(scheme: &str, level: i64) -> PyResult<Pixelization> {
     let scheme: Scheme = scheme.parse().map_err(to_py)?;
     let Ok(level) = u32::try_from(level) else {
@@ -196,8 +196,9 @@ pub fn pixel_index<'py>(
     array_object(py, array.map_err(to_py)?)
 }
 
-/// How many tiles the rows of a file make at each level down to `level`: (rows looked at, [(level, tiles)]), at most `rows_max`
-/// rows. `window` is the length of a window in the unit of the time column. Rows without a position or time are left out.
+/// Counts the tiles with rows of a file at each level down to `level`: (rows used, [(level, tiles)]), from at most
+/// `rows_max` rows. `window` is the length of a window in the unit of the time column. Rows without a position or time
+/// are skipped.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "the parts of a definition")]
 pub fn tile_counts(
@@ -221,7 +222,7 @@ pub fn tile_counts(
                 let found = batch
                     .column_by_name(name)
                     .ok_or_else(|| invalid(ErrorKind::InvalidRequest, format!("no column {name:?}")))?;
-                // Times come to floats by their ticks, which a float64 holds closely enough.
+                // Convert times to floats as ticks; the rounding of float64 is negligible here.
                 let plain = match found.data_type() {
                     DataType::Timestamp(_, _) => cast(found, &DataType::Int64).map_err(arrow_error)?,
                     DataType::Date32 => cast(found, &DataType::Int32).map_err(arrow_error)?,
@@ -239,7 +240,7 @@ pub fn tile_counts(
         }
         let mut counts = vec![(pixels.level(), tiles.len() as u64)];
         for level in (0..pixels.level()).rev() {
-            // The four parts of a pixel have consecutive numbers, in every scheme.
+            // In every scheme the four children of a pixel have consecutive numbers.
             tiles = tiles.iter().map(|(pixel, window)| (pixel >> 2, *window)).collect();
             counts.push((level, tiles.len() as u64));
         }
@@ -300,12 +301,12 @@ fn half_open(range: PixelRange) -> (u128, u128) {
     (u128::from(range.first), u128::from(range.last) + 1)
 }
 
-/// Degrees of one angle as Python has it, hours in `10:20:30`.
+/// Converts a Python angle to degrees; `10:20:30` means hours.
 fn right_ascension(angle: &Bound<'_, PyAny>) -> PyResult<f64> {
     angle_of(angle, AngleKind::RightAscension)
 }
 
-/// Degrees of one angle as Python has it, degrees in `10:20:30`.
+/// Converts a Python angle to degrees; `10:20:30` means degrees.
 fn degrees(angle: &Bound<'_, PyAny>) -> PyResult<f64> {
     angle_of(angle, AngleKind::Other)
 }
@@ -314,15 +315,15 @@ fn angle_of(angle: &Bound<'_, PyAny>, kind: AngleKind) -> PyResult<f64> {
     if let Ok(text) = angle.cast::<PyString>() {
         return parse_angle(&text.to_string_lossy(), kind).map_err(to_py);
     }
-    // Quantities of astropy convert themselves, and refuse what is no angle.
+    // Quantities of astropy convert themselves, and refuse units other than angles.
     if angle.hasattr("to_value")? {
         return angle.call_method1("to_value", ("deg",))?.extract();
     }
     angle.extract()
 }
 
-/// Right ascension and declination in degrees of an astropy SkyCoord, each a number or an array, whatever its frame; `None` for other
-/// objects.
+/// Right ascension and declination in degrees of an astropy SkyCoord in any frame, each a number or an array; `None`
+/// for other objects.
 fn icrs_of<'py>(position: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
     if !position.hasattr("icrs")? {
         return Ok(None);
@@ -428,7 +429,7 @@ impl PyRegion {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (ra, dec) = match Positions::of(ra, dec)? {
             Positions::One(ra, dec) => {
-                // One road for both forms, so that both refuse what is no position.
+                // Use the same code for both forms, so that both refuse invalid positions.
                 let held = self.inner.contains_many(&[ra], &[dec]).map_err(to_py)?;
                 return Ok(held[0].into_pyobject(py)?.to_owned().into_any());
             }
@@ -509,7 +510,7 @@ impl PyRegion {
     }
 }
 
-/// The enum may grow in the crate below; a shape that this file does not know is an error, not a guess.
+/// The enum may grow in the sky crate; an unknown shape is an error.
 fn unknown_shape(shape: &Shape) -> PyErr {
     PyTypeError::new_err(format!("a region of this shape cannot be described in Python: {shape:?}"))
 }

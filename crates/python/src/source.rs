@@ -1,4 +1,4 @@
-//! Rows that Python hands in, as an iterator of record batches.
+//! Rows from Python, as an iterator of record batches.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use crate::result::ReadResult;
 /// The rows of one write.
 pub type BatchIterator = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
-/// Opens an object with an Arrow PyCapsule method, or an iterator of such objects, which is drawn from as rows are needed.
+/// Opens an object with an Arrow PyCapsule method, or an iterator of such objects, which is consumed as rows are
+/// needed.
 pub fn open(source: &Bound<'_, PyAny>) -> PyResult<BatchIterator> {
     if is_arrow(source)? {
         return Ok(Box::new(open_one(source)?));
@@ -38,7 +39,7 @@ fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(object.hasattr("__arrow_c_stream__")? || object.hasattr("__arrow_c_array__")?)
 }
 
-/// One table or stream. Streams of this module are taken over without the C interface, so that their errors stay whole.
+/// Opens one table or stream. Streams of this module bypass the C interface, which would reduce their errors to text.
 pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader + Send>> {
     if let Ok(result) = source.cast::<ReadResult>() {
         return result.get().take();
@@ -50,7 +51,7 @@ pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader
         return Ok(block.get().take());
     }
     imported(source).map_err(|error| {
-        // What the object's own method raised is passed on; only this side's complaint about the schema is put in our words.
+        // Exceptions of the object's own method are passed on; only errors about the schema are reworded.
         if error.is_instance_of::<PyValueError>(source.py()) {
             return invalid(
                 ErrorKind::InvalidRows,
@@ -61,8 +62,8 @@ pub fn open_one(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader
     })
 }
 
-/// Rows through the C interface. Any column of them may hold nulls, whatever its schema says: the archive refuses nulls where the
-/// dataset allows none, and names the row.
+/// Imports rows through the C interface. Every column is treated as nullable, whatever its schema says: the archive
+/// refuses nulls where the dataset does not allow them, and names the row.
 fn imported(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader + Send>> {
     let arrays = source.extract::<AnyArray>()?.into_reader()?;
     let field = arrays.field();
@@ -96,7 +97,7 @@ pub fn read_table(py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Table> 
     Ok(Table::new(schema, batches))
 }
 
-/// Tables that a Python iterator yields, one after the other.
+/// The tables of a Python iterator, one after the other.
 struct Items {
     items: Py<PyIterator>,
     current: Option<Box<dyn RecordBatchReader + Send>>,

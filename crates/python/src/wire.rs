@@ -12,8 +12,8 @@ use crate::errors::arrow_error;
 use crate::result::ReadResult;
 use crate::source;
 
-/// All rows of a table, a stream or an iterator of such as the bytes of Arrow IPC streams, one for each run of batches of the
-/// same schema.
+/// Encodes the rows of a table, a stream or an iterator of these as Arrow IPC streams: one for each run of batches with
+/// the same schema.
 #[pyfunction]
 pub fn arrow_streams<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
     let rows = source::open(rows)?;
@@ -39,7 +39,7 @@ pub fn arrow_streams<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult
     Ok(encoded.map_err(arrow_error)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
 }
 
-/// The rows of an Arrow IPC stream that is read piece by piece with `source.read(count)`.
+/// The rows of an Arrow IPC stream that is read in pieces with `source.read(count)`.
 #[pyfunction]
 pub fn read_arrow_stream(py: Python<'_>, source: Py<PyAny>) -> PyResult<ReadResult> {
     let reader = py.detach(|| IpcStream::open(Box::new(PythonReader { source }))).map_err(raised)?;
@@ -47,7 +47,7 @@ pub fn read_arrow_stream(py: Python<'_>, source: Py<PyAny>) -> PyResult<ReadResu
     Ok(ReadResult::of_batches(schema, futures::stream::iter(reader.map(|batch| batch.map_err(raised)))))
 }
 
-/// What the Python object raised, or what is wrong with its bytes.
+/// The exception that the Python object raised, or one that describes the invalid bytes.
 fn raised(error: ArrowError) -> PyErr {
     match error {
         ArrowError::IoError(text, source) => match source.downcast::<PyErr>() {
@@ -58,7 +58,7 @@ fn raised(error: ArrowError) -> PyErr {
     }
 }
 
-/// Reads from a Python object. What it raises comes out as it was.
+/// A reader over a Python object. Exceptions that it raises are passed on unchanged.
 struct PythonReader {
     source: Py<PyAny>,
 }
