@@ -1,4 +1,4 @@
-//! Parquet to record batches, and the columns of stored batches as the options ask.
+//! Reads Parquet files as record batches; selects and converts the columns of stored batches.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::source::{BatchSource, Input, Progress};
 use crate::text;
 use crate::types::format_type;
 
-/// Orders and converts the columns of stored batches as the options ask.
+/// Selects, orders and converts the columns of stored batches according to the options.
 pub(crate) struct Shape {
     pub(crate) name: String,
     format: Format,
     pub(crate) schema: SchemaRef,
-    /// For each column of the schema its place in the decoded batch.
+    /// For each column of the schema, its position in the decoded batch.
     pub(crate) places: Vec<usize>,
 }
 
@@ -51,7 +51,7 @@ impl Shape {
             Ok(Arc::new(Field::new(field.name(), wanted.clone(), nullable)))
         });
         let schema = Arc::new(Schema::new(fields.collect::<Result<Fields>>()?));
-        // Every chosen column is in the sorted list it was copied to.
+        // Never drops a column: `sorted` is a sorted copy of `chosen`.
         let places = chosen.iter().filter_map(|at| sorted.binary_search(at).ok()).collect();
         Ok(Self { name: name.to_owned(), format, schema, places })
     }
@@ -70,14 +70,14 @@ impl Shape {
     }
 }
 
-/// Converts a column to the type asked for; an error names the first value that would change.
+/// Converts a column to the requested type. An error names the first value that would change.
 fn convert(name: &str, column: &ArrayRef, from: &Field, to: &Field, rows_before: u64) -> Result<ArrayRef> {
     let target = to.data_type();
     if column.data_type() == target {
         return Ok(column.clone());
     }
     exactly(column, target).map_err(|_| {
-        // Whether a value converts does not depend on others: the first that does not ends the shortest part that does not.
+        // Find the first failing value by bisection: a prefix converts only if each of its values does.
         let (mut fitting, mut failing) = (0, column.len());
         while fitting + 1 < failing {
             let middle = usize::midpoint(fitting, failing);
@@ -96,7 +96,7 @@ fn convert(name: &str, column: &ArrayRef, from: &Field, to: &Field, rows_before:
     })
 }
 
-/// A column in another type, if converting it back proves that no value changed; else why not.
+/// Converts a column to another type, and back to prove that no value changed; otherwise returns the reason.
 fn exactly(column: &ArrayRef, target: &DataType) -> std::result::Result<ArrayRef, String> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let failed = |_: ArrowError| "does not fit".to_owned();
@@ -117,7 +117,7 @@ fn exactly(column: &ArrayRef, target: &DataType) -> std::result::Result<ArrayRef
     Ok(converted)
 }
 
-/// Times with a zone as UTC, where the other type has no zone: a cast back would take them for times of their zone.
+/// Times with a zone as UTC if the target type has no zone: a cast would take local times of their zone.
 fn in_utc(column: &ArrayRef, target: &DataType) -> std::result::Result<ArrayRef, ArrowError> {
     match (column.data_type(), target) {
         (DataType::Timestamp(unit, Some(_)), DataType::Timestamp(_, None)) => {
@@ -127,7 +127,7 @@ fn in_utc(column: &ArrayRef, target: &DataType) -> std::result::Result<ArrayRef,
     }
 }
 
-/// Equal row by row; NaN equals NaN, which plain comparison of buffers may deny for other payloads.
+/// Compares row by row as text, so that NaN equals NaN whatever its payload.
 fn same_values(a: &ArrayRef, b: &ArrayRef) -> bool {
     let text = |array: &ArrayRef| arrow_cast::cast(array, &DataType::Utf8);
     match (text(a), text(b)) {
@@ -136,7 +136,7 @@ fn same_values(a: &ArrayRef, b: &ArrayRef) -> bool {
     }
 }
 
-/// Text prints in many ways, so it is not compared but parsed by the rules for text.
+/// Text has several forms for one value, so it is parsed by the rules for text instead of compared.
 fn is_text(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
@@ -157,7 +157,7 @@ pub(crate) fn column_names(schema: &Schema, name: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// A Parquet file that counts the page bytes taken from it.
+/// A Parquet file that counts the page bytes read from it.
 struct CountedFile {
     file: File,
     progress: Progress,
@@ -177,7 +177,7 @@ impl ChunkReader for CountedFile {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<bytes::Bytes> {
-        // The length stands in the file and may be damaged; room is made only for what is there.
+        // The length comes from the file and may be damaged; allocate only for bytes that exist.
         if start.checked_add(length as u64).is_none_or(|end| end > self.file.len()) {
             return Err(ParquetError::EOF(format!("{length} bytes at {start} reach past the end of the file")));
         }
@@ -206,7 +206,7 @@ impl ParquetReader {
         let mask = ProjectionMask::roots(builder.parquet_schema(), chosen.iter().copied());
         let rows: Vec<u64> =
             builder.metadata().row_groups().iter().map(|g| u64::try_from(g.num_rows()).unwrap_or(0)).collect();
-        // Whole row groups before the start are not opened.
+        // Skip whole row groups before the start without decoding them.
         let (mut first, mut before) = (0, 0);
         while first < rows.len() && before + rows[first] <= options.skip_rows {
             before += rows[first];

@@ -1,4 +1,4 @@
-//! CSV and TSV to record batches.
+//! Reads CSV and TSV as record batches.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ pub(crate) struct CsvReader {
     tokens: Tokens,
     name: String,
     nulls: Vec<String>,
-    /// Fields of every record.
+    /// Number of fields of every record.
     width: usize,
     schema: SchemaRef,
-    /// The place in the file of each column of the schema.
+    /// For each column of the schema, its position in the file.
     places: Vec<usize>,
     given: Vec<bool>,
     hints: Vec<(String, String)>,
     batch_rows: usize,
     skip_left: u64,
-    /// The sample, returned before anything else is read.
+    /// The sample, which is returned before anything else is read.
     sample: RawRecords,
     sample_at: usize,
 }
@@ -98,7 +98,7 @@ impl CsvReader {
                 break;
             }
         }
-        // The classes of CSV fields never clash: they are all plain values.
+        // The classes of CSV fields can always be merged, because all are plain values.
         Ok(kind.data_type().unwrap_or(DataType::Utf8))
     }
 
@@ -106,12 +106,13 @@ impl CsvReader {
         std::str::from_utf8(bytes).map_err(|_| IoError::NotUtf8 { name: self.name.clone(), line })
     }
 
-    /// An empty unquoted field is null, as is a null word; where quotes keep a value, a quoted field never is.
+    /// An unquoted field is null if it is empty or a null word. A quoted one is never null if quotes mark values of its
+    /// type.
     fn is_null(&self, text: &str, quoted: bool, quotes_keep: bool) -> bool {
         !(quoted && quotes_keep) && (text.is_empty() || self.nulls.iter().any(|null| null == text))
     }
 
-    /// Reads records into `rows` until it has `rows_max`, or its text is large, or the input ends.
+    /// Reads records into `rows` up to `rows_max` rows, the limit of text, or the end of the input.
     fn fill(&mut self, mut rows: RawRecords, rows_max: usize) -> Result<RawRecords> {
         while rows.len() < rows_max && rows.held_bytes() < PIECE_BYTES_MAX {
             match self.tokens.next_record(&mut rows, self.width == 1)? {
@@ -161,7 +162,7 @@ impl CsvReader {
     }
 }
 
-/// The names of the columns, and the first record where it had to be read to count them.
+/// The names of the columns, and the first record if it had to be read to count them.
 fn column_names(
     tokens: &mut Tokens,
     name: &str,
@@ -206,9 +207,9 @@ fn header_names(first: &RawRecords, found: usize, name: &str) -> Result<Vec<Stri
     header.collect()
 }
 
-/// Refuses nulls in a column that may not hold them.
+/// Refuses nulls in a column that does not allow them.
 pub(crate) fn check_nulls(array: &dyn Array, field: &Field, name: &str, line: impl Fn(usize) -> u64) -> Result<()> {
-    // A dictionary may have null among its values.
+    // The values of a dictionary may include null.
     if field.is_nullable() || array.logical_null_count() == 0 {
         return Ok(());
     }
@@ -217,7 +218,7 @@ pub(crate) fn check_nulls(array: &dyn Array, field: &Field, name: &str, line: im
     Err(IoError::MissingValue { name: name.to_owned(), line: line(index), column: field.name().clone() })
 }
 
-/// What to try where a value of a column does not convert: what the caller knows, or else by whether the type was given or inferred.
+/// The advice for a value that does not convert: the caller's, or general advice for a given or an inferred type.
 pub(crate) fn hint_for(column: &str, given: bool, hints: &[(String, String)]) -> String {
     match (hints.iter().find(|(name, _)| name == column), given) {
         (Some((_, hint)), _) => hint.clone(),
@@ -228,7 +229,7 @@ pub(crate) fn hint_for(column: &str, given: bool, hints: &[(String, String)]) ->
     }
 }
 
-/// The message for a value that does not convert.
+/// The error for a value that does not convert.
 pub(crate) fn bad_value(
     name: &str,
     line: u64,

@@ -1,4 +1,4 @@
-//! CSV text as records of fields, for callers that judge each line for themselves.
+//! CSV text as records of fields, for callers that check each line themselves.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use crate::csv_tokens::{Dialect, RawRecords, Tokens};
 use crate::error::{IoError, Result};
 
-/// The records of CSV text with commas and double quotes. Blank lines are passed over.
+/// The records of CSV text with commas and double quotes. Blank lines are skipped.
 pub struct CsvRecords {
     tokens: Tokens,
     name: String,
@@ -15,21 +15,22 @@ pub struct CsvRecords {
 }
 
 impl CsvRecords {
-    /// Of text that messages call `name`.
+    /// Reads `text`, which messages call `name`.
     ///
     /// # Errors
-    /// [`IoError::NotUtf8`] for text that starts as UTF-16 does.
+    /// [`IoError::NotUtf8`] if the text starts with the byte order mark of UTF-16.
     pub fn new(name: &str, text: Bytes) -> Result<Self> {
         let dialect = Dialect { delimiter: b',', quote: Some(b'"'), comment: None };
         let tokens = Tokens::new(Box::new(text.reader()), dialect, name.to_owned(), None)?;
         Ok(Self { tokens, name: name.to_owned(), rows: RawRecords::default() })
     }
 
-    /// Puts the fields of the next record into `fields` and returns the line it starts on, from 1; `None` at the end.
+    /// Puts the fields of the next record into `fields` and returns the line it starts on, counted from 1; `None` at
+    /// the end.
     ///
     /// # Errors
-    /// A quote that is not closed, or text behind one: what follows cannot be told apart. [`IoError::NotUtf8`], after which
-    /// the next record can be read.
+    /// An unclosed quote, or text after a closing quote; the rest of the text cannot be split reliably.
+    /// [`IoError::NotUtf8`], after which the next record can be read.
     pub fn next_record<'a>(&'a mut self, fields: &mut Vec<&'a str>) -> Result<Option<u64>> {
         self.rows.clear();
         let Some(count) = self.tokens.next_record(&mut self.rows, false)? else { return Ok(None) };

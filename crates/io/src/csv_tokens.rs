@@ -1,4 +1,4 @@
-//! Cutting CSV text into fields, with the line number of every record and the quotes remembered.
+//! Splits CSV text into fields. Keeps the line number of each record and whether each field was quoted.
 
 use std::io::{self, Read};
 
@@ -6,13 +6,13 @@ use chronotile_types::COLUMNS_MAX;
 
 use crate::error::{IoError, Result};
 
-/// A longer record means a quote that is not closed or a file of another kind.
+/// A longer record indicates an unclosed quote or a file of another format.
 pub(crate) const RECORD_BYTES_MAX: usize = 16 << 20;
 
-/// Memory of a field beside its text: where it ends, and whether it was quoted.
+/// Memory of a field in addition to its text: its end and whether it was quoted.
 const FIELD_BYTES: usize = size_of::<usize>() + 1;
 
-/// Records as cut, not yet typed. Fields of a record follow each other.
+/// Untyped records. The fields of a record are consecutive.
 #[derive(Default)]
 pub(crate) struct RawRecords {
     text: Vec<u8>,
@@ -30,13 +30,13 @@ impl RawRecords {
         Self { fields_per_row, ..Self::default() }
     }
 
-    /// The same records, told how many fields each has.
+    /// The same records, with the number of fields per record set.
     pub(crate) fn with_width(mut self, fields_per_row: usize) -> Self {
         self.fields_per_row = fields_per_row;
         self
     }
 
-    /// Forgets all records, and keeps the room for others.
+    /// Removes all records but keeps the capacity.
     pub(crate) fn clear(&mut self) {
         self.text.clear();
         self.ends.clear();
@@ -48,7 +48,7 @@ impl RawRecords {
         self.lines.len()
     }
 
-    /// Memory of the records. Fields count beside their text: a record of delimiters alone has none.
+    /// Memory of the records. Includes an overhead per field, because a record of delimiters alone has no text.
     pub(crate) fn held_bytes(&self) -> usize {
         self.text.len() + self.ends.len() * FIELD_BYTES + self.lines.len() * size_of::<u64>()
     }
@@ -86,7 +86,7 @@ struct Mark {
     fields: usize,
 }
 
-/// Settings of the cutter, resolved.
+/// Resolved settings of the tokenizer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dialect {
     pub(crate) delimiter: u8,
@@ -94,7 +94,7 @@ pub(crate) struct Dialect {
     pub(crate) comment: Option<u8>,
 }
 
-/// Reads records from a byte stream with a fixed buffer.
+/// Reads records from a byte stream through a fixed buffer.
 pub(crate) struct Tokens {
     reader: Box<dyn Read + Send>,
     dialect: Dialect,
@@ -155,8 +155,8 @@ impl Tokens {
 
     /// Appends the next record to `rows` and returns its number of fields, or `None` at the end of the input.
     ///
-    /// Blank lines are skipped unless `blank_is_record`. The caller compares the number of fields with what it expects
-    /// before it takes another record.
+    /// Blank lines are skipped unless `blank_is_record`. The caller compares the number of fields with the expected one
+    /// before it reads another record.
     pub(crate) fn next_record(&mut self, rows: &mut RawRecords, blank_is_record: bool) -> Result<Option<usize>> {
         loop {
             let Some(first) = self.peek()? else { return Ok(None) };
@@ -186,7 +186,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Takes a line end: `\n`, `\r\n` or a lone `\r`.
+    /// Consumes a line end: `\n`, `\r\n` or a lone `\r`.
     fn end_line(&mut self, byte: u8) -> Result<()> {
         self.at += 1;
         self.line += 1;
@@ -239,7 +239,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Takes a quoted field with its quotes; two quotes inside are one.
+    /// Consumes a quoted field with its quotes; two quotes inside stand for one.
     fn cut_quoted(&mut self, rows: &mut RawRecords, mark: Mark, start: u64) -> Result<()> {
         let quote = self.dialect.quote;
         self.at += 1;

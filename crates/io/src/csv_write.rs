@@ -10,13 +10,13 @@ use arrow_schema::{ArrowError, DataType, FieldRef, Schema};
 
 use crate::text::is_nested;
 
-/// The text form of CSV, resolved.
+/// Resolved style of CSV text.
 pub(crate) struct CsvStyle {
     pub(crate) delimiter: u8,
     pub(crate) null: String,
 }
 
-/// How one column's values become text.
+/// How the values of one column are converted to text.
 enum Cells<'a> {
     Plain(ArrayFormatter<'a>),
     Text(ArrayFormatter<'a>),
@@ -35,7 +35,7 @@ impl CsvStyle {
     }
 
     pub(crate) fn rows(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<(), ArrowError> {
-        // An error in a cell is an error of the write, never text in the file.
+        // A value that cannot be formatted must fail the write instead of appearing as error text in the file.
         let options = FormatOptions::new().with_display_error(false);
         let json = EncoderOptions::default().with_explicit_nulls(true);
         let fields = batch.schema_ref().fields();
@@ -71,7 +71,7 @@ impl CsvStyle {
         Ok(())
     }
 
-    /// Appends a value, quoted where it would be read back as something else.
+    /// Appends a value, quoted if it would otherwise be read back differently.
     fn push(&self, value: &str, is_text: bool, out: &mut Vec<u8>) {
         let special = |b: u8| b == self.delimiter || matches!(b, b'"' | b'\n' | b'\r');
         let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_whitespace);
@@ -98,7 +98,7 @@ fn unprintable(row: usize) -> ArrowError {
     ArrowError::InvalidArgumentError(format!("the value in row {row} of the batch is out of the range of its type"))
 }
 
-/// The null type has no null bitmap.
+/// Whether a value is null; the null type has no null bitmap.
 fn is_null(array: &dyn Array, row: usize) -> bool {
     array.is_null(row) || array.data_type() == &DataType::Null
 }

@@ -1,4 +1,4 @@
-//! What can go wrong while records are read from or written to files.
+//! Errors of reading and writing record files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ pub enum IoError {
         /// `read` or `write`.
         action: &'static str,
     },
-    /// The folder that is to hold the output does not exist.
+    /// The folder of the output file does not exist.
     #[error("the folder {folder:?} of the output file does not exist; create it first")]
     NoFolder {
         /// The missing folder.
@@ -111,7 +111,7 @@ pub enum IoError {
         /// Line number of the record's start, from 1.
         line: u64,
     },
-    /// A record is longer than the reader buffers.
+    /// A record is longer than the limit.
     #[error(
         "{name}, line {line}: the record is longer than {bytes_max} bytes; is a quote not closed, or the format another one?"
     )]
@@ -123,7 +123,7 @@ pub enum IoError {
         /// The limit.
         bytes_max: usize,
     },
-    /// A stream that has to be copied before it can be read is larger than such a copy may be.
+    /// A stream that must be copied to a temporary file is larger than the limit of such copies.
     #[error(
         "{name} exceeds the limit for temporary copies ({bytes_max} bytes, in {folder:?}): unpack it or save it to a file and read that, \
          or set TMPDIR to a folder with more space"
@@ -133,7 +133,7 @@ pub enum IoError {
         name: String,
         /// The limit.
         bytes_max: u64,
-        /// Where copies lie.
+        /// The folder of temporary copies.
         folder: PathBuf,
     },
     /// A record has more fields than a dataset may have columns.
@@ -188,16 +188,16 @@ pub enum IoError {
         line: u64,
         /// The column, with the path inside a nested one.
         column: Box<str>,
-        /// The value as it stands in the file, cut to 80 characters.
+        /// The value as written in the file, cut to 80 characters.
         value: Box<str>,
-        /// The type that is asked for.
+        /// The type of the column.
         data_type: Box<str>,
-        /// Why it does not fit, where that is not obvious; starts with a space or is empty.
+        /// Why it does not fit, if that is not obvious; starts with a space or is empty.
         detail: Box<str>,
         /// What to try.
         hint: Box<str>,
     },
-    /// A column that may not hold nulls holds one.
+    /// A null in a column that does not allow nulls.
     #[error("{name}, line {line}, column {column:?}: the value is missing, and the column may not hold nulls")]
     MissingValue {
         /// The input.
@@ -207,7 +207,7 @@ pub enum IoError {
         /// The column.
         column: String,
     },
-    /// A stored column cannot be converted to the type asked for.
+    /// A stored column cannot be converted to the requested type.
     #[error("{name}, column {column:?}: {from} does not convert to {to} without loss: {reason}")]
     Convert {
         /// The input.
@@ -228,7 +228,7 @@ pub enum IoError {
         name: String,
         /// The column asked for.
         column: String,
-        /// The nearest columns and those there are; begins with a semicolon.
+        /// The nearest column names and all columns; starts with a semicolon.
         hint: String,
     },
     /// Two columns have the same name.
@@ -249,7 +249,7 @@ pub enum IoError {
         /// Why it is refused.
         reason: &'static str,
     },
-    /// A word is not the name of a data type.
+    /// A text is not the name of a data type.
     #[error("{text:?} is not a data type{detail}; known are {}", TYPE_NAMES)]
     UnknownType {
         /// The text.
@@ -257,7 +257,7 @@ pub enum IoError {
         /// What is wrong inside it; starts with a colon or is empty.
         detail: String,
     },
-    /// The format cannot hold or give a column of this type.
+    /// The format cannot store a column of this type.
     #[error("column {column:?} has the type {data_type}, which {format} files do not hold; leave it out or convert it")]
     UnsupportedType {
         /// The column.
@@ -273,7 +273,7 @@ pub enum IoError {
         /// The path.
         path: PathBuf,
     },
-    /// A batch differs from the schema the output was opened with.
+    /// The schema of a batch differs from that of the output.
     #[error("a batch with columns {found} was written to an output with columns {expected}")]
     SchemaChanged {
         /// Columns of the batch.
@@ -281,7 +281,7 @@ pub enum IoError {
         /// Columns of the output.
         expected: String,
     },
-    /// The reader of the output went away (`| head`). Programs end quietly and count it as success.
+    /// The reader of the output has closed it (`| head`). Programs should end silently with success.
     #[error("the reader of the output has closed it")]
     BrokenPipe,
     /// The operating system failed to read.
@@ -313,7 +313,7 @@ pub enum IoError {
 /// Result of this crate's operations.
 pub type Result<T, E = IoError> = std::result::Result<T, E>;
 
-/// What a decoder says, which may take many lines, as one of bounded length.
+/// The message of a decoder, which may have many lines, as one line of limited length.
 fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(300) {

@@ -1,10 +1,10 @@
-//! Names of file formats, and how a format is told from a file's name or first bytes.
+//! Names of file formats, and detection of a format by file name or first bytes.
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-/// A format that is neither given nor visible in a name or the first bytes.
+/// The format is not given, and cannot be detected from the name or the first bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the format of {name} is not known; give one of {}", Format::NAMES)]
 pub struct UnknownFormat {
@@ -24,7 +24,7 @@ pub enum Format {
     Ndjson,
     /// Apache Parquet.
     Parquet,
-    /// Apache Arrow IPC, file or stream; told apart by the first bytes.
+    /// Apache Arrow IPC, file or stream; distinguished by the first bytes.
     Arrow,
 }
 
@@ -44,15 +44,15 @@ pub enum OutFormat {
     Arrow,
     /// Apache Arrow IPC stream.
     ArrowStream,
-    /// A table for people, cut to a number of rows.
+    /// A table for people, limited to a number of rows.
     Table,
 }
 
 impl Format {
-    /// The words that name the formats, for messages and help texts.
+    /// The names of the formats, for messages and help texts.
     pub const NAMES: &'static str = "csv, tsv, ndjson, parquet, arrow";
 
-    /// The format that the extension of `path` stands for.
+    /// The format of the extension of `path`.
     ///
     /// Known: `.csv`, `.tsv`, `.tab`, `.ndjson`, `.jsonl`, `.parquet`, `.pq`, `.arrow`, `.arrows`, `.feather`,
     /// `.ipc`, each also followed by `.gz` or `.zst`.
@@ -70,7 +70,7 @@ impl Format {
         }
     }
 
-    /// The format that the first bytes of a file prove, if any.
+    /// The format that the first bytes of a file identify, if any.
     pub(crate) fn of_magic(head: &[u8]) -> Option<Self> {
         let arrow_stream = [0xff, 0xff, 0xff, 0xff];
         if head.starts_with(b"PAR1") {
@@ -111,10 +111,10 @@ impl fmt::Display for Format {
 }
 
 impl OutFormat {
-    /// The words that name the formats, for messages and help texts.
+    /// The names of the formats, for messages and help texts.
     pub const NAMES: &'static str = "table, csv, tsv, ndjson, parquet, arrow, arrow-stream";
 
-    /// The format that the extension of `path` stands for, as [`Format::of_path`]; `.arrows` is a stream.
+    /// The format of the extension of `path`, as in [`Format::of_path`]; `.arrows` is a stream.
     ///
     /// # Errors
     /// [`UnknownFormat`] with the list of known formats.
@@ -162,7 +162,7 @@ impl fmt::Display for OutFormat {
     }
 }
 
-/// A compression of a whole file, around any format.
+/// Compression of a whole file, of any format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wrapping {
     None,

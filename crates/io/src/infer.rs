@@ -1,4 +1,4 @@
-//! Types of CSV and NDJSON columns from a sample of their values.
+//! Infers types of CSV and NDJSON columns from a sample of their values.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::text::{fraction_digits, time_with_seconds};
 
-/// What is said of an object of more members than a dataset may have columns.
+/// The error for an object with more members than a dataset may have columns.
 pub(crate) const TOO_MANY: &str = "too many named values in one object";
 
-/// The narrowest class that holds all values seen of a column.
+/// The narrowest class that covers all values of a column so far.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Kind {
     /// Only nulls.
@@ -25,9 +25,9 @@ pub(crate) enum Kind {
     Int {
         negative: bool,
     },
-    /// Beyond int64, none negative, all fit uint64.
+    /// Beyond int64, none negative; fits uint64.
     UInt,
-    /// Digits that no 64-bit integer holds.
+    /// Integers beyond 64 bits.
     BigInt,
     Float,
     Date,
@@ -96,7 +96,7 @@ impl Kind {
         Some(if value.is_finite() { Self::Float } else { Self::Text })
     }
 
-    /// The narrowest class that holds both.
+    /// The narrowest class that covers both.
     pub(crate) fn merge(self, other: Self) -> Self {
         use Kind as K;
         match (self, other) {
@@ -125,7 +125,7 @@ impl Kind {
         }
     }
 
-    /// The column type that holds this class; `None` for [`Kind::Clash`] at any depth.
+    /// The column type of this class; `None` for [`Kind::Clash`] at any depth.
     pub(crate) fn data_type(&self) -> Option<DataType> {
         Some(match self {
             Self::Bool => DataType::Boolean,
@@ -147,7 +147,7 @@ impl Kind {
         })
     }
 
-    /// Whether no column type holds it, which is so where no type holds a part of it.
+    /// Whether no column type fits, which is the case if none fits a part of it.
     fn is_clash(&self) -> bool {
         match self {
             Self::Clash => true,
@@ -157,7 +157,7 @@ impl Kind {
         }
     }
 
-    /// Named values in it, at any depth.
+    /// Number of named values, at any depth.
     pub(crate) fn members(&self) -> usize {
         match self {
             Self::List(item) => item.members(),
@@ -167,16 +167,16 @@ impl Kind {
     }
 }
 
-/// Members of an object are looked for one by one up to this number, by hash above it.
+/// Members are found by linear search up to this number, by hash above it.
 const FEW: usize = 16;
 
-/// The named values of objects, in the order in which they were first seen.
+/// The members of objects, in the order in which they first occurred.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Members {
     pub(crate) list: Vec<(String, Kind)>,
-    /// Places in the list, once it is longer than [`FEW`].
+    /// Positions in the list, used once it is longer than [`FEW`].
     places: HashMap<String, usize>,
-    /// Named values in all of them, at any depth.
+    /// Number of named values in all members, at any depth.
     total: usize,
 }
 
@@ -207,7 +207,7 @@ impl Members {
 
     fn merge(mut self, other: Self) -> Self {
         for (place, (name, kind)) in other.list.into_iter().enumerate() {
-            // Records mostly repeat the same order, so the same place is tried before a search.
+            // Records usually have their members in the same order, so try the same position before a search.
             let at = match self.list.get(place) {
                 Some((known, _)) if *known == name => Some(place),
                 _ => self.place(&name),
@@ -224,7 +224,7 @@ impl Members {
         self
     }
 
-    /// The first member of those asked for that no column type holds.
+    /// The first requested member that no column type fits.
     pub(crate) fn clash(&self, asked: impl Fn(&str) -> bool) -> Option<String> {
         let clashes = |(name, kind): &&(String, Kind)| kind.is_clash() && asked(name);
         self.list.iter().find(clashes).map(|(name, _)| name.clone())
@@ -241,7 +241,7 @@ fn is_named_float(text: &str) -> bool {
     ["nan", "inf", "infinity"].iter().any(|name| word.eq_ignore_ascii_case(name))
 }
 
-/// A JSON value is classed while it is parsed, without building it.
+/// Classifies a JSON value during parsing, without building it.
 impl<'de> Deserialize<'de> for Kind {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(KindVisitor)

@@ -1,13 +1,13 @@
-//! What the header of an Arrow IPC batch must agree on with its schema and its body.
+//! Checks the header of an Arrow IPC batch against its schema and its body.
 //!
-//! The decoder of Arrow proves offsets, text, dictionary indices and null counts itself. It panics at a buffer outside the body, and
-//! ignores nodes and buffers behind those of the schema's columns. This module refuses both before anything is decoded.
+//! Arrow's decoder validates offsets, text, dictionary indices and null counts itself. But it panics at a buffer
+//! outside the body, and ignores surplus nodes and buffers. This module refuses both before anything is decoded.
 
 use arrow_ipc::{Message, MetadataVersion, RecordBatch};
 use arrow_schema::{ArrowError, DataType, Field, Schema, UnionMode};
 
-/// Refuses a record batch or dictionary whose header contradicts `schema`, or names bytes outside of a body of `body_bytes`. Other
-/// messages pass.
+/// Refuses a record batch or dictionary whose header contradicts `schema`, or refers to bytes outside a body of
+/// `body_bytes`. Other messages pass.
 ///
 /// # Errors
 /// The first contradiction, with its column.
@@ -70,7 +70,7 @@ struct Unassigned<'a> {
     /// Length and null count.
     nodes: std::slice::Iter<'a, (i64, i64)>,
     buffers: usize,
-    /// For each column of views the number of its data buffers.
+    /// For each column of views, its number of data buffers.
     variadic: std::slice::Iter<'a, i64>,
 }
 
@@ -127,7 +127,7 @@ impl Unassigned<'_> {
                 let count = count.and_then(|count| count.checked_add(2));
                 count.ok_or_else(|| refused(format!("column {:?} has no number of data buffers", field.name())))?
             }
-            // Before version 5, unions had a buffer for nulls.
+            // Before version 5, unions had a validity buffer.
             DataType::Union(_, mode) => {
                 1 + usize::from(*mode == UnionMode::Dense) + usize::from(self.version < MetadataVersion::V5)
             }

@@ -1,7 +1,7 @@
-//! Arrow IPC files and streams to record batches.
+//! Reads Arrow IPC files and streams as record batches.
 //!
-//! Lengths that stand in the input are compared with the bytes that are there before room is made for them: a failed allocation would
-//! end the process, where a damaged input is an error.
+//! Lengths declared in the input are compared with the bytes that exist before memory is allocated: a failed allocation
+//! would end the process, whereas a damaged input must be an error.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -22,13 +22,13 @@ use crate::ipc_check::check_batch;
 use crate::options::{Asked, ReadOptions};
 use crate::source::{BatchSource, Counted, Input};
 
-/// What the compressed columns of one batch may unpack to.
+/// Maximum unpacked size of the compressed columns of one batch.
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;
-/// A header describes buffers and columns; a longer one is damaged.
+/// Maximum length of a header. It describes only buffers and columns, so a longer one is damaged.
 const HEADER_BYTES_MAX: u64 = 64 << 20;
-/// Before each compressed buffer stands its unpacked length.
+/// Length of the prefix of each compressed buffer: its unpacked length.
 const LENGTH_BYTES: usize = 8;
-/// In place of that length: the buffer is not compressed.
+/// Value of that prefix if the buffer is not compressed.
 const NOT_COMPRESSED: i64 = -1;
 
 fn damaged(reason: impl Into<String>) -> ArrowError {
@@ -43,7 +43,7 @@ enum Batches {
 /// A file, read block by block.
 struct IpcFile {
     file: BufReader<Counted<File>>,
-    /// Of all stored columns.
+    /// Schema of all stored columns.
     stored: SchemaRef,
     decoder: FileDecoder,
     blocks: Vec<Block>,
@@ -76,7 +76,7 @@ impl IpcFile {
     }
 }
 
-/// What the end of a file says of the rest.
+/// The footer of a file, which describes its contents.
 struct Footer {
     schema: SchemaRef,
     version: arrow_ipc::MetadataVersion,
@@ -107,7 +107,7 @@ impl Footer {
         Ok(Self { schema: Arc::new(fb_to_schema(schema)), version: footer.version(), batches, dictionaries })
     }
 
-    /// The rows of each batch, from the headers of batches only.
+    /// The number of rows of each batch, read from headers only.
     fn rows(&self, file: &mut File) -> Result<Vec<u64>, ArrowError> {
         let mut rows = Vec::with_capacity(self.batches.len());
         for block in &self.batches {
@@ -129,7 +129,7 @@ fn is_inside(block: &Block, end: u64) -> bool {
     (8..=HEADER_BYTES_MAX).contains(&header) && past.is_some_and(|past| past <= end)
 }
 
-/// A header and its body, of a block that lies inside the file.
+/// Reads a header and its body from a block that is inside the file.
 fn read_block(file: &mut BufReader<Counted<File>>, block: &Block, schema: &Schema) -> Result<Buffer, ArrowError> {
     let header = u64::from(block.metaDataLength().unsigned_abs());
     file.seek(SeekFrom::Start(block.offset().unsigned_abs()))?;
@@ -141,7 +141,7 @@ fn read_block(file: &mut BufReader<Counted<File>>, block: &Block, schema: &Schem
     Ok(Buffer::from_vec(bytes))
 }
 
-/// Exactly `count` bytes. Room is made as they come, so that a wrong count costs nothing.
+/// Reads exactly `count` bytes. Memory grows with the bytes read, so a wrong count allocates nothing.
 fn read_bytes(input: &mut (impl Read + ?Sized), count: u64) -> Result<Vec<u8>, ArrowError> {
     let mut bytes = Vec::new();
     match input.take(count).read_to_end(&mut bytes)? as u64 == count {
@@ -150,14 +150,14 @@ fn read_bytes(input: &mut (impl Read + ?Sized), count: u64) -> Result<Vec<u8>, A
     }
 }
 
-/// The message of a header, which begins with its length and, since release 0.15, a marker before that.
+/// Parses the message of a header, which begins with its length and, since release 0.15, a marker before that.
 fn message(header: &[u8]) -> Result<Message<'_>, ArrowError> {
     let prefix = if header.starts_with(&[0xff; 4]) { 8 } else { 4 };
     let message = header.get(prefix..).ok_or_else(|| damaged("a header is cut short"))?;
     arrow_ipc::root_as_message(message).map_err(|e| damaged(e.to_string()))
 }
 
-/// Refuses a batch whose columns unpack to more than memory should hold, whether it is damaged or means it.
+/// Refuses a batch whose columns unpack to more than the limit, whether it is damaged or really that large.
 fn check_unpacked(message: &Message<'_>, body: &[u8]) -> Result<(), ArrowError> {
     let batch = message.header_as_record_batch();
     let batch = batch.or_else(|| message.header_as_dictionary_batch().and_then(|batch| batch.data()));
@@ -172,7 +172,7 @@ fn check_unpacked(message: &Message<'_>, body: &[u8]) -> Result<(), ArrowError> 
     }
 }
 
-/// `None` where a buffer is not inside the body, or has a negative length.
+/// The unpacked size of the buffers; `None` if one is outside the body or has a negative length.
 fn unpacked_bytes(batch: &StoredBatch<'_>, body: &[u8]) -> Option<u64> {
     let mut total = 0u64;
     for buffer in batch.buffers().into_iter().flatten() {
@@ -190,26 +190,27 @@ fn unpacked_bytes(batch: &StoredBatch<'_>, body: &[u8]) -> Option<u64> {
 
 /// An Arrow IPC stream, read message by message.
 ///
-/// Iterates over its batches. A stream that is damaged, or contradicts its schema, is an error; after one the stream must be dropped.
+/// Iterates over its batches. A stream that is damaged or contradicts its schema yields an error, after which it must
+/// be dropped.
 pub struct IpcStream {
     input: Box<dyn Read + Send>,
     decoder: StreamDecoder,
     schema: SchemaRef,
-    /// What was read and is not decoded yet: the decoder does a message without a body when it sees the next one.
+    /// Bytes that are read but not decoded: the decoder handles a message without a body when it sees the next one.
     rest: Buffer,
     ended: bool,
-    /// The first batch, which was decoded with the schema.
+    /// The first batch, which was decoded together with the schema.
     first: Option<RecordBatch>,
 }
 
-/// What marks the end of a stream.
+/// The end-of-stream marker.
 const END: [u8; 8] = [0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
 impl IpcStream {
     /// Reads the schema, and the first batch if there is one.
     ///
     /// # Errors
-    /// What `input` fails with, or what is wrong with its bytes.
+    /// `input` fails, or its bytes are invalid.
     pub fn open(input: Box<dyn Read + Send>) -> Result<Self, ArrowError> {
         contained(|| Self::start(input)).unwrap_or_else(|reason| Err(damaged(reason)))
     }
@@ -243,7 +244,7 @@ impl IpcStream {
         }
     }
 
-    /// The bytes of a message with its prefix and body; `None` at the end of the stream, which it may but need not mark.
+    /// The bytes of a message with its prefix and body; `None` at the end of the stream. The end marker is optional.
     fn next_message(&mut self) -> Result<Option<Vec<u8>>, ArrowError> {
         let mut bytes = Vec::new();
         (&mut self.input).take(4).read_to_end(&mut bytes)?;
@@ -267,7 +268,7 @@ impl IpcStream {
         let message = message(&bytes)?;
         let length = u64::try_from(message.bodyLength()).map_err(|_| damaged("a body of negative length"))?;
         let mut body = read_bytes(&mut self.input, length)?;
-        // The decoder has not seen the message of the schema when the first batch is read.
+        // The decoder has not processed the schema message when the first batch is read.
         if let Some(schema) = message.header_as_schema() {
             self.schema = Arc::new(fb_to_schema(schema));
         }
@@ -296,7 +297,7 @@ pub(crate) struct IpcReader {
     rows_seen: u64,
     skip_left: u64,
     batch_rows: usize,
-    /// A stored batch larger than `batch_rows`, returned in parts.
+    /// A stored batch larger than `batch_rows`, which is returned in parts.
     pending: Option<RecordBatch>,
 }
 
@@ -346,7 +347,7 @@ impl IpcReader {
         let asked = Asked::new(options);
         let chosen = asked.chosen(&name, &column_names(&stored, &name)?)?;
         let mut shape = Shape::new(&name, Format::Arrow, &stored, &chosen, &asked)?;
-        // A stream is decoded whole, so the places are those of the stored columns.
+        // Streams are decoded with all columns, so the positions are those of the stored columns.
         shape.places = chosen;
         Ok(Self {
             batches: Batches::Stream(Box::new(reader)),

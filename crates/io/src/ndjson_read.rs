@@ -1,7 +1,7 @@
-//! NDJSON to record batches.
+//! Reads NDJSON as record batches.
 //!
-//! Every scalar is first decoded as the text that stands in the file and then converted by the same strict rules as CSV, so that
-//! no number is rounded or cut on the way.
+//! Every scalar is first decoded as its text in the file, and then converted by the same strict rules as CSV, so that
+//! no number is rounded or truncated.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::source::{BatchSource, Input, PIECE_BYTES_MAX};
 use crate::text;
 use crate::types::format_type;
 
-/// Text that is decoded at once: the decoder takes up to eight times its memory.
+/// Maximum bytes of text decoded at once; the decoder takes up to eight times its memory.
 const BATCH_BYTES_MAX: usize = 16 << 20;
-/// Values that are decoded at once, those included that the records do not have.
+/// Maximum number of values decoded at once, including those missing from records.
 const CELLS_MAX: usize = 4 << 20;
 
-/// Lines as read, each ended by `\n`.
+/// Lines of the input, each ended by `\n`.
 #[derive(Default)]
 struct Lines {
     text: Vec<u8>,
@@ -56,19 +56,19 @@ pub(crate) struct NdjsonReader {
     layer: Option<&'static str>,
     line: u64,
     schema: SchemaRef,
-    /// The schema with text for every scalar.
+    /// The schema with the type of every scalar replaced by text.
     raw_schema: SchemaRef,
     given: Vec<bool>,
     hints: Vec<(String, String)>,
-    /// Whether a field that the schema lacks is an error: it would be lost where the schema is inferred.
+    /// Whether a field outside the schema is an error: with an inferred schema it would be lost.
     strict: bool,
     batch_rows: usize,
-    /// Rows that are decoded at once: fewer where there are many columns.
+    /// Maximum number of rows decoded at once; fewer if there are many columns.
     rows_max: usize,
     skip_left: u64,
     lines: Lines,
     lines_at: usize,
-    /// The columns to return, of the schema that is decoded.
+    /// The columns to return, as indexes in the decoded schema.
     chosen: Vec<usize>,
 }
 
@@ -145,7 +145,7 @@ impl NdjsonReader {
             let (name, format) = (self.name.clone(), Format::Ndjson.to_string());
             return Err(IoError::Empty { name, format, needs: "at least one named value" });
         }
-        // Columns that are not returned are not decoded; then fields outside the schema are not an error.
+        // Columns that are not returned are not decoded, so fields outside the schema are allowed.
         self.strict = options.columns.is_none();
         let fields = columns.iter().filter(|(column, _)| asked.wants(column)).filter_map(|(column, kind)| {
             let data_type = asked.data_type(column).cloned().or_else(|| kind.data_type())?;
@@ -230,10 +230,10 @@ impl NdjsonReader {
             .build_decoder()
     }
 
-    /// Decodes lines `from..to` to text, or fails without saying which line is at fault.
+    /// Decodes lines `from..to` to text. An error does not identify the line.
     fn decode(&self, from: usize, to: usize) -> Result<RecordBatch, ArrowError> {
         let text = &self.lines.text[self.lines.start(from)..self.lines.ends[to - 1]];
-        // Room for one row more shows a line that holds two records.
+        // One spare row reveals a line that holds two records.
         let mut decoder = self.decoder(to - from + 1)?;
         let read = decoder.decode(text)?;
         if read != text.len() || decoder.has_partial_record() || decoder.len() != to - from {
@@ -243,7 +243,7 @@ impl NdjsonReader {
         batch.ok_or_else(|| ArrowError::JsonError("no object".to_owned()))
     }
 
-    /// Finds the line that a failed [`decode`](Self::decode) is about.
+    /// Finds the line that caused [`decode`](Self::decode) to fail.
     fn culprit(&self, from: usize, to: usize, error: ArrowError) -> IoError {
         for index in from..to {
             let line = self.lines.numbers[index];
@@ -265,8 +265,8 @@ impl NdjsonReader {
         IoError::decoding(&self.name, Format::Ndjson, error)
     }
 
-    /// The end of the batch that begins at line `from`: its decoder takes many times the text, and room for values that the
-    /// records do not have.
+    /// The end of the batch that starts at line `from`. The decoder takes a multiple of the text, plus memory for
+    /// values missing from records.
     fn batch_end(&self, from: usize) -> usize {
         let start = self.lines.start(from);
         let fits = self.lines.ends[from..].partition_point(|&end| end - start <= BATCH_BYTES_MAX);
@@ -292,7 +292,7 @@ impl NdjsonReader {
     }
 }
 
-/// Columns without fields of their own, at any depth.
+/// Number of columns without child fields, at any depth.
 fn leaves(fields: &Fields) -> usize {
     let of = |data_type: &DataType| match data_type {
         DataType::Struct(fields) => leaves(fields),
@@ -304,7 +304,7 @@ fn leaves(fields: &Fields) -> usize {
     fields.iter().map(|field| of(field.data_type())).sum()
 }
 
-/// The fields of a given schema, with the types that are given by column.
+/// The fields of a given schema, with the types given for single columns.
 fn given_fields(schema: &SchemaRef, asked: &Asked<'_>) -> Fields {
     let field = |f: &Arc<Field>| match asked.data_type(f.name()) {
         Some(data_type) => Arc::new(Field::new(f.name(), data_type.clone(), f.is_nullable())),

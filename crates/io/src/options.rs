@@ -1,4 +1,4 @@
-//! Settings of reading and writing.
+//! Options of reading and writing.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,30 +11,31 @@ use crate::format::Format;
 /// How records are read.
 #[derive(Debug, Clone)]
 pub struct ReadOptions {
-    /// The format. Default: what the first bytes prove, else what the file's extension says.
+    /// The format. Default: detected from the first bytes, else from the extension of the file.
     pub format: Option<Format>,
-    /// The columns to read, by name, with their types and in this order; other columns of the input are left out.
-    /// CSV, Parquet and Arrow inputs must have them all; in NDJSON a column that a record lacks is null. Default: all columns of
-    /// the input, with inferred or stored types.
+    /// The columns to read, by name, with their types and in this order; other columns of the input are ignored. CSV,
+    /// Parquet and Arrow inputs must have all of them; in NDJSON a column missing from a record is null. Default: all
+    /// columns of the input, with inferred or stored types.
     pub schema: Option<SchemaRef>,
-    /// Types of single columns, by name; they win over `schema` and over inference.
+    /// Types of single columns, by name; they take precedence over `schema` and inference.
     pub types: Vec<(String, DataType)>,
-    /// What to try where a value of a column does not fit, by the column's name, in place of general advice. For CSV and NDJSON.
+    /// Advice for errors in single columns, by column name, instead of general advice. For CSV and NDJSON.
     pub hints: Vec<(String, String)>,
     /// The columns to return, in this order. Default: all.
     pub columns: Option<Vec<String>>,
-    /// Most rows of a batch. Default 65,536; at least 1. A batch is cut earlier where its text exceeds 64 MiB.
+    /// Maximum number of rows of a batch. Default 65,536; at least 1. A batch ends earlier if its text exceeds 64 MiB.
     pub batch_rows: usize,
-    /// Records from the start of a CSV or NDJSON input whose values decide the types. Default 10,000; the sample is held in
-    /// memory and ends early at 64 MiB of text.
+    /// Number of records at the start of a CSV or NDJSON input from which types are inferred. Default 10,000. The
+    /// sample is held in memory and ends early at 64 MiB of text.
     pub sample_rows: usize,
-    /// Records to leave out at the start, for resuming. Types are still inferred from the start of the input, so that a
-    /// resumed read has the same types. Parquet and Arrow files are not decoded before the first needed group of rows.
+    /// Number of records to skip at the start, for resuming. Types are still inferred from the start of the input, so
+    /// that a resumed read has the same types. Parquet and Arrow files are decoded only from the first needed row group
+    /// or batch.
     pub skip_rows: u64,
-    /// Largest temporary copy, in TMPDIR, of a Parquet or Arrow input that cannot be sought in: one that is compressed, or a pipe.
-    /// Default 8 GiB; never more than half of the free space there.
+    /// Maximum size of the temporary copy, in TMPDIR, of a Parquet or Arrow input that is not seekable: a compressed
+    /// one, or a pipe. Default 8 GiB; never more than half of the free space there.
     pub spool_bytes_max: u64,
-    /// Settings of CSV and TSV.
+    /// Options of CSV and TSV.
     pub csv: CsvOptions,
 }
 
@@ -55,19 +56,19 @@ impl Default for ReadOptions {
     }
 }
 
-/// How CSV text is cut into fields.
+/// How CSV text is split into fields.
 #[derive(Debug, Clone)]
 pub struct CsvOptions {
     /// One ASCII character. Default: a comma, for TSV a tab.
     pub delimiter: Option<u8>,
-    /// The quote; `None` if quotes have no meaning. Default `"`.
+    /// The quote character; `None` to give quotes no meaning. Default `"`.
     pub quote: Option<u8>,
     /// Whether the first line names the columns. Default true.
     pub header: bool,
-    /// The names of all columns in file order; they replace those of the header, if there is one. Without header and names
-    /// columns are called `column_1`, `column_2` and so on.
+    /// The names of all columns in file order, which replace those of a header. Without header and names, columns are
+    /// called `column_1`, `column_2` and so on.
     pub column_names: Option<Vec<String>>,
-    /// Words that mean null, beside the empty unquoted field, which always does. In text columns a quoted word is text.
+    /// Words that mean null, in addition to an empty unquoted field. In text columns a quoted word is text.
     pub nulls: Vec<String>,
     /// Lines that start with this character are skipped. Default: none.
     pub comment: Option<u8>,
@@ -108,13 +109,13 @@ impl ReadOptions {
     }
 }
 
-/// What the options ask of single columns, by name: inputs may have thousands.
+/// The options for single columns, indexed by name because inputs may have thousands.
 pub(crate) struct Asked<'a> {
     fields: HashMap<&'a str, &'a Field>,
     types: HashMap<&'a str, &'a DataType>,
     /// The columns to return, in order; `None` for all.
     names: Option<Vec<&'a str>>,
-    /// The columns to return, if they are named, and those with a type.
+    /// The columns to return, if they are named, and those with a given type.
     wanted: Option<HashSet<&'a str>>,
 }
 
@@ -136,22 +137,22 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The type given for a column, if any; one given by itself wins over that of the schema.
+    /// The type given for a column, if any; `types` take precedence over `schema`.
     pub(crate) fn data_type(&self, name: &str) -> Option<&'a DataType> {
         self.types.get(name).copied().or_else(|| self.fields.get(name).map(|field| field.data_type()))
     }
 
-    /// Whether the column is to be read: it is returned, or has a type.
+    /// Whether to read the column: it is returned, or has a given type.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.wanted.as_ref().is_none_or(|wanted| wanted.contains(name))
     }
 
-    /// Whether the column may hold nulls, as far as the given schema says.
+    /// Whether the column may hold nulls according to the given schema.
     pub(crate) fn nullable(&self, name: &str) -> bool {
         self.fields.get(name).is_none_or(|field| field.is_nullable())
     }
 
-    /// The columns to return, in order, of those that the input has.
+    /// The columns to return, in order, as indexes in the columns of the input.
     pub(crate) fn chosen(&self, input: &str, known: &[String]) -> Result<Vec<usize>> {
         let places: HashMap<&str, usize> = known.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
         let place = |column: &str| {
@@ -171,7 +172,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Refuses two columns of one name in `owner`.
+/// Refuses duplicate column names in `owner`.
 pub(crate) fn refuse_duplicates<S: AsRef<str>>(owner: &str, names: &[S]) -> Result<()> {
     let mut seen = HashSet::with_capacity(names.len());
     for name in names {
@@ -192,9 +193,9 @@ pub struct WriteOptions {
     pub delimiter: Option<u8>,
     /// Whether CSV starts without a header line. Default false.
     pub no_header: bool,
-    /// The word for null in CSV. Default: nothing between the delimiters; an empty text is then written as `""`.
+    /// The word for null in CSV. Default: an empty field; an empty text is then written as `""`.
     pub null: String,
-    /// Encoded bytes at which a row group of Parquet ends, which is held in memory until then. Default 128 MiB.
+    /// Encoded size at which a Parquet row group ends; it is held in memory until then. Default 128 MiB.
     pub row_group_bytes: Option<usize>,
     /// Limits of the table.
     pub table: TableOptions,
@@ -203,12 +204,12 @@ pub struct WriteOptions {
 /// Limits of a table for people.
 #[derive(Debug, Clone)]
 pub struct TableOptions {
-    /// Rows shown; the others are counted. Default 40.
+    /// Maximum number of rows shown; the others are counted. Default 40.
     pub max_rows: usize,
-    /// Terminal columns of one cell; longer values end in `…`. In a table of a given width values are cut only where the
-    /// table would be wider, and not to less than this. Default 40.
+    /// Maximum width of a cell in terminal columns; longer values end in `…`. If the table has a width, cells are cut only
+    /// if it would be exceeded, and not to less than this. Default 40.
     pub max_cell_width: usize,
-    /// Terminal columns of the whole table; columns that do not fit are named below it. Default: no limit.
+    /// Width of the whole table in terminal columns; columns that do not fit are listed below it. Default: no limit.
     pub width: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Rows in the order of some columns, in bounded memory: sorted runs in temporary files, merged.
+//! External merge sort: sorts rows by columns in bounded memory, with sorted runs in temporary files.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Seek};
@@ -14,25 +14,25 @@ use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
 use arrow_select::take::take_record_batch;
 
-/// Rows that are sorted at once. Beside them lie their copies in order: four times this in all.
+/// Size of the rows that are sorted at once. With their sorted copies, four times this is in memory.
 const RUN_BYTES: usize = 32 << 20;
-/// Runs that are merged at once.
+/// Maximum number of runs merged at once.
 const FAN_IN: usize = 16;
-/// Batches of a run of full size.
+/// Number of batches in a run of full size.
 const BLOCKS: usize = 32;
-/// Most rows of a batch that comes out.
+/// Maximum number of rows of an output batch.
 const BATCH_ROWS: usize = 8_192;
 
-/// One column of an order.
+/// A sort key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderKey {
-    /// The column's place in the schema.
+    /// The index of the column in the schema.
     pub column: usize,
-    /// Whether the largest value comes first. Nulls come last either way.
+    /// Whether the largest value comes first. Nulls come last in either case.
     pub descending: bool,
 }
 
-/// Rows in order, drawn batch by batch. Made by [`in_order`].
+/// Sorted rows, read batch by batch. Created by [`in_order`].
 pub struct Ordered {
     schema: SchemaRef,
     state: State,
@@ -47,14 +47,14 @@ enum State {
 
 type Batches = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
 
-/// `rows` in the order of `keys`, at most `limit` of them.
+/// Sorts `rows` by `keys`, keeping at most `limit` of them.
 ///
-/// Nothing is drawn before the first batch is asked for; then all rows are. Memory is bounded by about 300 MiB beside one batch of
-/// `rows`, whatever comes; with a `limit`, rows that cannot be among the first are dropped on the way. More lies in unnamed files in
-/// the temporary folder.
+/// Nothing is read before the first batch is requested; then all rows are. Memory is bounded by about 300 MiB plus one
+/// batch of `rows`, for inputs of any size; the rest is in unnamed files in the temporary folder. With a `limit`, rows
+/// that cannot be among the first are dropped early.
 ///
 /// # Errors
-/// A column whose type has no order.
+/// The type of a column has no order.
 pub fn in_order(
     rows: Batches,
     schema: SchemaRef,
@@ -95,7 +95,7 @@ impl Sorter {
         self.converter.convert_columns(&columns)
     }
 
-    /// The rows of some batches, sorted; no more than the limit.
+    /// Sorts the rows of some batches, keeping at most `limit`.
     fn sorted(&self, batches: &[RecordBatch]) -> Result<RecordBatch, ArrowError> {
         let whole = concat_batches(&self.schema, batches)?;
         let keys = self.keys(&whole)?;
@@ -109,7 +109,7 @@ impl Sorter {
         let mut gathering = Gathering { sorter: &self, runs: Vec::new(), held: Vec::new(), bytes: 0 };
         for batch in rows {
             let batch = batch?;
-            // A batch may be larger than a run.
+            // Split the batch, since it may be larger than a run.
             let fits = batch.num_rows() * (self.run_bytes / 4) / batch_bytes(&batch).max(1);
             for start in (0..batch.num_rows()).step_by(fits.max(1)) {
                 gathering.add(batch.slice(start, fits.max(1).min(batch.num_rows() - start)))?;
@@ -137,7 +137,7 @@ impl Sorter {
         Ok(merge)
     }
 
-    /// Sorted batches as an unnamed file, in small batches, from its start.
+    /// Writes sorted batches to an unnamed file in small batches, and rewinds it.
     fn write_run(&self, batches: impl Iterator<Item = Result<RecordBatch, ArrowError>>) -> Result<File, ArrowError> {
         let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME))?;
         let file = BufWriter::new(tempfile::tempfile()?);
@@ -157,7 +157,7 @@ impl Sorter {
     }
 }
 
-/// Rows on their way into runs.
+/// Collects rows into runs.
 struct Gathering<'a> {
     sorter: &'a Arc<Sorter>,
     runs: Vec<File>,
@@ -172,7 +172,7 @@ impl Gathering<'_> {
             let sorted = self.sorter.sorted(&self.held)?;
             self.bytes = batch_bytes(&sorted);
             self.held = vec![sorted];
-            // With a small limit nearly all has gone, and what is left takes part in the next round.
+            // With a small limit most rows are dropped here; then the remaining ones stay in memory for the next round.
             if self.bytes > self.sorter.run_bytes / 2 {
                 self.runs.push(self.sorter.write_run(self.held.drain(..).map(Ok))?);
                 self.bytes = 0;
@@ -188,10 +188,10 @@ impl Gathering<'_> {
     }
 }
 
-/// A place in a run.
+/// The position of the merge in a run.
 struct Cursor {
     reader: StreamReader<BufReader<File>>,
-    /// Its batch among the sources of the merge.
+    /// Index of its current batch in `sources` of the merge.
     source: usize,
     rows: usize,
     keys: Rows,
@@ -201,13 +201,13 @@ struct Cursor {
 struct Merge {
     sorter: Arc<Sorter>,
     cursors: Vec<Cursor>,
-    /// Batches that rows of the next output come from.
+    /// Batches with rows of the next output batch.
     sources: Vec<RecordBatch>,
     left: usize,
 }
 
 impl Merge {
-    /// Takes the next batch of a run; without one the cursor has no rows.
+    /// Reads the next batch of a run; at its end the cursor has no rows.
     fn advance(&mut self, index: usize) -> Result<(), ArrowError> {
         let cursor = &mut self.cursors[index];
         (cursor.rows, cursor.at) = (0, 0);
@@ -220,7 +220,7 @@ impl Merge {
         Ok(())
     }
 
-    /// The run whose next row comes first; of equal ones the earlier.
+    /// The run whose next row comes first; of equal ones, the earlier run.
     fn first(&self) -> Option<usize> {
         let key = |index: &usize| self.cursors[*index].keys.row(self.cursors[*index].at);
         (0..self.cursors.len()).reduce(|a, b| if key(&b) < key(&a) { b } else { a })
@@ -228,7 +228,7 @@ impl Merge {
 
     fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
         let mut taken = Vec::new();
-        // Batches that are used up stay until their rows are out, so their number ends the output too.
+        // Used-up batches stay in `sources` until their rows are output, so their number also limits the output batch.
         while taken.len() < BATCH_ROWS.min(self.left) && self.sources.len() <= 2 * FAN_IN {
             let Some(first) = self.first() else { break };
             let cursor = &mut self.cursors[first];
@@ -250,7 +250,7 @@ impl Merge {
         Ok(Some(batch))
     }
 
-    /// Keeps the batches that cursors stand in.
+    /// Drops all batches except the current ones of the cursors.
     fn forget_used(&mut self) {
         let mut kept = Vec::with_capacity(self.cursors.len());
         for cursor in &mut self.cursors {
@@ -313,7 +313,7 @@ mod tests {
 
     use super::*;
 
-    /// Batches of a column `key` with many equal values, a column `row`, and text of `text_bytes` each.
+    /// Batches with a column `key` of many equal values, a column `row`, and text of `text_bytes` each.
     fn batches(count: i64, rows: i64, text_bytes: usize) -> (SchemaRef, Batches) {
         let batch = move |b: i64| {
             let rows = b * rows..(b + 1) * rows;
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn rows_come_in_order_from_memory_and_from_runs() {
-        // Runs of 64 KiB: batches of 24 KiB need one, several, and more than are merged at once.
+        // With runs of 64 KiB and batches of 24 KiB: one run, several runs, and more than are merged at once.
         for (count, text_bytes, rows) in [(1, 8, 1_000), (20, 8, 1_000), (90, 8, 1_000), (3, 60_000, 3)] {
             for descending in [false, true] {
                 let keys = [OrderKey { column: 0, descending }, OrderKey { column: 1, descending: false }];

@@ -1,4 +1,4 @@
-//! Opening an input of any format as a stream of record batches.
+//! Opens an input of any format as a stream of record batches.
 
 use std::fmt;
 
@@ -18,10 +18,10 @@ use crate::source::{BatchSource, Input, Progress, Source};
 
 /// A stream of record batches from one input.
 ///
-/// Iterates over batches of at most `batch_rows` rows, none of them empty, all with [`schema`](Self::schema). Memory is bounded by
-/// the sample and one batch for text, one row group for Parquet, and one stored batch for Arrow; Parquet, Arrow IPC files that come
-/// compressed or through a pipe are first copied to an unnamed temporary file, because they are read from their end. After an error the
-/// iteration ends.
+/// Iterates over batches of at most `batch_rows` rows, none of them empty, all with [`schema`](Self::schema). Memory is
+/// bounded by the sample and one batch for text, one row group for Parquet, and one stored batch for Arrow. Parquet and
+/// Arrow IPC files that are compressed or come through a pipe are first copied to an unnamed temporary file, because
+/// reading starts at their end. The iteration ends after an error.
 pub struct Reader {
     source: Box<dyn BatchSource>,
     name: String,
@@ -31,11 +31,11 @@ pub struct Reader {
     ended: bool,
 }
 
-/// Opens an input and learns its schema.
+/// Opens an input and determines its schema.
 ///
 /// # Errors
-/// Everything that [`IoError`] says of inputs: missing, a folder, denied, empty, of another or an unknown format, damaged, with
-/// columns other than those asked for.
+/// The [`IoError`] of an input that is missing, a folder, denied, empty, of another or an unknown format, damaged, or
+/// lacks requested columns.
 pub fn open(source: Source, options: &ReadOptions) -> Result<Reader> {
     options.check()?;
     let name = source.name();
@@ -53,7 +53,7 @@ fn open_any(source: Source, options: &ReadOptions) -> Result<Reader> {
             Format::Ndjson => "at least one record",
             Format::Parquet | Format::Arrow => "a schema",
         };
-        // Without any bytes the columns are known only if they are given.
+        // The columns of an empty input are known only if they are given.
         let known = options.schema.is_some() && format == Format::Ndjson
             || options.csv.column_names.is_some() && !options.csv.header && matches!(format, Format::Csv | Format::Tsv);
         if !known {
@@ -84,25 +84,25 @@ impl Reader {
         self.source.schema()
     }
 
-    /// What messages call the input.
+    /// The name of the input in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The format that was given or found.
+    /// The format that was given or detected.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// A handle on the bytes read, for a progress bar.
+    /// Progress in bytes, for a progress bar.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
 
-    /// All rows of the input, skipped ones included, where the format says so: Parquet and Arrow IPC files.
+    /// Number of rows of the input, including skipped ones, if the format records it: Parquet and Arrow IPC files.
     #[must_use]
     pub fn rows_total(&self) -> Option<u64> {
         self.rows_total

@@ -1,4 +1,4 @@
-//! Where bytes go: files that appear whole or not at all, standard output, or any writer.
+//! Destinations of bytes: files that appear complete or not at all, standard output, or any writer.
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -14,30 +14,30 @@ use tempfile::NamedTempFile;
 use crate::error::{IoError, Result};
 use crate::format::Wrapping;
 
-/// Where records go.
+/// The destination of records.
 pub enum Sink {
-    /// A file. It is written beside its final place under a temporary name (`.chronotile-*.part`) and renamed when it is complete, so
-    /// that nobody sees half of it. Devices and pipes are written in place.
+    /// A file. It is written next to its final path under a temporary name (`.chronotile-*.part`) and renamed once
+    /// complete, so that no reader sees an incomplete file. Devices and pipes are written directly.
     Path(PathBuf),
     /// Standard output.
     Stdout,
-    /// Any stream of bytes, with a name for messages.
+    /// Any writer, with a name for messages.
     Stream {
-        /// What messages call it.
+        /// The name in messages.
         name: String,
-        /// Takes the bytes.
+        /// The writer.
         writer: Box<dyn Write + Send>,
     },
 }
 
 impl Sink {
-    /// The sink that a command-line argument names: `-` is standard output.
+    /// The sink for a command-line argument: `-` is standard output.
     #[must_use]
     pub fn of_argument(argument: &str) -> Self {
         if argument == "-" { Self::Stdout } else { Self::Path(PathBuf::from(argument)) }
     }
 
-    /// What messages call the sink.
+    /// The name of the sink in messages.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -60,8 +60,7 @@ impl From<&Path> for Sink {
     }
 }
 
-/// The first error of the operating system below an encoder. Encoders wrap such errors each in their own way; here the cause is
-/// kept as it was.
+/// Keeps the first I/O error below an encoder. Encoders wrap such errors in different ways; this is the original cause.
 #[derive(Clone, Default)]
 pub(crate) struct Failure(Arc<Mutex<Option<io::Error>>>);
 
@@ -76,7 +75,7 @@ impl Failure {
         }
     }
 
-    /// The noted error as this crate reports it.
+    /// The recorded error as an [`IoError`].
     pub(crate) fn take(&self, name: &str) -> Option<IoError> {
         let source = self.0.lock().ok()?.take()?;
         Some(match source.kind() {
@@ -113,7 +112,7 @@ impl Out {
         self.failure.clone()
     }
 
-    /// Makes the output durable and visible.
+    /// Makes the output durable and renames it to its path.
     pub(crate) fn finish(self, name: &str) -> Result<()> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::BrokenPipe => IoError::BrokenPipe,
@@ -131,7 +130,7 @@ impl Out {
     }
 }
 
-/// Standard output as a file: the standard library's own handle takes a closed one for one that takes everything.
+/// Standard output as a file: the standard library's handle would silently discard output to a closed descriptor.
 fn stdout() -> Result<fs::File> {
     let own = io::stdout().as_fd().try_clone_to_owned();
     own.map(fs::File::from).map_err(|source| IoError::Write { name: Sink::Stdout.name(), source })
@@ -146,7 +145,7 @@ fn open_path(path: PathBuf, overwrite: bool) -> Result<Target> {
             return Ok(Target::Plain(BufWriter::with_capacity(BUFFER_BYTES, Box::new(device))));
         }
         Ok(_) if !overwrite => return Err(IoError::Exists { path }),
-        // A link is followed, so that the file it names is replaced and the link stays.
+        // Follow a symbolic link, so that its target is replaced and the link stays.
         Ok(_) => path = fs::canonicalize(&path).map_err(|e| IoError::creating(&path, e))?,
         Err(_) => {}
     }
@@ -159,7 +158,7 @@ fn open_path(path: PathBuf, overwrite: bool) -> Result<Target> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // The usual mode of new files, which the umask reduces; temporary files are private otherwise.
+        // The default mode of new files, reduced by the umask; temporary files are otherwise private.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
     let file = builder.tempfile_in(&folder).map_err(|e| match e.kind() {
@@ -187,7 +186,7 @@ impl Write for Out {
     }
 }
 
-/// An open sink with the compression that the file's name asks for.
+/// An open sink, with the compression that the file name requests.
 pub(crate) enum Wrapped {
     Plain(Out),
     Gzip(GzEncoder<Out>),
@@ -212,7 +211,7 @@ impl Wrapped {
         }
     }
 
-    /// Passes what is buffered on to a waiting reader; compressed streams wait for their end.
+    /// Flushes buffered bytes to a waiting reader; compressed streams are flushed only at their end.
     pub(crate) fn hand_over(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(out) if matches!(out.target, Target::Plain(_)) => out.flush(),
@@ -239,7 +238,7 @@ impl Write for Wrapped {
     }
 }
 
-/// The compression that the name of a sink asks for.
+/// The compression that the name of a sink requests.
 pub(crate) fn wrapping_of(sink: &Sink) -> Wrapping {
     match sink {
         Sink::Path(path) => Wrapping::of_path(path),

@@ -1,4 +1,4 @@
-//! Where bytes come from: files, standard input or any reader, unwrapped from gzip and zstd, and counted.
+//! Sources of bytes: files, standard input or any reader, decompressed from gzip and zstd, with a byte count.
 
 use std::fmt;
 use std::fs::File;
@@ -13,10 +13,10 @@ use arrow_schema::SchemaRef;
 use crate::error::{IoError, Result};
 use crate::format::{Format, UnknownFormat, Wrapping};
 
-/// Text held at once, before typing: a batch is cut early above it.
+/// Maximum bytes of text held before conversion; a batch ends early above it.
 pub(crate) const PIECE_BYTES_MAX: usize = 64 << 20;
 
-/// What each format implements.
+/// The interface that each format implements.
 pub(crate) trait BatchSource: Send {
     /// The schema of every batch.
     fn schema(&self) -> SchemaRef;
@@ -25,15 +25,15 @@ pub(crate) trait BatchSource: Send {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
 }
 
-/// Where records come from.
+/// The source of records.
 pub enum Source {
     /// A file.
     Path(PathBuf),
     /// Standard input.
     Stdin,
-    /// Any stream of bytes, with a name for messages.
+    /// Any reader, with a name for messages.
     Stream {
-        /// What messages call it.
+        /// The name in messages.
         name: String,
         /// The bytes.
         reader: Box<dyn Read + Send>,
@@ -41,13 +41,13 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source that a command-line argument names: `-` is standard input.
+    /// The source for a command-line argument: `-` is standard input.
     #[must_use]
     pub fn of_argument(argument: &str) -> Self {
         if argument == "-" { Self::Stdin } else { Self::Path(PathBuf::from(argument)) }
     }
 
-    /// What messages call the source.
+    /// The name of the source in messages.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -70,7 +70,7 @@ impl From<&Path> for Source {
     }
 }
 
-/// How far a reader is, for progress bars. Clones share the count; it may be read from another thread.
+/// Progress of a reader, for progress bars. Clones share the count, which may be read from another thread.
 #[derive(Debug, Clone)]
 pub struct Progress {
     read: Arc<AtomicU64>,
@@ -78,8 +78,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes of the input taken so far, before decompression. At most [`total_bytes`](Self::total_bytes); equal to it once the last batch
-    /// is returned.
+    /// Number of bytes read so far, before decompression. At most [`total_bytes`](Self::total_bytes); equal to it once
+    /// the last batch is returned.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         let read = self.read.load(Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Progress {
     }
 }
 
-/// Counts the bytes that pass.
+/// Counts the bytes read through it.
 pub(crate) struct Counted<R> {
     inner: R,
     progress: Progress,
@@ -129,7 +129,7 @@ impl<R: Seek> Seek for Counted<R> {
     }
 }
 
-/// An opened input whose format is decided.
+/// An opened input with its format.
 pub(crate) struct Input {
     pub(crate) name: String,
     pub(crate) format: Format,
@@ -141,9 +141,9 @@ pub(crate) struct Input {
 
 /// The bytes of an input.
 pub(crate) enum Bytes {
-    /// An unwrapped file, open at its start.
+    /// An uncompressed file, positioned at its start.
     File(File),
-    /// A stream, unwrapped and from its start.
+    /// A decompressed stream, from its start.
     Stream(Box<dyn Read + Send>),
 }
 
@@ -189,7 +189,7 @@ impl Input {
         }
         let format = decide(&name, given, by_path, &head)?;
         let bytes = match (file, wrapping) {
-            // The two handles share one position; the caller of a file seeks, the caller of a stream does not.
+            // `file` and `stream` share one position. Only a caller that gets the file may seek.
             (Some(file), Wrapping::None) if matches!(format, Format::Parquet | Format::Arrow) && total.is_some() => {
                 Bytes::File(file)
             }
@@ -198,10 +198,10 @@ impl Input {
         Ok(Self { name, format, head, bytes, wrapping, progress })
     }
 
-    /// A file that can be sought in: the input itself, or a copy of the stream in an unnamed temporary file.
+    /// A seekable file: the input itself, or a copy of the stream in an unnamed temporary file.
     ///
     /// # Errors
-    /// [`IoError::SpoolTooLarge`] where the copy would have more than `bytes_max` bytes or take more than half of the free space.
+    /// [`IoError::SpoolTooLarge`] if the copy would exceed `bytes_max` bytes or half of the free space.
     pub(crate) fn into_file(self, bytes_max: u64) -> Result<File> {
         let mut stream = match self.bytes {
             Bytes::File(mut file) => {
@@ -255,7 +255,8 @@ fn open_file(path: &Path) -> Result<(File, Option<u64>)> {
     Ok((file, meta.is_file().then_some(meta.len())))
 }
 
-/// The format: as given, unless the bytes prove another; else what the bytes prove; else the extension.
+/// Chooses the format: the given one, unless the first bytes contradict it; else that of the first bytes; else that of
+/// the extension.
 fn decide(name: &str, given: Option<Format>, by_path: Option<Format>, head: &[u8]) -> Result<Format> {
     let verified = Format::of_magic(head);
     let wrong = |expected, reason: String| Err(IoError::WrongFormat { name: name.to_owned(), expected, reason });
@@ -290,8 +291,8 @@ fn is_old_stream(format: Format, head: &[u8]) -> bool {
     format == Format::Arrow && head.len() >= 8 && head[2..4] == [0, 0] && head[..2] != [0, 0]
 }
 
-/// A 128-bit BLAKE3 hash of a file's bytes, as stored (compressed files are not unpacked). It names the content of resumable
-/// ingests. Memory is constant; standard input has no hash, because it cannot be read twice.
+/// A 128-bit BLAKE3 hash of a file's bytes, without decompression. It identifies the content of resumable ingests.
+/// Memory is constant. Standard input has no hash, because it cannot be read twice.
 ///
 /// # Errors
 /// [`IoError::NotFound`], [`IoError::IsFolder`], [`IoError::Denied`] or [`IoError::Read`].

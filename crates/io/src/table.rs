@@ -9,7 +9,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::options::TableOptions;
 use crate::types::format_type;
 
-/// Rows gathered for a table; only the shown ones are kept.
+/// Rows collected for a table; only those that are shown are kept.
 pub(crate) struct Table {
     options: TableOptions,
     columns: Vec<Column>,
@@ -41,7 +41,7 @@ impl Table {
         let shown = self.options.max_rows.saturating_sub(held).min(batch.num_rows());
         self.rows += batch.num_rows() as u64;
         let options = FormatOptions::new().with_null("null");
-        // Terminal columns of a cell that are kept: the whole table's, where it has a width.
+        // Characters to keep of a cell: up to the width of the whole table, if it has one.
         let kept = self.options.max_cell_width.max(self.options.width.unwrap_or(0));
         for (column, array) in self.columns.iter_mut().zip(batch.columns()) {
             let values = array.slice(0, shown);
@@ -85,7 +85,7 @@ impl Table {
         out
     }
 
-    /// How many columns fit the width; at least one.
+    /// Number of columns that fit the width, at least one.
     fn fitting(&self, widths: &[usize]) -> usize {
         let Some(limit) = self.options.width else { return widths.len() };
         let mut used = 0;
@@ -108,7 +108,7 @@ impl Table {
         if !hidden.is_empty() {
             let note = format!("… and {}", many(hidden.len() as u64, "more column"));
             let named = format!("{note} ({}): use --columns or --json", list_names(&hidden));
-            // One line, with the names where they fit.
+            // Keep to one line: list the names only if they fit.
             let fits = self.options.width.is_none_or(|limit| named.width() <= limit);
             out.push_str(&if fits { named } else { format!("{note}: use --columns or --json") });
             out.push('\n');
@@ -116,13 +116,13 @@ impl Table {
     }
 }
 
-/// Widths of at most `cap` columns.
+/// The widths, limited to `cap` each.
 fn capped(widths: &[usize], cap: usize) -> Vec<usize> {
     widths.iter().map(|width| (*width).min(cap)).collect()
 }
 
-/// Widths that use the whole of `limit`, or less where nothing is longer: the widest columns are cut alike, to `least` at
-/// the least.
+/// Widths that fill `limit` if the columns are wide enough: the widest columns are cut to the same width, but not to
+/// less than `least`.
 fn widened(natural: &[usize], least: usize, limit: usize) -> Vec<usize> {
     let gaps = 2 * natural.len().saturating_sub(1);
     let fits = |cap: usize| capped(natural, cap).iter().sum::<usize>() + gaps <= limit;
@@ -152,12 +152,12 @@ impl Column {
     }
 }
 
-/// Cuts to `width` terminal columns and escapes control characters, so that no stored text can drive the terminal.
+/// Cuts to `width` terminal columns and escapes control characters, so that stored text cannot control the terminal.
 fn clean(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut used = 0;
     for c in text.chars() {
-        // Direction marks are invisible and could make a row read as another one.
+        // Direction marks are invisible and could make a row look like another one.
         let hidden = c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         let piece = if hidden { c.escape_default().to_string() } else { c.to_string() };
         let piece_width = if hidden { piece.len() } else { c.width().unwrap_or(0) };
@@ -175,7 +175,7 @@ fn clean(text: &str, width: usize) -> String {
     out
 }
 
-/// A count with commas between groups of three digits.
+/// A number with commas between groups of three digits.
 fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::new();

@@ -21,11 +21,11 @@ pub(crate) struct BadValue {
     pub(crate) index: usize,
     /// Path below the column, such as `.flux[]`; empty for a flat column.
     pub(crate) path: String,
-    /// The text; `None` where a value is missing that must not be.
+    /// The text; `None` if a required value is missing.
     pub(crate) value: Option<String>,
-    /// The type it should have.
+    /// The type of the column.
     pub(crate) data_type: DataType,
-    /// Why it does not fit, where the type alone does not say so.
+    /// Why it does not fit, if the type alone does not explain it.
     pub(crate) detail: String,
 }
 
@@ -111,7 +111,7 @@ fn first_valid(texts: &StringArray) -> Option<usize> {
     (0..texts.len()).find(|&i| texts.is_valid(i))
 }
 
-/// A cast that changes only the layout of values; an error (an overflowing dictionary) is reported at the first row.
+/// A cast that changes only the representation. An error (an overflowing dictionary) is reported at the first row.
 fn lossless(array: &dyn Array, target: &DataType) -> Result<ArrayRef, BadValue> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     cast_with_options(array, target, &options).map_err(|error| BadValue::new(0, "", target, &format!(" ({error})")))
@@ -139,13 +139,13 @@ fn parse_scalars(texts: &StringArray, target: &DataType) -> Result<ArrayRef, Bad
     }
 }
 
-/// Texts in which times without seconds have them, where there is any such time.
+/// Adds seconds to times without seconds; `None` if there are no such times.
 fn with_seconds(texts: &StringArray) -> Option<StringArray> {
     let any = texts.iter().flatten().any(|text| seconds_missing_at(text).is_some());
     any.then(|| texts.iter().map(|text| text.map(|text| time_with_seconds(text))).collect())
 }
 
-/// A date and time with its seconds: `2026-01-01 08:30` as `2026-01-01 08:30:00`. Anything else stays as it is.
+/// A date and time with its seconds: `2026-01-01 08:30` becomes `2026-01-01 08:30:00`. Any other text is unchanged.
 pub(crate) fn time_with_seconds(text: &str) -> Cow<'_, str> {
     match seconds_missing_at(text) {
         Some(at) => Cow::Owned(format!("{}:00{}", &text[..at], &text[at..])),
@@ -166,10 +166,10 @@ fn seconds_missing_at(text: &str) -> Option<usize> {
     (fits && ends).then_some(SHAPE.len())
 }
 
-/// Says what is wrong with a text, if anything.
+/// Describes what is wrong with a text, if anything.
 type Check = Box<dyn Fn(&str) -> Option<&'static str>>;
 
-/// A check of the text for what the lenient cast would round or cut off.
+/// Checks a text for digits that the lenient cast would round or drop.
 fn shape_check(target: &DataType) -> Option<Check> {
     use DataType as T;
     let digits = |unit: &TimeUnit| match unit {
@@ -197,7 +197,7 @@ fn shape_check(target: &DataType) -> Option<Check> {
     }
 }
 
-/// Whether the seconds of a time are 60, which Arrow takes for the next minute.
+/// Whether the seconds of a time are 60, which Arrow would read as the next minute.
 fn has_second_60(text: &str) -> bool {
     let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let bytes = text.as_bytes();
@@ -209,7 +209,7 @@ fn has_second_60(text: &str) -> bool {
     })
 }
 
-/// Digits after the first point, without zeros at the end.
+/// Number of digits after the first point, without trailing zeros.
 pub(crate) fn fraction_digits(text: &str) -> usize {
     let Some((_, rest)) = text.split_once('.') else { return 0 };
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -227,7 +227,7 @@ fn decimal_shape(text: &str, scale: usize) -> Option<&'static str> {
     }
 }
 
-/// The first finite number whose text became infinite.
+/// The first finite number whose conversion gave infinity.
 fn first_overflow(texts: &StringArray, array: &dyn Array) -> Option<usize> {
     let infinite: Box<dyn Fn(usize) -> bool> = match array.data_type() {
         DataType::Float64 => {
@@ -292,7 +292,7 @@ fn parse_fixed_hex(texts: &StringArray, width: i32) -> Result<ArrayRef, BadValue
     Ok(Arc::new(builder.finish()))
 }
 
-/// JSON text in CSV cells: each cell is decoded on its own, so that a bad one is known by its row.
+/// Parses JSON in CSV cells. Each cell is decoded separately, so that an error identifies its row.
 fn parse_json_cells(texts: &StringArray, target: &DataType) -> Result<ArrayRef, BadValue> {
     let leaves = text_leaves(target);
     let field = Arc::new(Field::new("cell", leaves.clone(), true));
@@ -319,7 +319,7 @@ fn parse_json_cells(texts: &StringArray, target: &DataType) -> Result<ArrayRef, 
     parse_leaves(&array, &Field::new("cell", target.clone(), true))
 }
 
-/// Shape errors come at the end of a batch without a row, so the rows are tried one by one.
+/// The decoder reports shape errors for the whole batch, so decode the rows one by one.
 fn first_bad_cell(texts: &StringArray, field: &FieldRef, target: &DataType) -> BadValue {
     let fits = |text: &str| {
         let Ok(mut decoder) = json_decoder_of_values(field, 1) else { return false };
@@ -333,7 +333,7 @@ fn json_decoder_of_values(field: &FieldRef, rows: usize) -> Result<arrow_json::r
     ReaderBuilder::new_with_field(field.clone()).with_batch_size(rows + 1).with_coerce_primitive(true).build_decoder()
 }
 
-/// The type with every scalar replaced by text, as JSON is decoded first.
+/// The type with every scalar replaced by text, for the first decoding of JSON.
 pub(crate) fn text_leaves(data_type: &DataType) -> DataType {
     use DataType as T;
     let item = |f: &FieldRef| Arc::new(Field::new(f.name(), text_leaves(f.data_type()), true));
@@ -411,7 +411,7 @@ fn parse_fixed_list(
 fn parse_struct(array: &StructArray, fields: &Fields, target: &DataType) -> Result<ArrayRef, BadValue> {
     let mut columns = Vec::with_capacity(fields.len());
     for (field, column) in fields.iter().zip(array.columns()) {
-        // A field may be missing where the struct itself is, so its own nullability is judged below.
+        // A field may be null where the struct itself is null, so nullability is checked below.
         let open = Field::new(field.name(), field.data_type().clone(), true);
         let parsed = parse_leaves(column, &open).map_err(|bad| {
             let row = bad.index;

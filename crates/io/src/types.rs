@@ -1,4 +1,4 @@
-//! Data types as text: the names that `--types` takes and messages print.
+//! Names of data types, as accepted by `--types` and printed in messages.
 
 use std::sync::Arc;
 
@@ -6,16 +6,17 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
 use crate::error::{IoError, Result};
 
-/// Types nested deeper than this are refused, so that no text can exhaust the stack.
+/// Maximum nesting of types, so that no text can overflow the stack.
 const DEPTH_MAX: usize = 32;
 
 /// Parses the name of a data type.
 ///
-/// Accepted is what [`format_type`] prints, the spelling of pyarrow (`timestamp[us, tz=UTC]`, `date32[day]`, `string`, `double`,
-/// `halffloat`, `fixed_size_binary[16]`, `dictionary<values=string, indices=int32>`), the spelling of Arrow's own
-/// `Display` for simple types (`Int64`, `Utf8`) and a few everyday words (`int` = int64, `float` and `double` = float64,
-/// `str`, `string`, `text` = utf8, `boolean`, `date`, `bytes`, `datetime` = `timestamp[us]`). Names are case-insensitive;
-/// zone names are kept as written. pyarrow's `float` means 32 bits; here, as in Python, it means 64: write `float32`.
+/// Accepts the output of [`format_type`], the spelling of pyarrow (`timestamp[us, tz=UTC]`, `date32[day]`, `string`,
+/// `double`, `halffloat`, `fixed_size_binary[16]`, `dictionary<values=string, indices=int32>`), the spelling of Arrow's
+/// `Display` for simple types (`Int64`, `Utf8`) and common aliases (`int` = int64, `float` and `double` = float64,
+/// `str`, `string`, `text` = utf8, `boolean`, `date`, `bytes`, `datetime` = `timestamp[us]`). Names are
+/// case-insensitive, except for time zones. In pyarrow `float` has 32 bits; here, as in Python, it has 64: write
+/// `float32`.
 ///
 /// # Errors
 /// [`IoError::UnknownType`] with the list of names.
@@ -32,7 +33,7 @@ fn parse_at(text: &str, depth: usize) -> Result<DataType, String> {
         return simple(text);
     };
     let head = text[..open].trim().to_ascii_lowercase();
-    // pyarrow prints the size of a fixed list after it: fixed_size_list<item: float>[3].
+    // pyarrow prints the size of a fixed-size list after it: fixed_size_list<item: float>[3].
     if let ("fixed_size_list", Some((list, size))) =
         (head.as_str(), text.strip_suffix(']').and_then(|t| t.rsplit_once('[')))
     {
@@ -80,7 +81,7 @@ fn parse_at(text: &str, depth: usize) -> Result<DataType, String> {
         ("fixed_size_list", [item, size]) => Ok(DataType::FixedSizeList(item_field(item, depth)?, count(size)?)),
         ("list" | "fixed_size_list", _) => Err(": a list has one item type".to_owned()),
         ("struct", fields) => structure(fields, depth),
-        // pyarrow also prints whether the values are ordered, which this type does not say.
+        // pyarrow also prints whether the dictionary is ordered, which is ignored.
         ("dictionary", [a, b] | [a, b, "ordered=0" | "ordered=1"]) => dictionary(a, b, depth),
         _ => Err(format!(": {head:?} does not take {} parameters", parts.len())),
     }
@@ -161,7 +162,7 @@ fn count(text: &str) -> Result<i32, String> {
 }
 
 fn item_field(text: &str, depth: usize) -> Result<Arc<Field>, String> {
-    // pyarrow prints `list<item: int32>`; a name of the item is accepted and dropped.
+    // pyarrow prints `list<item: int32>`; the name of the item is accepted and ignored.
     let item = match split_name(text) {
         Some((_, item)) => item,
         None => text,
@@ -202,8 +203,8 @@ fn dictionary(first: &str, second: &str, depth: usize) -> Result<DataType, Strin
 
 /// Prints a data type so that [`parse_type`] reads it back.
 ///
-/// Types that Chronotile does not know (maps, unions, intervals) print as Arrow prints them. Names of list items and the
-/// nullability of nested fields are not printed.
+/// Types that Chronotile does not support (maps, unions, intervals) are printed as Arrow prints them. Names of list
+/// items and the nullability of nested fields are omitted.
 #[must_use]
 pub fn format_type(data_type: &DataType) -> String {
     use DataType as T;

@@ -1,4 +1,4 @@
-//! Writing a stream of record batches in any format.
+//! Writes a stream of record batches in any format.
 
 use std::fmt;
 use std::io::Write;
@@ -23,13 +23,13 @@ use crate::sink::{Failure, Out, Sink, Wrapped, wrapping_of};
 use crate::table::Table;
 use crate::types::format_type;
 
-/// A Parquet row group is closed when its encoded pages reach this unless another size is asked for, which bounds the writer's memory.
+/// Default encoded size at which a Parquet row group ends, which bounds the memory of the writer.
 const ROW_GROUP_BYTES_MAX: usize = 128 << 20;
 
 enum Body {
     Csv(Wrapped, CsvStyle),
     Ndjson(Wrapped),
-    /// With the encoded bytes at which a row group ends.
+    /// The writer, and the encoded size at which a row group ends.
     Parquet(Box<ArrowWriter<Wrapped>>, usize),
     ArrowFile(Box<FileWriter<Wrapped>>),
     ArrowStream(Box<StreamWriter<Wrapped>>),
@@ -38,8 +38,8 @@ enum Body {
 
 /// Writes record batches to one output.
 ///
-/// A file appears at its path only when [`finish`](Self::finish) returns success; a writer that is dropped before, or fails, leaves
-/// nothing behind.
+/// A file appears at its path only when [`finish`](Self::finish) returns success. A writer that fails or is dropped
+/// before that leaves no file.
 pub struct Writer {
     body: Body,
     name: String,
@@ -47,19 +47,19 @@ pub struct Writer {
     schema: SchemaRef,
     failure: Failure,
     rows: u64,
-    /// Set by the first error: what was written is incomplete.
+    /// Set by the first error: the output is incomplete.
     broken: bool,
 }
 
 /// Opens an output for batches of `schema`.
 ///
-/// Parquet is compressed with zstd, Arrow IPC files with zstd, Arrow IPC streams not at all; a path that ends in `.gz` or `.zst`
-/// is compressed as a whole. Dictionary columns are written to Arrow IPC files as their values; times of named zones are written to
-/// text in UTC.
+/// Parquet and Arrow IPC files are compressed with zstd, Arrow IPC streams are not compressed. A path that ends in
+/// `.gz` or `.zst` is compressed as a whole. Arrow IPC files get the values of dictionary columns; text gets times of
+/// named zones in UTC.
 ///
 /// # Errors
 /// [`IoError::Exists`] unless `overwrite` is set, [`IoError::NoFolder`], [`IoError::Denied`], [`IoError::IsFolder`],
-/// [`IoError::UnsupportedType`] for a column that the format does not hold, [`IoError::BadSetting`].
+/// [`IoError::UnsupportedType`] for a column that the format cannot store, [`IoError::BadSetting`].
 pub fn writer(sink: Sink, format: OutFormat, schema: SchemaRef, options: &WriteOptions) -> Result<Writer> {
     let style = csv_style(format, options)?;
     let schema = written_schema(&schema, format);
@@ -122,7 +122,7 @@ fn parquet_error(error: ParquetError) -> ArrowError {
     ArrowError::from(error)
 }
 
-/// JSON has no encoder for some types; that is said before anything is written.
+/// Refuses types that JSON has no encoder for, before anything is written.
 fn check_json(schema: &Schema) -> Result<()> {
     let options = EncoderOptions::default();
     for field in schema.fields() {
@@ -138,9 +138,9 @@ fn check_json(schema: &Schema) -> Result<()> {
     Ok(())
 }
 
-/// The schema as the format holds it. An IPC file holds one dictionary a column, while a stream of batches may bring many, so values
-/// take their place. Text holds offsets to the minute, which the history of named zones does not keep to, so their
-/// times are written in UTC.
+/// The schema as the format stores it. An IPC file has one dictionary per column, but batches may have different ones,
+/// so dictionary columns are written as values. Text has offsets in minutes, but named zones had other offsets in the
+/// past, so their times are written in UTC.
 fn written_schema(schema: &Schema, format: OutFormat) -> SchemaRef {
     let fields: Fields = schema.fields().iter().map(|field| written_field(field, format)).collect();
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
@@ -171,8 +171,9 @@ impl Writer {
     /// Writes a batch whose columns have the names and types of the output's schema.
     ///
     /// # Errors
-    /// [`IoError::SchemaChanged`]; [`IoError::Write`] or [`IoError::Encode`], after which the output cannot be finished;
-    /// [`IoError::BrokenPipe`] if the reader of the output is gone, which a program treats as a quiet end.
+    /// [`IoError::SchemaChanged`]; [`IoError::Write`] or [`IoError::Encode`], after which the output cannot be
+    /// completed;
+    /// [`IoError::BrokenPipe`] if the reader of the output has closed it, which programs treat as a normal end.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = self.fit(batch)?;
         let written = self.encode(&batch);
@@ -183,10 +184,10 @@ impl Writer {
         })
     }
 
-    /// Completes the output and makes it visible; returns the number of rows written.
+    /// Completes the output and renames it to its path; returns the number of rows written.
     ///
     /// # Errors
-    /// As [`write`](Self::write), and [`IoError::Exists`] if another program has created the file meanwhile.
+    /// As [`write`](Self::write), and [`IoError::Exists`] if another program has created the file in the meantime.
     pub fn finish(self) -> Result<u64> {
         if self.broken {
             let source = ArrowError::InvalidArgumentError("an earlier batch failed".to_owned());
@@ -200,13 +201,13 @@ impl Writer {
         Ok(rows)
     }
 
-    /// The rows written so far.
+    /// Number of rows written so far.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Bytes of memory that hold rows which were written and have not gone to the output yet: those of an unfinished row group.
+    /// Bytes of memory of rows that were written but not output yet: those of an unfinished row group.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match &self.body {
@@ -252,7 +253,7 @@ impl Writer {
             }
             Body::Ndjson(out) => {
                 let mut text = Vec::new();
-                // Nulls are written, so that every line has every column.
+                // Write nulls, so that every line has every column.
                 let mut lines = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(&mut text);
                 lines.write(batch)?;
                 lines.finish()?;
