@@ -1,8 +1,8 @@
-//! Aggregates of stored tags.
+//! Aggregates of the points of tags.
 //!
-//! Whole hours of an interval are computed from the hourly statistics of maintenance while these are valid; points are read
-//! only at the edges. Statistics are valid for the chunk ids from which they were computed: after any later write to a tile, the
-//! tile is read in full.
+//! Whole hours of an interval are computed from the hourly statistics that maintenance stores, while these are valid;
+//! points are read only at the edges. Statistics are valid for the chunk ids from which they were computed: after any
+//! later write to a tile, its points are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,39 +21,39 @@ use crate::read::{Batches, Feed, range, range_request};
 use crate::rules::{Aggregate, Calculator, Grid, Output, Settings};
 use crate::tag::{DataType, Storage, TagKey};
 
-/// What to compute. Settings that are `None` are the tag's own.
+/// An aggregate request. For settings that are `None`, those of the tag apply.
 #[derive(Clone, Debug)]
 pub struct AggregateRequest {
     /// The tags.
     pub tags: Vec<TagKey>,
-    /// Where the request begins, ns; later than `end` for one that runs backwards.
+    /// Start of the request, ns; later than `end` if it runs backwards.
     pub start: i64,
-    /// Where it ends, ns.
+    /// End of the request, ns.
     pub end: i64,
-    /// Length of an interval, ns; 0 for one over the whole range.
+    /// Length of an interval, ns; 0 for one interval over the whole range.
     pub interval: i64,
     /// The aggregate.
     pub aggregate: Aggregate,
-    /// Values hold until the next one.
+    /// Whether each value holds until the next one.
     pub stepped: Option<bool>,
-    /// Uncertain values count as Bad.
+    /// Whether Uncertain values count as Bad.
     pub treat_uncertain_as_bad: Option<bool>,
-    /// Percent of Good from which a result is Good.
+    /// Minimum percentage of Good for a Good result.
     pub percent_good: Option<f64>,
-    /// Percent of Bad from which a result is Bad.
+    /// Minimum percentage of Bad for a Bad result.
     pub percent_bad: Option<f64>,
-    /// Extrapolate along the last line.
+    /// Whether to extrapolate along the line through the last two points.
     pub sloped_extrapolation: Option<bool>,
-    /// Which percentile.
+    /// The percentile to compute.
     pub percent: f64,
     /// See [`Settings::sample_results`].
     pub sample_results: bool,
-    /// Leave statistics of hours aside and compute from points alone.
+    /// Whether to compute from points only, without hourly statistics.
     pub points_only: bool,
 }
 
 impl AggregateRequest {
-    /// Memory of the results that are held at once, at most.
+    /// Maximum memory of the results that are held at once.
     pub fn bytes_held_max(&self) -> usize {
         let width = u64::try_from(self.interval).unwrap_or(0);
         let intervals = if width == 0 { 1 } else { self.start.abs_diff(self.end).div_ceil(width) };
@@ -65,7 +65,7 @@ impl AggregateRequest {
     fn settings(&self, tag: &SharedTag) -> Result<Settings> {
         let own = tag.settings;
         let settings = Settings {
-            // A line between false and true means nothing.
+            // There are no values between false and true to interpolate.
             stepped: self.stepped.unwrap_or(own.stepped || tag.data_type == DataType::Bool),
             treat_uncertain_as_bad: self.treat_uncertain_as_bad.unwrap_or(own.treat_uncertain_as_bad),
             percent_good: self.percent_good.unwrap_or(own.percent_good),
@@ -79,7 +79,7 @@ impl AggregateRequest {
     }
 }
 
-/// The type of an aggregate's values: that of the tags where a stored value is given back.
+/// The type of an aggregate's values: boolean if it returns a stored value of boolean tags, else float.
 fn value_type(aggregate: Aggregate, tags: &[SharedTag]) -> ArrowType {
     use Aggregate::*;
     let given_back = matches!(aggregate, Start | End | Minimum | Maximum | MinimumActualTime | MaximumActualTime);
@@ -90,13 +90,13 @@ fn value_type(aggregate: Aggregate, tags: &[SharedTag]) -> ArrowType {
 }
 
 impl Historian {
-    /// Aggregates of tags: a row for each tag and interval, by tag as asked for, then in the order of the request. Tags are
-    /// computed beside each other; of what is stored, what is held in memory does not grow with the range, and of the results no
-    /// more than those of one tag, or a million: [`AggregateRequest::bytes_held_max`].
+    /// Aggregates of tags: one row per tag and interval, ordered by tag as requested, then in the order of the request.
+    /// Tags are computed concurrently. Memory of stored data does not grow with the range; results in memory are those
+    /// of one tag or about a million, see [`AggregateRequest::bytes_held_max`].
     ///
     /// # Errors
-    /// An unknown tag, intervals or percentages that make no sense, an aggregate of numbers of a tag of text: at once. The
-    /// engine, or an interval with too many values, while streaming.
+    /// Immediately for an unknown tag, invalid intervals or percentages, or a numeric aggregate of a text tag. While
+    /// streaming for an error of the engine, or an interval with too many values.
     pub async fn aggregate(&self, request: AggregateRequest) -> Result<Batches> {
         let grid = Grid::new(request.start, request.end, request.interval)?;
         let tags = self.resolve(&request.tags).await?;
@@ -112,7 +112,8 @@ impl Historian {
                 && settings.sample_results
                 && self.annotations.span_before(tag.number, i64::MAX).await?.is_some()
             {
-                // The samples annotate every value. Whoever annotates here wants those annotations counted.
+                // The sample data annotate every value, so `AnnotationCount` counts values there. Count real
+                // annotations instead.
                 settings.sample_results = false;
             }
             let annotations = aggregate == Aggregate::AnnotationCount && !settings.sample_results;
@@ -138,7 +139,7 @@ impl Historian {
                 let schema = shape.clone();
                 async move {
                     let outputs = together(group).await?;
-                    // Results become columns as they are taken.
+                    // Convert results to columns only as they are consumed.
                     let batches = outputs.into_iter().flat_map(move |(tag, output)| {
                         let schema = schema.clone();
                         output.pieces(ROWS_AT_ONCE).map(move |piece| computed(&tag, piece, &schema))
@@ -151,16 +152,16 @@ impl Historian {
     }
 }
 
-/// Tags whose heads and statistics are asked for together.
+/// Number of tags whose heads and statistics are read together.
 const TAGS_AT_ONCE: usize = 32;
-/// Results of several tags that are held together.
+/// Number of results of several tags that are held together.
 const RESULTS_AT_ONCE: usize = 1 << 20;
-/// Memory of one of them: time, value and status.
+/// Memory of one result: time, value and status.
 const RESULT_BYTES: usize = 20;
-/// Rows of a batch.
+/// Number of rows of a batch.
 const ROWS_AT_ONCE: usize = 16_384;
 
-/// The results of tags of one dataset, on all cores.
+/// The results of tags of one dataset, computed on all cores.
 async fn together(mut group: Vec<Work>) -> Result<Vec<(SharedTag, Output)>> {
     if let Some((work, summaries)) = group.first().and_then(|work| Some((work, work.summaries.as_ref()?))) {
         let (low, high) = work.range();
@@ -188,7 +189,7 @@ async fn together(mut group: Vec<Work>) -> Result<Vec<(SharedTag, Output)>> {
     Ok(outputs)
 }
 
-/// A task that ends with whoever waits for it: of a request that was dropped nothing goes on.
+/// A task that is aborted on drop, so that no work of a cancelled request continues.
 struct Task<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for Task<T> {
@@ -200,7 +201,7 @@ impl<T> Drop for Task<T> {
 /// A part of a range whose heads and statistics are held at once.
 struct Piece {
     end: i64,
-    /// The times whose windows are asked for.
+    /// First and last time of the windows to read.
     first: i64,
     last: i64,
 }
@@ -209,7 +210,7 @@ impl Piece {
     fn new(start: i64, low: i64, high: i64, width: i64) -> Self {
         let cut = start.div_euclid(width).saturating_add(WINDOWS_AT_ONCE).saturating_mul(width);
         let end = cut.min(high);
-        // The neighbouring tiles too: they hold the points before and behind the range, as a rule.
+        // Include the neighbouring tiles, which usually hold the points before and after the range.
         let first = if start == low { start.saturating_sub(width) } else { start };
         let last = if end == high { end.saturating_add(width) } else { end - 1 };
         Self { end, first, last }
@@ -225,12 +226,12 @@ struct Work {
     aggregate: Aggregate,
     grid: Grid,
     annotations: bool,
-    /// What is known of the tags that are computed together, where one look suffices for the range.
+    /// Metadata of all tags that are computed together, if the whole range was read at once.
     known: Option<Arc<HashMap<i64, Known>>>,
 }
 
 impl Work {
-    /// The points that lie in the intervals: a request that runs backwards holds its later end.
+    /// The range of times that belong to intervals: a request that runs backwards includes its later end.
     fn range(&self) -> (i64, i64) {
         (self.grid.low(), self.grid.high().saturating_add(i64::from(self.grid.backward())))
     }
@@ -241,7 +242,7 @@ impl Work {
         name(self) == name(other) && self.summaries.is_some() == other.summaries.is_some()
     }
 
-    /// Whether statistics of hours are there for all tiles it meets, so that little or nothing is left to be read.
+    /// Whether all tiles in the range have valid hourly statistics, so that few or no points must be read.
     fn is_known(&self) -> bool {
         let Some(known) = self.known.as_ref() else { return false };
         let (low, high) = self.range();
@@ -291,7 +292,7 @@ impl Work {
             let mut times = batch.column(0).as_primitive::<TimestampNanosecondType>().values().to_vec();
             times.sort_unstable();
             let ones = vec![1.0; times.len()];
-            // Counting keeps nothing, so there is no limit to break.
+            // Counting stores no values, so their limit cannot be exceeded.
             let _ = calculator.push(&times, &ones, None);
         }
         let mut output = calculator.finish();
@@ -301,7 +302,7 @@ impl Work {
         Ok(output)
     }
 
-    /// A year or so at a time, so that what is held of heads and statistics does not grow with the range.
+    /// Computes a year or so at a time, so that the memory of heads and statistics does not grow with the range.
     async fn with_summaries(
         &self,
         calculator: &mut Calculator,
@@ -336,7 +337,7 @@ impl Work {
         Ok(())
     }
 
-    /// Gives what lies in `[low, high)`, from statistics where they hold.
+    /// Pushes the points in `[low, high)`, from statistics where these are valid.
     async fn push_inside(&self, calculator: &mut Calculator, known: &Known, low: i64, high: i64) -> Result<()> {
         let mut unread: Option<(i64, i64)> = None;
         for span in known.spans.iter().filter(|span| span.tick_max >= low && span.tick_min < high) {
@@ -351,7 +352,7 @@ impl Work {
         self.read(calculator, unread).await
     }
 
-    /// The last usable point before `low`: from statistics where they tell it.
+    /// Pushes the last usable point before `low`, from statistics if they contain it.
     async fn push_before(&self, calculator: &mut Calculator, hours: Option<&[Hour]>, low: i64) -> Result<()> {
         let last = hours.and_then(|hours| hours.iter().rev().find(|hour| hour.first_time < low));
         if let Some(segment) = last.filter(|hour| hour.last_time < low).and_then(|hour| hour.segment) {
@@ -408,7 +409,7 @@ impl Work {
     }
 }
 
-/// Windows whose heads and statistics are held at once.
+/// Number of windows whose heads and statistics are held at once.
 const WINDOWS_AT_ONCE: i64 = 400;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Points as columns: out of the archive's batches, into those that callers see.
+//! Conversion of points from the archive's batches to the columns that callers get.
 
 use std::sync::Arc;
 
@@ -17,18 +17,19 @@ use crate::rules::Output;
 use crate::schema::nanoseconds;
 use crate::tag::{DataType, Tag};
 
-/// The status of a point that was deleted: newer than the point it hides, and hidden itself. No OPC UA code has this value.
+/// The status of a deletion marker. It is newer than the point it hides, and is hidden itself. No OPC UA code has this
+/// value.
 pub(crate) const DELETED: u32 = u32::MAX;
 
-/// The columns of stored points that computing needs.
+/// The columns of stored points that computations need.
 pub(crate) const POINT_COLUMNS: [&str; 3] = ["time", "value", "status"];
 
-/// Casts, refusing what does not fit.
+/// Casts a column; a value that does not fit is an error.
 pub(crate) fn cast(array: &ArrayRef, to: &ArrowType) -> std::result::Result<ArrayRef, arrow_schema::ArrowError> {
     cast_with_options(array, to, &CastOptions { safe: false, ..CastOptions::default() })
 }
 
-/// Leaves out deleted points.
+/// Removes deleted points.
 pub(crate) fn undeleted(batch: RecordBatch) -> Result<RecordBatch> {
     let Some(statuses) = batch.column_by_name("status").and_then(|c| c.as_primitive_opt::<UInt32Type>()) else {
         return Ok(batch);
@@ -40,7 +41,7 @@ pub(crate) fn undeleted(batch: RecordBatch) -> Result<RecordBatch> {
     filter_record_batch(&batch, &keep).map_err(HistorianError::compute("leaving out deleted points"))
 }
 
-/// Points of one tag as slices.
+/// The points of one tag as slices.
 pub(crate) struct Points {
     times: TimestampNanosecondArray,
     values: Float64Array,
@@ -48,7 +49,7 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Of a batch with [`POINT_COLUMNS`], deleted points left out. Values that are null are NaN; text counts as zero.
+    /// Converts a batch with [`POINT_COLUMNS`] and removes deleted points. Null values become NaN, texts zero.
     pub(crate) fn new(batch: RecordBatch) -> Result<Self> {
         let batch = undeleted(batch)?;
         let value = batch.column(1);
@@ -78,13 +79,13 @@ impl Points {
         self.values.values()
     }
 
-    /// None where all are Good with no bits set.
+    /// The statuses; `None` if all are Good with no bits set.
     pub(crate) fn statuses(&self) -> Option<&[u32]> {
         self.statuses.as_ref().map(|statuses| statuses.values().as_ref())
     }
 }
 
-/// The Arrow type of the values of tags of these kinds together.
+/// The common Arrow type of the values of tags of these types.
 pub(crate) fn common_type<'a>(kinds: impl Iterator<Item = &'a DataType>) -> ArrowType {
     let one = |kind: &DataType| match kind {
         DataType::Float => ArrowType::Float64,
@@ -100,7 +101,7 @@ pub(crate) fn common_type<'a>(kinds: impl Iterator<Item = &'a DataType>) -> Arro
     kinds.map(one).reduce(wider).unwrap_or(ArrowType::Float64)
 }
 
-/// The schema of points as callers see them.
+/// The schema of points that callers get.
 pub(crate) fn points_schema(value: ArrowType) -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("tag", ArrowType::Utf8, false),
@@ -110,7 +111,7 @@ pub(crate) fn points_schema(value: ArrowType) -> SchemaRef {
     ]))
 }
 
-/// Stored points as callers see them: of a batch with [`POINT_COLUMNS`].
+/// Converts stored points, in a batch with [`POINT_COLUMNS`], to the schema that callers get.
 pub(crate) fn shown(tag: &Tag, batch: RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
     let failed = HistorianError::compute("converting values");
     let batch = undeleted(batch)?;
@@ -127,7 +128,8 @@ fn names(tag: &Tag, rows: usize) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(std::iter::repeat_n(tag.name.as_str(), rows)))
 }
 
-/// Computed results as callers see them; the value type may be boolean or whole where the rule gives a stored value.
+/// Converts computed results to the schema that callers get. The value type may be boolean or integer if the aggregate
+/// returns stored values.
 pub(crate) fn computed(tag: &Tag, output: Output, schema: &SchemaRef) -> Result<RecordBatch> {
     let failed = HistorianError::compute("gathering results");
     let rows = output.times.len();

@@ -8,54 +8,54 @@ use crate::tag::TagKey;
 /// Result of an operation of the historian.
 pub type Result<T> = std::result::Result<T, HistorianError>;
 
-/// Why the historian could not do what it was asked.
+/// An error of the historian.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HistorianError {
-    /// The archive.
+    /// An error of the archive.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// A tag that is not defined.
+    /// The tag is not defined.
     #[error("no tag {tag}{}: define it first, or look for its name by a pattern such as *part*", meant(near))]
     UnknownTag {
-        /// How it was named.
+        /// The name or number that was given.
         tag: TagKey,
-        /// Names of tags that are near, the nearest first.
+        /// Names of similar tags, the nearest first.
         near: Vec<String>,
     },
-    /// A group of which no tag is, and no point.
+    /// The group has neither tags nor points.
     #[error("no group {group:?}{hint}")]
     UnknownGroup {
-        /// How it was named.
+        /// The name that was given.
         group: String,
-        /// The groups there are.
+        /// The existing groups.
         hint: String,
     },
-    /// A definition that cannot be used.
+    /// The definition of a tag is invalid.
     #[error("tag {tag:?} cannot be defined: {reason}")]
     Definition {
-        /// Its name.
+        /// The name of the tag.
         tag: String,
-        /// What is wrong and what to do.
+        /// The problem and its solution.
         reason: String,
     },
-    /// Points whose columns do not fit.
+    /// The columns of points are invalid.
     #[error("points need columns tag, time and value, and may have status: {0}")]
     Columns(String),
-    /// A point that cannot be stored.
+    /// A point cannot be stored.
     #[error("row {row}, tag {tag:?}: {reason}; nothing of this batch was acknowledged")]
     Point {
         /// Row number in the input, from 0.
         row: u64,
-        /// Name of its tag.
+        /// Name of the tag.
         tag: String,
-        /// What is wrong and what to do.
+        /// The problem and its solution.
         reason: String,
     },
-    /// Intervals that make no sense.
+    /// The intervals are invalid.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// An interval with more values than an aggregate can keep.
+    /// An interval has more values than the aggregate can keep.
     #[error("tag {tag:?}: {source}")]
     TooManyValues {
         /// The tag.
@@ -63,7 +63,7 @@ pub enum HistorianError {
         /// The limit.
         source: TooManyValues,
     },
-    /// An aggregate of values that are no numbers.
+    /// A numeric aggregate was requested for values that are not numbers.
     #[error(
         "tag {tag:?} holds text, of which {aggregate} cannot be computed: use Count, WorstQuality or one of the durations \
          and percents of quality"
@@ -74,20 +74,20 @@ pub enum HistorianError {
         /// Name of the aggregate.
         aggregate: String,
     },
-    /// A request that makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Request(String),
-    /// An Arrow kernel refused.
+    /// An Arrow kernel failed.
     #[error("{work} failed: {source}")]
     Compute {
-        /// What was being done.
+        /// The operation.
         work: &'static str,
-        /// What Arrow says.
+        /// The error of Arrow.
         source: ArrowError,
     },
 }
 
-/// What a message says of names that are near: ` (did you mean a or b?)`.
+/// The suggestion of similar names in a message: ` (did you mean a or b?)`.
 pub fn meant(near: &[String]) -> String {
     if near.is_empty() { String::new() } else { format!(" (did you mean {}?)", near.join(" or ")) }
 }
@@ -99,7 +99,7 @@ impl HistorianError {
 }
 
 impl HistorianError {
-    /// The stable name of the case.
+    /// The stable name of the kind of error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Archive(error) => error.kind(),

@@ -1,4 +1,4 @@
-//! Exception and compression: points that need not be stored.
+//! Exception and compression filters, which drop points that need not be stored.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::rules::Status;
 use crate::schema::nanoseconds;
 use crate::tag::Tag;
 
-/// A point on its way: tag, time, value, status.
+/// A point: tag, time, value, status.
 type Row = (i64, i64, f64, u32);
 
-/// What is known of the points of each tag that passed.
+/// State of the filters, per tag.
 ///
-/// The exception deviation compares a value with the last one reported. The swinging door then holds the newest point back
-/// for as long as every point since the last one kept lies within the compression deviation of the line to it.
+/// The exception deviation compares each value with the last one reported. The swinging door then holds back the newest
+/// point as long as every point since the last stored one is within the compression deviation of the line to it.
 #[derive(Debug, Default)]
 pub struct PointFilter {
     tags: HashMap<i64, Door>,
@@ -28,14 +28,14 @@ struct Door {
     reported: Row,
     kept: Row,
     held: Option<Row>,
-    /// Slopes, value per ns, of lines from `kept` that pass all points since.
+    /// Range of slopes, value per ns, of lines from `kept` that pass all later points within the deviation.
     slopes: (f64, f64),
 }
 
 const OPEN: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
 impl PointFilter {
-    /// Takes a point; pushes what is to be stored by now.
+    /// Adds a point, and pushes the points that must be stored to `out`.
     pub(crate) fn push(&mut self, tag: &Tag, point: Row, out: &mut Vec<Row>) {
         let plain = Status(point.3).is_good() && point.2.is_finite();
         let Some(door) = self.tags.get_mut(&tag.number) else {
@@ -43,7 +43,7 @@ impl PointFilter {
             return out.push(point);
         };
         if point.1 <= door.reported.1 {
-            // Late: it says nothing about the course of the newest.
+            // A late point says nothing about the course of the newest ones, so store it.
             return out.push(point);
         }
         let same_quality = point.3 == door.reported.3;
@@ -59,15 +59,15 @@ impl PointFilter {
         door.swing(point, tag.compression_deviation, out);
     }
 
-    /// What is held back, of all tags.
+    /// Takes the points of all tags that are held back.
     pub(crate) fn drain(&mut self) -> Vec<Row> {
         self.tags.drain().filter_map(|(_, door)| door.held).collect()
     }
 
-    /// Ends: what the swinging door held back is to be stored.
+    /// Ends the filter: returns the points that the swinging door held back, which must be stored.
     ///
     /// # Errors
-    /// Arrow.
+    /// An Arrow kernel failed.
     pub fn finish(&mut self) -> Result<RecordBatch> {
         rows(self.drain())
     }
@@ -88,7 +88,7 @@ impl Door {
     }
 }
 
-/// The columns that filtered points have.
+/// The columns of filtered points.
 pub(crate) fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("tag", ArrowType::Int64, false),
@@ -110,7 +110,7 @@ pub(crate) fn rows(rows: Vec<Row>) -> Result<RecordBatch> {
     RecordBatch::try_new(schema(), columns).map_err(HistorianError::compute("filtering points"))
 }
 
-/// Whether a tag's points are filtered at all.
+/// Whether a tag has a filter.
 pub(crate) fn filters(tag: &Tag) -> bool {
     tag.exception_deviation >= 0.0 || tag.compression_deviation >= 0.0
 }

@@ -13,12 +13,12 @@ use crate::error::{HistorianError, Result};
 use crate::schema;
 use crate::tag::{GROUP_DEFAULT, Storage, Tag};
 
-/// How a historian behaves. Nothing of it is stored.
+/// Options of a historian. They are not stored.
 #[derive(Clone, Debug)]
 pub struct HistorianOptions {
-    /// Points that lie further ahead of this machine's clock are refused, ns; `None` for no limit.
+    /// How far the time of a point may be ahead of this machine's clock, ns; `None` for no limit.
     pub future_max_ns: Option<i64>,
-    /// Make the datasets a historian needs where they are missing.
+    /// Whether to create the historian's datasets if they are missing.
     pub create: bool,
 }
 
@@ -28,7 +28,7 @@ impl Default for HistorianOptions {
     }
 }
 
-/// Tags and their values in an archive. Safe to use from many threads, and the same archive from many processes.
+/// Tags and their points in an archive. May be used from many threads, and from many processes on the same archive.
 #[derive(Debug)]
 pub struct Historian {
     archive: Archive,
@@ -43,7 +43,7 @@ impl Historian {
     /// Opens the historian of an archive.
     ///
     /// # Errors
-    /// An archive without one, where none is to be made; datasets of other meaning under its names.
+    /// The archive has no historian and `create` is false, or a dataset with one of its names has another definition.
     pub async fn open(archive: Archive, options: HistorianOptions) -> Result<Self> {
         let tags = obtain(&archive, schema::tags()?, options.create).await?;
         let annotations = obtain(&archive, schema::annotations()?, options.create).await?;
@@ -56,7 +56,7 @@ impl Historian {
         &self.archive
     }
 
-    /// The dataset of a tag's points; made at the first use.
+    /// The dataset of a tag's points, created or opened on first use.
     pub(crate) async fn points(&self, tag: &Tag) -> Result<Dataset> {
         self.points_of(&tag.group, tag.data_type.storage()).await
     }
@@ -65,12 +65,12 @@ impl Historian {
         self.dataset(schema::points(group, storage)?).await
     }
 
-    /// The dataset of a group's summaries; made at the first use.
+    /// The dataset of a group's hourly statistics, created or opened on first use.
     pub(crate) async fn summaries(&self, group: &str) -> Result<Dataset> {
         self.dataset(schema::summaries(group)?).await
     }
 
-    /// The list of the tags' names; made at the first use.
+    /// The dataset of tag names, created or opened on first use.
     pub(crate) async fn names_dataset(&self) -> Result<Dataset> {
         self.dataset(schema::names()?).await
     }
@@ -85,7 +85,7 @@ impl Historian {
         Ok(dataset)
     }
 
-    /// The datasets of points that a group has by now, with their storage type.
+    /// The existing datasets of points of a group, with their storage type.
     pub(crate) async fn existing_points(&self, group: &str) -> Result<Vec<(Storage, Dataset)>> {
         let names = self.archive.dataset_names().await?;
         let mut found = Vec::new();
@@ -115,12 +115,12 @@ impl Historian {
     /// Refuses a group that has neither points nor tags.
     async fn check_group(&self, group: &str) -> Result<()> {
         let mut known = self.groups().await?;
-        // Tags that are defined without a group will belong to this one.
+        // The default group is always valid: tags defined without a group will belong to it.
         known.push(GROUP_DEFAULT.to_owned());
         if known.iter().any(|name| name == group) {
             return Ok(());
         }
-        // Other processes may have defined tags since.
+        // Other processes may have defined tags in the meantime.
         self.refresh().await;
         known.extend(self.all_tags().await?.iter().map(|tag| tag.group.clone()));
         known.sort();
@@ -131,10 +131,10 @@ impl Historian {
         }
     }
 
-    /// Sets the age past which [`Historian::retire`] drops the points of a group.
+    /// Sets the age at which [`Historian::retire`] drops the points of a group.
     ///
     /// # Errors
-    /// No tag belongs to the group, or the engine.
+    /// No tag belongs to the group; an error of the engine.
     pub async fn set_retention(&self, group: &str, retention: Option<Duration>) -> Result<()> {
         self.check_group(group).await?;
         for storage in [Storage::Float, Storage::Integer, Storage::Text] {
@@ -143,11 +143,11 @@ impl Historian {
         Ok(self.summaries(group).await?.set_retention(retention).await?)
     }
 
-    /// Drops the points of a group that are older than its retention, by this machine's clock and never by the points' own
-    /// times. Whole slices of 30 days go at once. Gives the number of points dropped.
+    /// Drops the points of a group that are older than its retention, by this machine's clock and never by the times of
+    /// points. Drops whole slices of 30 days. Returns the number of points dropped.
     ///
     /// # Errors
-    /// No tag belongs to the group, or the engine.
+    /// No tag belongs to the group; an error of the engine.
     pub async fn retire(&self, group: &str, dry_run: bool) -> Result<u64> {
         self.check_group(group).await?;
         let mut rows = 0;
@@ -181,5 +181,5 @@ pub(crate) fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A tag that is shared among requests.
+/// A tag that several requests share.
 pub(crate) type SharedTag = Arc<Tag>;

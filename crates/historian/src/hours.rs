@@ -51,7 +51,7 @@ impl Known {
     }
 }
 
-/// What is known of these tags in the windows of an inclusive range of times; `tags` says of each whether it is stepped.
+/// Reads the metadata of tags in the windows of an inclusive range of times; `tags` has whether each is stepped.
 pub(crate) async fn load(
     points: &Dataset,
     summaries: &Dataset,
@@ -64,7 +64,7 @@ pub(crate) async fn load(
     let mut columns: BTreeSet<&str> =
         tags.iter().flat_map(|(_, stepped)| columns_of(aggregate, *stepped)).copied().collect();
     columns.extend(HOUR_COLUMNS);
-    // Statistics are filed under their hour, the first of a tile at its start.
+    // Statistics are stored under their hour, so the first ones of a tile are at the start of that hour.
     let start = first.div_euclid(width).saturating_mul(width);
     let end = last.div_euclid(width).saturating_add(1).saturating_mul(width);
     let request = ReadRequest {
@@ -85,7 +85,7 @@ pub(crate) async fn load(
     Ok(known)
 }
 
-/// Files the rows of a batch, which are in the order of time for each tag.
+/// Adds the rows of a batch, which are in order of time for each tag.
 fn file(batch: &RecordBatch, width: i64, known: &mut HashMap<i64, Known>) {
     let columns = HourColumns::new(batch);
     let (Some(tags), Some(prints), Some(good), Some(times)) = (
@@ -105,10 +105,10 @@ fn file(batch: &RecordBatch, width: i64, known: &mut HashMap<i64, Known>) {
     }
 }
 
-/// Columns of statistics that every aggregate looks at.
+/// Columns of statistics that every aggregate needs.
 const HOUR_COLUMNS: [&str; 7] = ["tag", "time", "fingerprint", "good", "first_time", "last_time", "count"];
 
-/// The other columns of statistics that an aggregate looks at.
+/// Further columns of statistics that an aggregate needs.
 fn columns_of(aggregate: Aggregate, stepped: bool) -> &'static [&'static str] {
     use Aggregate::*;
     match aggregate {
@@ -130,7 +130,7 @@ fn columns_of(aggregate: Aggregate, stepped: bool) -> &'static [&'static str] {
     }
 }
 
-/// The columns of a batch of statistics; one that was not read counts as zero.
+/// The columns of a batch of statistics; those that were not read count as zero.
 struct HourColumns {
     whole: HashMap<String, Int64Array>,
     real: HashMap<String, Float64Array>,

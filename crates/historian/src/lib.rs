@@ -1,8 +1,8 @@
-//! Process history on an archive: tags, their values, and the aggregates of OPC UA Part 13.
+//! Process history on an archive: tags, their points, and the aggregates of OPC UA Part 13.
 //!
-//! [`rules`] computes and knows nothing of archives. [`Historian`] keeps the values of a tag in the tiles of one cell of a
-//! dataset, one cell per tag, and gives the rules what they ask for: points, or statistics of hours that maintenance has
-//! worked out, wherever these still hold.
+//! [`rules`] computes aggregates and does not depend on archives. [`Historian`] stores the points of a tag in the tiles
+//! of one cell of a dataset, one cell per tag. It feeds the rules with points, or with hourly statistics from
+//! maintenance where these are still valid.
 
 pub mod rules;
 

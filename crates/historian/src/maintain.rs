@@ -1,4 +1,4 @@
-//! Maintenance the datasets in order: few large chunks, and statistics of their hours.
+//! Maintenance: consolidates chunks and computes hourly statistics.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,20 +18,20 @@ use crate::rules::Segment;
 use crate::schema;
 use crate::tag::Storage;
 
-/// What [`Historian::maintain`] did.
+/// Report of [`Historian::maintain`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SummaryReport {
-    /// Tiles whose chunks were joined.
+    /// Number of tiles consolidated.
     pub tiles_consolidated: u64,
-    /// Tiles of which statistics were computed.
+    /// Number of tiles for which statistics were computed.
     pub tiles_summarized: u64,
-    /// Hours of which statistics were stored.
+    /// Number of hours for which statistics were stored.
     pub hours: u64,
-    /// Tiles whose chunks could not be joined, each with its dataset and the reason.
+    /// Tiles that could not be consolidated, each with its dataset and the reason.
     pub failed: Vec<String>,
 }
 
-/// Joins the chunks of a dataset; returns the number of tiles, and those that had to be left as they were.
+/// Consolidates a dataset; returns the number of tiles consolidated, and those that failed.
 pub(crate) async fn join_chunks(dataset: &Dataset) -> Result<(u64, Vec<String>)> {
     let done: ConsolidateReport = dataset.consolidate(ConsolidateOptions::default(), None).await?;
     let name = &dataset.spec().name;
@@ -39,20 +39,21 @@ pub(crate) async fn join_chunks(dataset: &Dataset) -> Result<(u64, Vec<String>)>
     Ok((done.tiles, failed.collect()))
 }
 
-/// Tiles with fewer points are read as fast as their statistics.
+/// Minimum number of points of a tile with statistics: fewer are read as fast as statistics.
 const POINTS_MIN: u64 = 2_048;
-/// Tags looked at together.
+/// Number of tags processed together.
 const TAGS_AT_ONCE: usize = 64;
-/// What statistics are of.
+/// Period of the statistics: one hour.
 const HOUR_NS: i64 = 3_600_000_000_000;
 
 impl Historian {
-    /// Joins the chunks of tiles, and stores statistics of the hours of those that have many points and none that hold. Safe
-    /// beside writers and readers, and to repeat; statistics of a tile that somebody writes to meanwhile hold no longer, and
-    /// are computed at the next call. Chunks that cannot be joined, for damage say, stay as they are and are named in the report.
+    /// Consolidates tiles, and stores hourly statistics of those that have many points and no valid statistics. Safe
+    /// beside writers and readers, and safe to repeat. A concurrent write to a tile invalidates its statistics, which
+    /// the next call computes again. Tiles that cannot be consolidated, such as damaged ones, are left unchanged and
+    /// listed in the report.
     ///
     /// # Errors
-    /// The engine, or a damaged chunk of a tile whose statistics are computed.
+    /// An error of the engine, or a damaged chunk in a tile whose statistics are computed.
     pub async fn maintain(&self) -> Result<SummaryReport> {
         let mut report = SummaryReport::default();
         report.failed.extend(self.maintain_names().await?);
@@ -106,7 +107,8 @@ impl Historian {
     async fn summarize_tile(&self, points: &Dataset, span: &TileSpan, rows: &mut SummaryRows) -> Result<()> {
         let (tag, end) = (span.tile.cell.0, span.tick_max.saturating_add(1));
         let mut stream = range(points, tag, span.tick_min, end).await?;
-        // What is read may be newer than the span; then its rows are never looked at.
+        // The points read may be newer than the span. Then its statistics are removed below, or never match a
+        // fingerprint.
         let mut held = HeldHour::default();
         while let Some(batch) = stream.try_next().await? {
             let batch = Points::new(batch)?;
@@ -175,7 +177,7 @@ async fn fingerprints(summaries: &Dataset, tags: &[i64]) -> Result<HashSet<(i64,
     Ok(known)
 }
 
-/// Statistics on their way into the archive.
+/// Statistics to be stored.
 #[derive(Default)]
 struct SummaryRows {
     tag: Vec<i64>,
@@ -196,7 +198,7 @@ impl SummaryRows {
         self.segments.push(segment);
     }
 
-    /// Takes back what was pushed last, of a tile that has changed meanwhile.
+    /// Removes the statistics of the tile that was summarized last, because it has changed in the meantime.
     fn forget(&mut self, span: &TileSpan) {
         while self.tag.last() == Some(&span.tile.cell.0) && self.fingerprint.last() == Some(&(span.fingerprint as i64))
         {

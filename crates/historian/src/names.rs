@@ -1,7 +1,8 @@
-//! The list of the tags' names: kept in order beside the definitions, so that a pattern is looked up without reading all of them.
+//! The list of tag names: sorted and stored beside the definitions, so that patterns are searched without reading all
+//! of them.
 //!
-//! A name is listed before its tag is defined, so a name may be listed without a tag and no tag is missing. Archives of earlier
-//! releases have no list; the next definition or maintenance makes it, and a batch of its own says that it is whole.
+//! A name is listed before its tag is defined: a name may lack its tag, but no tag lacks its name. Archives of earlier
+//! releases have no list; the next definition or maintenance creates it, and a batch of its own marks it as complete.
 
 use std::str::Chars;
 use std::sync::Arc;
@@ -19,15 +20,16 @@ use crate::maintain::join_chunks;
 use crate::schema;
 use crate::tag::TagKey;
 
-/// The batch that says that the names of all tags are listed. Its one row is no tag's name.
+/// The batch that marks the list of names as complete. Its one row is not the name of a tag.
 const WHOLE: &str = "whole";
-/// Where more names fit, all definitions are read: that takes no longer than to look up each.
+/// If more names match, all definitions are read, which is then as fast as looking up each.
 const LOOKED_UP_MAX: usize = 1_000;
-/// Names of one kind that are compared with an unknown one: on either side of its place, that contain it, that are much the same.
+/// Maximum number of candidates of each kind for an unknown name: on either side of its position, containing it, or
+/// differing in one place.
 const NEIGHBOURS_MAX: usize = 250;
-/// Names that are compared with an unknown one.
+/// Maximum number of names that are compared with an unknown one.
 const COMPARED_MAX: usize = 5_000;
-/// Bytes in which a name differs from one that it may stand for.
+/// Maximum number of bytes in which a candidate differs from the unknown name.
 const DIFFERENT_BYTES_MAX: usize = 3;
 
 /// A pattern of names: `*` matches any characters, `?` matches one, every other character matches itself.
@@ -57,9 +59,9 @@ impl<'a> Pattern<'a> {
         name.strip_prefix(self.prefix).is_some_and(|name| matches(self.rest, name))
     }
 
-    /// The first `limit` of these names, which are in order, that fit.
+    /// The first `limit` names that match, of sorted names.
     ///
-    /// The names lie behind each other in memory: those with the longest part of the pattern are found in one go, a few
+    /// The names are contiguous in memory, so the longest part of the pattern is searched in all of them at once: a few
     /// milliseconds for a million.
     fn first_of<'n>(&self, names: &'n StringArray, limit: usize) -> Vec<&'n str> {
         let rows = between(names, self.prefix);
@@ -73,7 +75,7 @@ impl<'a> Pattern<'a> {
             if row == rows.end {
                 break;
             }
-            // A hit that reaches into the next name is none.
+            // A hit that extends into the next name does not count.
             let name = names.value(row);
             let inside = hit + self.part.len() <= offsets[row + 1] as usize;
             if inside && self.fits(name) {
@@ -85,7 +87,7 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// The rows of names that begin so, of names in order.
+/// The rows of names with this prefix, in sorted names.
 fn between(names: &StringArray, prefix: &str) -> std::ops::Range<usize> {
     let first = |fits: &dyn Fn(&str) -> bool| {
         let (mut low, mut high) = (0, names.len());
@@ -98,8 +100,8 @@ fn between(names: &StringArray, prefix: &str) -> std::ops::Range<usize> {
     first(&|name| name >= prefix)..first(&|name| name > prefix && !name.starts_with(prefix))
 }
 
-/// Names that an unknown one may stand for, of names in order: those around its place, those that contain it, and those that differ
-/// in one place. Its work is bounded by the text of all names, which is passed over twice.
+/// Candidates for an unknown name, from sorted names: those next to its position, those that contain it, and those that
+/// differ in one place. Takes two passes over the text of all names.
 fn candidates<'n>(name: &str, names: &'n StringArray) -> Vec<&'n str> {
     let place = between(names, name).start;
     let around = place.saturating_sub(NEIGHBOURS_MAX)..names.len().min(place + NEIGHBOURS_MAX);
@@ -111,7 +113,7 @@ fn candidates<'n>(name: &str, names: &'n StringArray) -> Vec<&'n str> {
     found
 }
 
-/// Whether two names are the same, whatever the case of their letters, but for a few bytes behind each other.
+/// Whether two names are equal, ignoring case, except for a few consecutive bytes.
 fn differs_in_one_place(a: &str, b: &str) -> bool {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let longer = a.len().max(b.len());
@@ -123,23 +125,23 @@ fn differs_in_one_place(a: &str, b: &str) -> bool {
     head + a.iter().rev().zip(b.iter().rev()).take_while(same).count() + DIFFERENT_BYTES_MAX >= longer
 }
 
-/// Names as they were read from the list, each part in order; a name may stand in several.
+/// Names read from the list, as sorted parts; a name may occur in several.
 #[derive(Debug)]
 pub(crate) struct Listed {
     parts: Vec<StringArray>,
-    /// What the list held then; see [`fingerprint`].
+    /// The fingerprint of the list when it was read; see [`fingerprint`].
     fingerprint: Option<u64>,
 }
 
 impl Listed {
-    /// These and others, which are in order.
+    /// Adds further names, which must be sorted.
     pub(crate) fn with(&self, names: &[String]) -> Self {
         let new = StringArray::from_iter_values(names);
         Self { parts: self.parts.iter().cloned().chain([new]).collect(), fingerprint: self.fingerprint }
     }
 }
 
-/// Of what the list holds: as long as it is the same, so are the names.
+/// A fingerprint of the list: while it is unchanged, so are the names.
 async fn fingerprint(dataset: &Dataset) -> Result<Option<u64>> {
     Ok(dataset.spans(&[0], (0, 0)).await?.first().map(|span| span.fingerprint))
 }
@@ -147,7 +149,7 @@ async fn fingerprint(dataset: &Dataset) -> Result<Option<u64>> {
 /// Whether `name` fits a pattern of `*`, `?` and plain characters. Takes time in proportion to both lengths' product at most.
 fn matches(pattern: &str, name: &str) -> bool {
     let (mut pattern, mut name) = (pattern.chars(), name.chars());
-    // Behind the last `*`, and what it has not swallowed yet.
+    // The text after the last `*`, and the rest of the name that this `*` has not matched yet.
     let mut retry: Option<(Chars<'_>, Chars<'_>)> = None;
     loop {
         let (mut rest, mut left) = (pattern.clone(), name.clone());
@@ -170,8 +172,8 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 impl Historian {
-    /// Tags whose names fit, found in the list of names; `None` where there is none, or where reading all definitions is as
-    /// well.
+    /// Tags whose names match, found in the list of names; `None` if there is no list, or reading all definitions is as
+    /// fast.
     pub(crate) async fn find_listed(&self, pattern: &Pattern<'_>, limit: usize) -> Result<Option<Vec<SharedTag>>> {
         if pattern.fits_all() {
             return Ok(None);
@@ -190,10 +192,10 @@ impl Historian {
         Ok(Some(self.lookup(&keys).await?.into_iter().flatten().collect()))
     }
 
-    /// Reads the list of names into memory, where patterns without a beginning are looked up.
+    /// Caches the list of names in memory, where patterns without a prefix are searched.
     ///
     /// # Errors
-    /// The engine.
+    /// An error of the engine.
     pub async fn keep_names(&self) -> Result<()> {
         if let Some(dataset) = self.whole_names().await? {
             self.names_with(&dataset, "").await?;
@@ -201,7 +203,7 @@ impl Historian {
         Ok(())
     }
 
-    /// Up to three names of tags that an unknown one may stand for; none where they cannot be read.
+    /// Up to three names of tags that are similar to an unknown one; none if names cannot be read.
     pub async fn near(&self, name: &str) -> Vec<String> {
         let listed = match self.whole_names().await {
             Ok(Some(dataset)) => self.names_with(&dataset, "").await.ok(),
@@ -222,7 +224,7 @@ impl Historian {
         nearest(name, &found).into_iter().map(str::to_owned).collect()
     }
 
-    /// The names that are kept in memory, if the list is still the same.
+    /// The names cached in memory, if the list is unchanged.
     pub(crate) async fn names_still_listed(&self) -> Option<Arc<Listed>> {
         let (dataset, listed) = {
             let catalog = self.catalog.read().await;
@@ -232,7 +234,7 @@ impl Historian {
         (now.is_some() && now == listed.fingerprint).then_some(listed)
     }
 
-    /// The names that begin so. All of them are kept in memory once somebody asked for a pattern without a beginning.
+    /// The names with this prefix. All names are cached once a pattern without a prefix was requested.
     async fn names_with(&self, dataset: &Dataset, prefix: &str) -> Result<Arc<Listed>> {
         let definitions = {
             let catalog = self.catalog.read().await;
@@ -241,7 +243,7 @@ impl Historian {
             }
             catalog.definitions
         };
-        // Before the names, so that what comes between is no part of it.
+        // Read the fingerprint before the names, so that it does not cover names added in between.
         let fingerprint = if prefix.is_empty() { fingerprint(dataset).await? } else { None };
         let begins = Predicate {
             column: "name".to_owned(),
@@ -266,7 +268,7 @@ impl Historian {
         Ok(listed)
     }
 
-    /// The list of names, if it has all of them.
+    /// The dataset of names, if it is complete.
     async fn whole_names(&self) -> Result<Option<Dataset>> {
         let known = self.catalog.read().await.names.clone();
         if known.is_some() {
@@ -283,7 +285,8 @@ impl Historian {
         Ok(whole.then_some(dataset))
     }
 
-    /// Lists new names, and at first those of all tags there are. Call it before the tags are defined, with all tags known.
+    /// Adds new names to the list, or creates it with the names of all tags. Call it before the tags are defined, with
+    /// all tags in the cache.
     pub(crate) async fn list_names(&self, new: Vec<String>) -> Result<()> {
         if let Some(dataset) = self.whole_names().await? {
             return write_names(&dataset, new, None).await;
@@ -292,12 +295,11 @@ impl Historian {
         all.extend(self.catalog.read().await.all_names());
         let dataset = self.names_dataset().await?;
         write_names(&dataset, all, None).await?;
-        // The same in every process that comes this far, so that it does not matter who is the first.
+        // The batch is the same in every process that comes this far, so concurrent writers do not conflict.
         write_names(&dataset, vec![String::new()], Some(WHOLE)).await
     }
 
-    /// Makes the list of an archive that has none, and joins the chunks of one that was written in many pieces; returns the tiles
-    /// that had to be left as they were.
+    /// Creates the list if it is missing, and consolidates it; returns the tiles that failed.
     pub(crate) async fn maintain_names(&self) -> Result<Vec<String>> {
         if self.whole_names().await?.is_none() {
             self.complete().await?;
@@ -307,7 +309,7 @@ impl Historian {
     }
 }
 
-/// These names in order, without the empty one.
+/// The names in sorted order, without the empty one.
 fn in_order(names: &StringArray) -> StringArray {
     if names.iter().is_sorted() {
         let empty = names.iter().take_while(|name| name.is_none_or(str::is_empty)).count();

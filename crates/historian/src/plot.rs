@@ -1,4 +1,4 @@
-//! Fewer points that look the same.
+//! Downsampling of points for plots.
 
 use arrow_array::RecordBatch;
 use futures::TryStreamExt;
@@ -10,23 +10,23 @@ use crate::read::range;
 use crate::rules::Output;
 use crate::tag::{DataType, TagKey};
 
-/// How points are chosen.
+/// Downsampling methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Downsampling {
-    /// First, least, greatest and last point of each of `count / 4` equal spans of time.
+    /// First, minimum, maximum and last point of each of `count / 4` equal spans of time.
     MinMax,
     /// Largest triangle three buckets (Steinarsson 2013), over `count` buckets of equal numbers of points.
     Lttb,
 }
 
-/// The most points that [`Downsampling::Lttb`] takes in; `MinMax` takes any number.
+/// Maximum number of points that [`Downsampling::Lttb`] accepts; `MinMax` accepts any number.
 const LTTB_POINTS_MAX: usize = 1 << 26;
 
 impl Historian {
-    /// About `count` of a tag's points in `[start, end)` that show its course. Points that are Bad are left out.
+    /// About `count` points of a tag in `[start, end)` that preserve the shape of the series. Bad points are left out.
     ///
     /// # Errors
-    /// An unknown tag, or one of text; a count below 4; too many points for `Lttb`; the engine.
+    /// An unknown or a text tag, a count below 4, too many points for `Lttb`, an error of the engine.
     pub async fn plot(
         &self,
         key: &TagKey,
@@ -61,7 +61,7 @@ struct Kept {
     count: usize,
     how: Downsampling,
     rows: Vec<Row>,
-    /// The span being filled, and its first, least, greatest and last point.
+    /// The current span, and its first, minimum, maximum and last point.
     span: Option<(i128, [Row; 4])>,
 }
 
@@ -139,8 +139,8 @@ impl Kept {
     }
 }
 
-/// The first point, from each bucket the one that forms the largest triangle with the one chosen before and the mean of the
-/// next bucket, and the last point.
+/// Returns the first point, the last point, and from each bucket in between the one that forms the largest triangle
+/// with the point chosen before and the mean of the next bucket.
 fn lttb(rows: &[Row], count: usize) -> Vec<Row> {
     if rows.len() <= count {
         return rows.to_vec();
@@ -162,7 +162,7 @@ fn lttb(rows: &[Row], count: usize) -> Vec<Row> {
         let area = |row: &Row| {
             ((x(&before) - mean.0) * (row.1 - before.1) - (x(&before) - x(row)) * (mean.1 - before.1)).abs()
         };
-        // More rows than buckets: none is empty.
+        // There are more rows than buckets, so none is empty.
         let Some(best) = here.iter().max_by(|a, b| area(a).total_cmp(&area(b))).copied() else { continue };
         chosen.push(best);
         before = best;

@@ -1,4 +1,4 @@
-//! Points out: ranges, the latest, and values at given times.
+//! Reads points: ranges, latest points, and values at given times.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::historian::{Historian, SharedTag};
 use crate::rules::{At, Point, Settings, Status};
 use crate::tag::{DataType, TagKey};
 
-/// Record batches of one schema, as they come.
+/// A stream of record batches with the same schema.
 pub struct Batches {
-    /// Their schema.
+    /// The schema.
     pub schema: SchemaRef,
-    /// They.
+    /// The batches.
     pub stream: BoxStream<'static, Result<RecordBatch>>,
 }
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Batches {
     }
 }
 
-/// A read of stored points.
+/// A request for stored points.
 #[derive(Clone, Debug)]
 pub struct RawRequest {
     /// The tags.
@@ -41,7 +41,8 @@ pub struct RawRequest {
     pub start: i64,
     /// Exclusive end, ns.
     pub end: i64,
-    /// Whether the last point before the range comes too, unless one lies at its start, and the first at or behind its end.
+    /// Whether to include the last point before the range, unless there is one at its start, and the first at or after
+    /// its end.
     pub bounds: bool,
 }
 
@@ -68,7 +69,7 @@ pub(crate) async fn range_whole(dataset: &Dataset, tag: i64, start: i64, end: i6
 pub(crate) async fn last_before(dataset: &Dataset, tag: i64, mut tick: i64) -> Result<Option<RecordBatch>> {
     while let Some(span) = dataset.span_before(tag, tick).await? {
         if span.tick_max < tick {
-            // As a rule the very last point is there.
+            // Usually the last point of the span is not deleted.
             let last = range_whole(dataset, tag, span.tick_max, span.tick_max.saturating_add(1)).await?;
             for batch in last {
                 let batch = undeleted(batch)?;
@@ -106,10 +107,10 @@ pub(crate) async fn first_from(dataset: &Dataset, tag: i64, mut tick: i64) -> Re
 }
 
 impl Historian {
-    /// The points of tags in a range, by tag as asked for, then time.
+    /// The points of tags in a range, ordered by tag as requested, then by time.
     ///
     /// # Errors
-    /// An unknown tag or an inverted range at once; the engine while streaming.
+    /// Immediately for an unknown tag or an inverted range; while streaming for an error of the engine.
     pub async fn raw(&self, request: RawRequest) -> Result<Batches> {
         if request.start > request.end {
             return Err(HistorianError::Request("the range ends before it starts: swap start and end".into()));
@@ -131,11 +132,11 @@ impl Historian {
         Ok(Batches { schema, stream: stream.boxed() })
     }
 
-    /// How many points are stored in the tiles that lie in `[start, end)` as a whole, told without reading them; corrections and
-    /// deletions count like points. For refusing what would be far too much.
+    /// The number of points in tiles that are completely inside `[start, end)`, from metadata only; corrections and
+    /// deletions count as points. An estimate, to refuse requests that are far too large.
     ///
     /// # Errors
-    /// An unknown tag; the engine.
+    /// An unknown tag; an error of the engine.
     pub async fn points_within(&self, keys: &[TagKey], start: i64, end: i64) -> Result<u64> {
         let mut points = 0;
         for tag in self.resolve(keys).await? {
@@ -146,10 +147,10 @@ impl Historian {
         Ok(points)
     }
 
-    /// The newest point of each tag, by tag as asked for; a tag without points has no row.
+    /// The newest point of each tag, ordered by tag as requested; a tag without points has no row.
     ///
     /// # Errors
-    /// An unknown tag; the engine.
+    /// An unknown tag; an error of the engine.
     pub async fn latest(&self, keys: &[TagKey]) -> Result<Vec<RecordBatch>> {
         let tags = self.resolve(keys).await?;
         let schema = points_schema(common_type(tags.iter().map(|tag| &tag.data_type)));
@@ -172,19 +173,19 @@ impl Historian {
         Ok(vec![joined.map_err(HistorianError::compute("joining rows"))?])
     }
 
-    /// The values of tags at given times: the points themselves, or interpolated between their neighbours, stepped or on a
-    /// line as the tag is. By tag as asked for, then in the order of `times`.
+    /// The values of tags at given times: the stored points, or values interpolated between their neighbours, stepped
+    /// or sloped as the tag is. Ordered by tag as requested, then in the order of `times`.
     ///
     /// # Errors
-    /// An unknown tag, or one of text where no point lies at a time; the engine.
+    /// An unknown tag; a text tag without a point at one of the times; an error of the engine.
     pub async fn at(&self, keys: &[TagKey], times: &[i64], stepped: Option<bool>) -> Result<Vec<RecordBatch>> {
         self.values_at(keys, times, stepped).await?.stream.try_collect().await
     }
 
-    /// The same, a batch for each tag as it is found.
+    /// Like [`Historian::at`], with one batch for each tag as soon as it is computed.
     ///
     /// # Errors
-    /// As [`Historian::at`]; what the engine fails at, while streaming.
+    /// As [`Historian::at`]; errors of the engine while streaming.
     pub async fn values_at(&self, keys: &[TagKey], times: &[i64], stepped: Option<bool>) -> Result<Batches> {
         let tags = self.resolve(keys).await?;
         if let Some(tag) = tags.iter().find(|tag| tag.data_type == DataType::String) {
@@ -194,7 +195,7 @@ impl Historian {
         let mut sorted: Vec<i64> = times.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        // Sorted and unique: every time is found.
+        // Finds every time, because `sorted` has all of them once.
         let order = times.iter().map(|time| sorted.partition_point(|known| known < time) as i64);
         let asked = Arc::new((Int64Array::from_iter_values(order), sorted));
         let mut works = Vec::with_capacity(tags.len());
@@ -227,7 +228,7 @@ impl Historian {
     /// The annotations of tags in `[start, end)`: columns tag (number), time, entered, author, text.
     ///
     /// # Errors
-    /// An unknown tag; the engine.
+    /// An unknown tag; an error of the engine.
     pub async fn annotations(&self, keys: &[TagKey], start: i64, end: i64) -> Result<ReadStream> {
         let tags = self.resolve(keys).await?;
         let request = ReadRequest {
@@ -239,7 +240,7 @@ impl Historian {
     }
 }
 
-/// Times further apart are looked up by themselves.
+/// Times that are further apart are read separately.
 const CLUSTER_GAP_NS: i64 = 2 * 86_400_000_000_000;
 
 async fn at_cluster(
@@ -262,16 +263,16 @@ async fn at_cluster(
     Ok(at.finish())
 }
 
-/// Gives the points of a range to a sink, with what it needs before and behind it.
+/// Passes the points of a range to a sink, with the points that it needs before and after the range.
 pub(crate) struct Feed<'a> {
     pub dataset: &'a Dataset,
     pub tag: i64,
     pub settings: Settings,
-    /// Whether points before the range are needed even where one lies at its start.
+    /// Whether points before the range are needed even if there is one at its start.
     pub back_always: bool,
 }
 
-/// Takes points; whether it needs no more.
+/// Consumes points; returns whether it needs no more.
 pub(crate) type Sink<'a> = dyn FnMut(&Points) -> Result<bool> + Send + 'a;
 
 impl Feed<'_> {
@@ -300,13 +301,14 @@ impl Feed<'_> {
         self.behind(high, sink).await
     }
 
-    /// Whether a usable point lies at the start, so that none before it matters. A slope begins at the point before.
+    /// Whether there is a usable point at the start, so that earlier ones do not matter. Sloped extrapolation needs the
+    /// point before.
     fn begins_at(&self, points: &Points, low: i64) -> bool {
         !self.settings.sloped_extrapolation && points.times()[0] == low && usable(&self.settings, points, 0)
     }
 
-    /// The points before `low` that can matter, newest piece first: back to the last usable one, with sloped extrapolation
-    /// to the last but one.
+    /// The points before `low` that matter, newest piece first: back to the last usable one, or the last two for sloped
+    /// extrapolation.
     pub(crate) async fn before(&self, low: i64) -> Result<Vec<Points>> {
         let wanted = if self.settings.sloped_extrapolation { 2 } else { 1 };
         let (mut pieces, mut found, mut tick) = (Vec::new(), 0, low);
@@ -323,7 +325,7 @@ impl Feed<'_> {
         Ok(pieces)
     }
 
-    /// Gives the points from `high` on until the sink has enough.
+    /// Passes the points from `high` on until the sink needs no more.
     pub(crate) async fn behind(&self, high: i64, sink: &mut Sink<'_>) -> Result<()> {
         let mut tick = high;
         while let Some(span) = self.dataset.span_from(self.tag, tick).await? {
@@ -371,10 +373,10 @@ async fn raw_of(
     Ok(all.map(move |batch| shown(&tag, batch?, &schema)).boxed())
 }
 
-/// Up to this many tags are looked up one after the other.
+/// Up to this many tags are read one after the other.
 const ONE_BY_ONE: usize = 8;
 
-/// The newest point of each of these tags that was not deleted.
+/// The newest point of each of these tags that is not deleted.
 async fn newest(dataset: &Dataset, numbers: impl Iterator<Item = i64>) -> Result<Vec<(i64, RecordBatch)>> {
     let numbers: Vec<i64> = numbers.collect();
     if numbers.len() <= ONE_BY_ONE {

@@ -15,7 +15,7 @@ pub(crate) const TAGS: &str = "historian_tags";
 pub(crate) const NAMES: &str = "historian_names";
 /// The dataset of annotations.
 pub(crate) const ANNOTATIONS: &str = "historian_annotations";
-/// Cells that the tags are spread over.
+/// Number of cells over which the tags are distributed.
 const TAG_BUCKETS: u32 = 4_096;
 
 /// The type of every time column.
@@ -52,8 +52,8 @@ fn spec(name: &str, shape: Shape) -> Result<DatasetSpec> {
     })
 }
 
-/// The tags, spread by name. `time` is the same for all of them, so that a name's definitions meet in one tile, of which the
-/// one written last counts.
+/// The tags, distributed by name. `time` is the same for all, so that all definitions of a name are in one tile, where
+/// the one written last counts.
 pub(crate) fn tags() -> Result<DatasetSpec> {
     use DataType::{Boolean, Float64, Int64, Utf8};
     let columns = schema(&[
@@ -76,14 +76,15 @@ pub(crate) fn tags() -> Result<DatasetSpec> {
     spec(TAGS, Shape { columns, cell, window_days: 36_500, windows_per_slice: 1, id: &["name"] })
 }
 
-/// The names of the tags, in one tile and so in order: those with one beginning lie in few chunks.
+/// The names of the tags, in one tile and so in order: names with the same prefix are in few chunks.
 pub(crate) fn names() -> Result<DatasetSpec> {
     let columns = schema(&[("name", DataType::Utf8), ("time", nanoseconds())]);
     let cell = CellRule::Hash { columns: vec!["name".into()], buckets: Some(1) };
     spec(NAMES, Shape { columns, cell, window_days: 36_500, windows_per_slice: 1, id: &["name"] })
 }
 
-/// The points of the tags of one group and storage type. Of points of one tag and time the one written last counts.
+/// The points of the tags of one group and storage type. Of several points with the same tag and time, the one written
+/// last counts.
 pub(crate) fn points(group: &str, storage: Storage) -> Result<DatasetSpec> {
     let (suffix, value) = match storage {
         Storage::Float => ("float", DataType::Float64),
@@ -97,7 +98,8 @@ pub(crate) fn points(group: &str, storage: Storage) -> Result<DatasetSpec> {
     spec(&name, Shape { columns, cell, window_days: 1, windows_per_slice: 30, id: &["tag", "time"] })
 }
 
-/// Statistics of the hours of consolidated tiles. `time` is the hour; `fingerprint` that of the tile they were computed from.
+/// Hourly statistics of consolidated tiles. `time` is the hour, `fingerprint` that of the tile from which they were
+/// computed.
 pub(crate) fn summaries(group: &str) -> Result<DatasetSpec> {
     use DataType::{Boolean, Float64, Int64};
     let columns = schema(&[
@@ -127,7 +129,7 @@ pub(crate) fn summaries(group: &str) -> Result<DatasetSpec> {
     spec(&name, Shape { columns, cell, window_days: 30, windows_per_slice: 12, id: &["tag", "time"] })
 }
 
-/// What people noted about points or times of a tag.
+/// Annotations by users about points or times of a tag.
 pub(crate) fn annotations() -> Result<DatasetSpec> {
     let columns = schema(&[
         ("tag", DataType::Int64),

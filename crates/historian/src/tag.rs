@@ -1,8 +1,8 @@
-//! What is known of a tag.
+//! The definition of a tag.
 
 use crate::rules::Settings;
 
-/// What kind of values a tag has.
+/// The data type of a tag's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataType {
     /// float64.
@@ -16,7 +16,7 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// Its name.
+    /// The name of the type.
     pub fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -26,7 +26,7 @@ impl DataType {
         }
     }
 
-    /// The type of this name.
+    /// The type with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Float, Self::Integer, Self::Bool, Self::String].into_iter().find(|kind| kind.name() == name)
     }
@@ -40,7 +40,7 @@ impl DataType {
     }
 }
 
-/// In what type values are stored.
+/// The type in which values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Storage {
     Float,
@@ -51,27 +51,29 @@ pub(crate) enum Storage {
 /// A tag: one measured or computed quantity of a plant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tag {
-    /// Its number, the cell its values lie in.
+    /// Number of the tag, and the cell in which its points are stored.
     pub number: i64,
-    /// Its name, unique in the archive.
+    /// Name, unique in the archive.
     pub name: String,
     /// Engineering unit.
     pub unit: String,
-    /// What it is.
+    /// Description for people.
     pub description: String,
     /// Tags of a group share their retention.
     pub group: String,
-    /// What its values are.
+    /// Data type of the values.
     pub data_type: DataType,
-    /// How its aggregates are computed unless a request says otherwise. The percentile is no part of it.
+    /// Default settings of its aggregates, which a request can override. The percentile is always that of the request.
     pub settings: Settings,
-    /// A value that differs from the last reported one by no more than this is not reported; negative for no such filter.
+    /// Exception deviation: a value that differs from the last reported one by no more than this is not reported;
+    /// negative for no filter.
     pub exception_deviation: f64,
-    /// The greatest error of a line through the values kept, of the swinging door; negative for no compression.
+    /// Compression deviation: maximum error of a line through the stored values (swinging door); negative for no
+    /// compression.
     pub compression_deviation: f64,
 }
 
-/// How a caller names a tag.
+/// The name or number by which a caller identifies a tag.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TagKey {
     /// By name.
@@ -81,7 +83,7 @@ pub enum TagKey {
 }
 
 impl TagKey {
-    /// The name, or the number's digits, as callers compare them.
+    /// The name, or the digits of the number, as callers compare them.
     pub fn plain(&self) -> String {
         match self {
             Self::Name(name) => name.clone(),
@@ -99,11 +101,11 @@ impl std::fmt::Display for TagKey {
     }
 }
 
-/// The longest name of a tag, in bytes.
+/// Maximum length of the name of a tag, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 /// The group of tags that are defined without one.
 pub(crate) const GROUP_DEFAULT: &str = "main";
-/// The longest unit of a tag, in bytes.
+/// Maximum length of the unit of a tag, in bytes.
 pub(crate) const UNIT_BYTES_MAX: usize = NAME_BYTES_MAX;
-/// The longest name of a group: it becomes a part of the names of datasets.
+/// Maximum length of the name of a group, in bytes; it becomes part of the names of datasets.
 pub(crate) const GROUP_BYTES_MAX: usize = 24;

@@ -1,4 +1,4 @@
-//! Points in: checked, sorted by where they belong, durable when acknowledged.
+//! Writes points: checks them, groups them by dataset, and stores them durably before it returns.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::rules::Status;
 use crate::schema;
 use crate::tag::{DataType, Storage, TagKey};
 
-/// What to do with a value that is NaN, infinite or null and not Bad.
+/// How to handle a value that is NaN, infinite or null while its status is not Bad.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NotFinite {
     /// Refuse the whole write.
@@ -34,45 +34,46 @@ pub enum NotFinite {
     Bad,
 }
 
-/// How points are written.
+/// Options of a write.
 #[derive(Clone, Debug, Default)]
 pub struct PointsOptions {
-    /// Name of the batch: the same name with the same points is stored once.
+    /// Name of the batch. Writing the same points again under this name stores nothing.
     pub batch: Option<String>,
-    /// Whether other points take the place of a stored batch of this name.
+    /// Whether to replace a stored batch of this name that has other points.
     pub replace: bool,
-    /// What to do with values that are no numbers.
+    /// How to handle values that are not finite numbers.
     pub not_finite: NotFinite,
 }
 
-/// What a write did.
+/// Report of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PointsReport {
-    /// Points stored.
+    /// Number of points stored.
     pub points: u64,
-    /// Points left out because a later one of the same write has the same tag and time.
+    /// Number of points left out because a later one of the same write has the same tag and time.
     pub duplicates: u64,
-    /// Whether anything was stored; false where the batch was there already.
+    /// Whether anything was stored; false if the batch was already stored.
     pub stored: bool,
 }
 
 /// Bad_SensorFailure.
 const SENSOR_FAILURE: u32 = 0x808C_0000;
 
-/// What rows of a batch have in common.
+/// Group and data type of rows, which decide their dataset.
 type Class = (String, DataType);
 
 impl Historian {
-    /// Stores points: columns `tag` (name or number), `time`, `value` and, if not all are Good, `status`. Of points of one
-    /// tag and time the one written last counts, in this batch and over all. They are durable when this returns.
+    /// Stores points: columns `tag` (name or number), `time`, `value` and, if not all are Good, `status`. Of several
+    /// points with the same tag and time, the one written last counts, within this batch and overall. They are durable
+    /// when this returns.
     ///
     /// # Errors
-    /// An unknown tag, a value of another type than its tag's, a time beyond the limit ahead of the clock, a value that is no
-    /// number: nothing is stored then. The engine.
+    /// An unknown tag, a value of another type than its tag's, a time too far ahead of the clock, or a value that is
+    /// not a finite number; nothing is stored then. An error of the engine.
     pub async fn write(&self, batches: Vec<RecordBatch>, options: &PointsOptions) -> Result<PointsReport> {
         let mut parts: Vec<((String, Storage), Vec<RecordBatch>)> = Vec::new();
         let mut first_row = 0;
-        // A list without values is of no type.
+        // An empty list has no type to check.
         for batch in batches.iter().filter(|batch| batch.num_rows() > 0) {
             for (group, storage, rows) in self.conform(batch, first_row, options).await? {
                 let place = (group, storage);
@@ -95,7 +96,7 @@ impl Historian {
         Ok(report)
     }
 
-    /// Rows of the datasets' own columns, apart by where they belong.
+    /// Converts rows to the columns of the datasets, grouped by dataset.
     async fn conform(
         &self,
         batch: &RecordBatch,
@@ -114,12 +115,12 @@ impl Historian {
         work.classes()
     }
 
-    /// The points that a filter lets pass by now, those it held back before included; points of text, and of tags without deviations, pass
-    /// as they are.
+    /// The points that pass a filter, including those it held back before. Points of text tags, and of tags without
+    /// deviations, pass unchanged.
     ///
     /// # Errors
-    /// As [`Historian::write`] of the columns and tags; whole numbers that a double cannot hold, as deviations are compared in doubles.
-    /// Other values are not checked yet.
+    /// As [`Historian::write`] for columns and tags; integers that are not exact as doubles, in which deviations are
+    /// compared. Other values are not checked yet.
     pub async fn filter(&self, filter: &mut PointFilter, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
         let mut passed = Vec::with_capacity(batches.len());
         for batch in batches.into_iter().filter(|batch| batch.num_rows() > 0) {
@@ -211,11 +212,11 @@ impl Historian {
         Ok(TagColumn { tags: self.resolve(&keys).await?, rows })
     }
 
-    /// Deletes the points of a tag in `[start, end)`, and gives their number. Each is hidden by a newer entry, so their room
-    /// is not given back; a point that is written there later counts again.
+    /// Deletes the points of a tag in `[start, end)`, and returns their number. Each is hidden by a newer deletion
+    /// marker, so no space is freed. A point written there later is visible again.
     ///
     /// # Errors
-    /// An unknown tag, or the engine.
+    /// An unknown tag; an error of the engine.
     pub async fn delete(&self, key: &TagKey, start: i64, end: i64) -> Result<u64> {
         let tag = self.resolve(std::slice::from_ref(key)).await?.remove(0);
         let dataset = self.points(&tag).await?;
@@ -238,7 +239,7 @@ impl Historian {
         Ok(deleted)
     }
 
-    /// Adds annotations: columns `tag`, `time`, `author` and `text`, a row each.
+    /// Adds an annotation to a time of a tag.
     ///
     /// # Errors
     /// As [`Historian::write`].
@@ -260,7 +261,7 @@ impl Historian {
     }
 }
 
-/// Writes newer entries over points that are to be gone.
+/// Writes deletion markers over points.
 async fn hide(dataset: &Dataset, batch: &RecordBatch) -> Result<()> {
     let spec = dataset.spec();
     let columns: Vec<ArrayRef> = vec![
@@ -275,7 +276,7 @@ async fn hide(dataset: &Dataset, batch: &RecordBatch) -> Result<()> {
     Ok(())
 }
 
-/// Values that deviations are compared with.
+/// The values as doubles, for comparison with deviations.
 fn doubles(values: &ArrayRef) -> Result<ArrayRef> {
     match values.data_type().is_integer() {
         true => exact_values(values, &ArrowType::Float64).map_err(|reason| {
@@ -296,7 +297,7 @@ fn check_no_nulls(column: &ArrayRef) -> Result<()> {
     }
 }
 
-/// Refuses a column that is given twice, and a `Status` that nobody would read: bad points would be stored as good ones.
+/// Refuses duplicate columns, and a column `Status`, which would be ignored: Bad points would be stored as Good.
 fn check_names(batch: &RecordBatch) -> Result<()> {
     let names: Vec<&str> = batch.schema_ref().fields().iter().map(|field| field.name().as_str()).collect();
     for own in ["tag", "time", "value", "status"] {
@@ -348,7 +349,7 @@ fn status_column(column: Option<ArrayRef>, rows: usize) -> Result<UInt32Array> {
     if codes.values().contains(&DELETED) { Err(refuse()) } else { Ok(codes) }
 }
 
-/// The tags of rows: the distinct ones, and each row's place among them.
+/// The tags of rows: the distinct tags, and for each row the index of its tag.
 struct TagColumn {
     tags: Vec<SharedTag>,
     rows: Vec<u32>,
@@ -419,7 +420,7 @@ impl Conforming<'_> {
         Ok(parts)
     }
 
-    /// The values as a tag of this kind stores them; rows outside of `mask` become null.
+    /// Converts the values to the stored type of a tag of type `kind`; rows outside of `mask` become null.
     fn values(&self, kind: DataType, mask: Option<&BooleanArray>) -> Result<(ArrayRef, UInt32Array)> {
         let inside = |row: usize| mask.is_none_or(|mask| mask.value(row));
         let first = (0..self.value.len()).find(|row| inside(*row) && self.value.is_valid(*row));
@@ -476,7 +477,8 @@ impl Conforming<'_> {
         Ok((cast(&value, &stored_type(kind)).map_err(failed)?, status))
     }
 
-    /// Where values are text, the first from `row` on that is no number, which tells more than one that could be; else `row`.
+    /// For text values, the first row from `row` on that is not a number, which makes a clearer message than one that
+    /// could be; else `row`.
     fn no_number(&self, row: usize, inside: &dyn Fn(usize) -> bool) -> Option<(usize, &str)> {
         let texts = self.value.as_string_opt::<i32>()?;
         let is_none =
@@ -485,7 +487,7 @@ impl Conforming<'_> {
         Some((row, texts.value(row)))
     }
 
-    /// Refuses whole numbers that floats would round.
+    /// Refuses integers that a float would round.
     fn check_exact(&self, value: &Float64Array, inside: &dyn Fn(usize) -> bool) -> Result<()> {
         let given: Box<dyn Fn(usize) -> i128> = match self.value.data_type() {
             ArrowType::Int64 => {
@@ -508,7 +510,7 @@ impl Conforming<'_> {
         }
     }
 
-    /// Integer and bool tags take numbers that are whole, or 0 and 1.
+    /// Checks that values of integer tags are integers, and values of bool tags 0 or 1.
     fn check_whole(&self, kind: DataType, value: &Float64Array, inside: &dyn Fn(usize) -> bool) -> Result<()> {
         const EXACT: f64 = 9_007_199_254_740_992.0;
         let (fits, what): (fn(f64) -> bool, _) = match kind {
@@ -527,7 +529,7 @@ impl Conforming<'_> {
         }
     }
 
-    /// The statuses, where values that are not usable are Bad or made so.
+    /// The statuses. Values that are not usable must be Bad, or are made Bad.
     fn statuses(
         &self,
         kind: DataType,

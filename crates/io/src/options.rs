@@ -206,8 +206,8 @@ pub struct WriteOptions {
 pub struct TableOptions {
     /// Maximum number of rows shown; the others are counted. Default 40.
     pub max_rows: usize,
-    /// Maximum width of a cell in terminal columns; longer values end in `…`. If the table has a width, cells are cut only
-    /// if it would be exceeded, and not to less than this. Default 40.
+    /// Maximum width of a cell in terminal columns; longer values end in `…`. If the table has a width, cells are cut
+    /// only if it would be exceeded, and not to less than this. Default 40.
     pub max_cell_width: usize,
     /// Width of the whole table in terminal columns; columns that do not fit are listed below it. Default: no limit.
     pub width: Option<usize>,

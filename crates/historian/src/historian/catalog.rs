@@ -1,4 +1,4 @@
-//! The tags: defined in the archive, found by name in one read, by number or pattern in a list kept in memory.
+//! The catalog of tags: defined in the archive; found by name with one read, by number or pattern in a cache.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::rules::Settings;
 use crate::schema;
 use crate::tag::{DataType, GROUP_BYTES_MAX, NAME_BYTES_MAX, Storage, Tag, TagKey, UNIT_BYTES_MAX};
 
-/// The tags this process knows.
+/// The tags that this process has cached.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     by_name: HashMap<String, SharedTag>,
     by_number: HashMap<i64, SharedTag>,
-    /// Whether all tags there were at some moment are known.
+    /// Whether all tags of the archive were read at some time.
     complete: bool,
-    /// All tags by name, once somebody asked for them.
+    /// All tags by name, once requested.
     sorted: Option<Arc<Vec<SharedTag>>>,
-    /// The list of names, once it was found to be whole.
+    /// The dataset of names, once known to be complete.
     pub(crate) names: Option<Dataset>,
-    /// All names, once somebody asked for a pattern without a beginning.
+    /// All names, once a pattern without a prefix was requested.
     pub(crate) listed: Option<Arc<Listed>>,
-    /// Grows with each definition here, which a list that is being read may lack.
+    /// Incremented by each definition in this process, to detect that a list read meanwhile may lack the new names.
     pub(crate) definitions: u64,
 }
 
@@ -46,7 +46,7 @@ impl Catalog {
     }
 }
 
-/// Checks what can be checked of a tag without the archive.
+/// Checks a definition as far as possible without the archive.
 fn check(tag: &Tag) -> Result<()> {
     let refuse = |reason: &str| Err(HistorianError::Definition { tag: tag.name.clone(), reason: reason.to_owned() });
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -74,24 +74,24 @@ fn check(tag: &Tag) -> Result<()> {
     Ok(())
 }
 
-/// The number of a tag that is given none: from its name, the same in every process.
+/// The default number of a tag: derived from its name, so that it is the same in every process.
 fn number_of(name: &str) -> i64 {
-    // FNV-1a, its top bit cleared. Two names out of a million meet with a chance of one in ten million; defining the second is
-    // then refused.
+    // FNV-1a with the top bit cleared. Among a million names, the chance of a collision is one in ten million; the
+    // second definition is then refused.
     let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    // A last mix, so that names that differ at their end differ in every bit.
+    // A final mix, so that names that differ only at the end differ in all bits.
     let mixed = (hash ^ (hash >> 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ (mixed >> 29)) & (i64::MAX as u64)) as i64
 }
 
 impl Historian {
-    /// Defines tags, or changes definitions: all but number, data type and group, which are fixed. A number of -1 stands for
-    /// one that follows from the name.
+    /// Defines tags, or changes their definitions, except number, data type and group, which are fixed. A number of -1
+    /// stands for one derived from the name.
     ///
     /// # Errors
-    /// A definition that cannot be used, a number that another tag has, a fixed part that differs. Nothing is defined then.
+    /// An invalid definition, a number that another tag has, or a change of a fixed part. Nothing is defined then.
     pub async fn define(&self, mut tags: Vec<Tag>) -> Result<Vec<SharedTag>> {
         self.complete().await?;
         let catalog = self.catalog.read().await;
@@ -121,7 +121,7 @@ impl Historian {
             tags.iter().map(|tag| &tag.name).filter(|name| !catalog.by_name.contains_key(*name)).cloned().collect();
         new.sort_unstable();
         drop(catalog);
-        // So that readers, who make nothing, find them.
+        // Create the datasets now, because readers do not create them.
         let places: HashSet<(&str, Storage)> =
             tags.iter().map(|tag| (tag.group.as_str(), tag.data_type.storage())).collect();
         for (group, storage) in places {
@@ -140,7 +140,8 @@ impl Historian {
         Ok(tags)
     }
 
-    /// Forgets what this process knows of the tags, so that changes by others are seen. Names are kept if none came.
+    /// Drops the cached tags, so that changes by other processes become visible. The cached names are kept if the list
+    /// is unchanged.
     pub async fn refresh(&self) {
         let unchanged = self.names_still_listed().await;
         let mut catalog = self.catalog.write().await;
@@ -149,10 +150,10 @@ impl Historian {
         *catalog = Catalog { listed: listed.map(|(now, _)| now), definitions, ..Catalog::default() };
     }
 
-    /// The tags of these names or numbers, in their order.
+    /// The tags with these names or numbers, in the given order.
     ///
     /// # Errors
-    /// One that is not defined.
+    /// A tag is not defined; an error of the engine.
     pub async fn resolve(&self, keys: &[TagKey]) -> Result<Vec<SharedTag>> {
         let found = self.lookup(keys).await?;
         if let Some((key, _)) = keys.iter().zip(&found).find(|(_, tag)| tag.is_none()) {
@@ -165,10 +166,10 @@ impl Historian {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// The tags of these names or numbers, in their order; `None` for those that are not defined.
+    /// The tags with these names or numbers, in the given order; `None` for those that are not defined.
     ///
     /// # Errors
-    /// The engine.
+    /// An error of the engine.
     pub async fn lookup(&self, keys: &[TagKey]) -> Result<Vec<Option<SharedTag>>> {
         self.learn(keys).await?;
         let catalog = self.catalog.read().await;
@@ -179,7 +180,7 @@ impl Historian {
         Ok(keys.iter().map(find).collect())
     }
 
-    /// Reads what is not known yet: names from their own cells, numbers from all.
+    /// Reads tags that are not cached: names from their own cells, numbers by reading all tags.
     async fn learn(&self, keys: &[TagKey]) -> Result<()> {
         let catalog = self.catalog.read().await;
         let mut names: Vec<&str> = Vec::new();
@@ -215,7 +216,7 @@ impl Historian {
         Ok(tags)
     }
 
-    /// Learns of all tags.
+    /// Reads all tags into the cache.
     pub(crate) async fn complete(&self) -> Result<()> {
         if self.catalog.read().await.complete {
             return Ok(());
@@ -227,7 +228,7 @@ impl Historian {
         Ok(())
     }
 
-    /// All tags by name.
+    /// All tags, ordered by name.
     pub(crate) async fn all_tags(&self) -> Result<Arc<Vec<SharedTag>>> {
         self.complete().await?;
         if let Some(sorted) = &self.catalog.read().await.sorted {
@@ -241,12 +242,13 @@ impl Historian {
         Ok(sorted)
     }
 
-    /// The tags whose name fits `pattern`, by name, at most `limit`. `*` stands for any characters and `?` for one; all else
-    /// for itself. The text before the first `*` or `?` says where in the list of names to look; a pattern that begins with one of
-    /// them is compared with all names. Where all definitions are known already, or very many fit, they are looked through instead.
+    /// The tags whose names match `pattern`, ordered by name, at most `limit`. `*` matches any characters, `?` matches
+    /// one. The text before the first `*` or `?` limits the part of the list of names to read; a pattern that begins
+    /// with one of them is compared with all names. If all definitions are cached, or very many names match, the
+    /// definitions are searched instead.
     ///
     /// # Errors
-    /// The engine.
+    /// An error of the engine.
     pub async fn find(&self, pattern: &str, limit: usize) -> Result<Vec<SharedTag>> {
         let pattern = Pattern::new(pattern);
         if !self.catalog.read().await.complete
@@ -263,7 +265,7 @@ impl Historian {
     /// Tags as a table: one row each, with the columns that [`Historian::define`] takes.
     ///
     /// # Errors
-    /// The engine.
+    /// An Arrow kernel failed.
     pub fn table(tags: &[SharedTag]) -> Result<RecordBatch> {
         let owned: Vec<Tag> = tags.iter().map(|tag| tag.as_ref().clone()).collect();
         let batch = rows_of(&owned)?;
@@ -297,7 +299,7 @@ fn rows_of(tags: &[Tag]) -> Result<RecordBatch> {
     RecordBatch::try_new(schema::tags()?.schema, columns).map_err(HistorianError::compute("defining tags"))
 }
 
-/// The tags of stored rows. What is null, or of a type a later release may store, reads as the default.
+/// The tags of stored rows. Nulls, and types that a later release may store, read as the default.
 fn tags_of(batch: &RecordBatch, tags: &mut Vec<Tag>) {
     let text = |column: usize| batch.column(column).as_string_opt::<i32>();
     let real = |column: usize| batch.column(column).as_primitive_opt::<Float64Type>();

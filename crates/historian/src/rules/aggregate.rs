@@ -1,4 +1,4 @@
-//! The aggregates by name, and the settings that steer them.
+//! The aggregates by name, and the settings that control them.
 
 /// An aggregate: those of OPC UA Part 13 (5.4.3) by their standard names, and three more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,18 +51,18 @@ pub enum Aggregate {
 
 use Aggregate::*;
 
-/// Which list of values an aggregate works on.
+/// The list of values from which an aggregate is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// The values in the interval alone.
+    /// The values in the interval only.
     Raw,
-    /// These, and simple bounding values.
+    /// The values in the interval and simple bounding values.
     Simple,
-    /// These, and interpolated bounding values.
+    /// The values in the interval and interpolated bounding values.
     Interpolated,
 }
 
-/// Names that other systems give to aggregates, for suggestions.
+/// Names of aggregates in other systems, for suggestions.
 const COMMON_NAMES: [(&str, &str); 9] = [
     ("avg", "Average"),
     ("mean", "Average"),
@@ -76,7 +76,7 @@ const COMMON_NAMES: [(&str, &str); 9] = [
 ];
 
 impl Aggregate {
-    /// All of them, the standard's first.
+    /// All aggregates, those of the standard first.
     pub const ALL: [Self; 40] = [
         Interpolative,
         Average,
@@ -120,12 +120,12 @@ impl Aggregate {
         Distinct,
     ];
 
-    /// Its name.
+    /// The name.
     pub fn name(self) -> String {
         format!("{self:?}")
     }
 
-    /// The aggregate of this name, in the standard's spelling.
+    /// The aggregate with this name, in the spelling of the standard.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|aggregate| aggregate.name() == name)
     }
@@ -166,7 +166,7 @@ impl Aggregate {
         }
     }
 
-    /// Whether it can be computed for text: from times and qualities alone.
+    /// Whether it can be computed for text, because it uses only times and qualities.
     pub fn needs_no_number(self) -> bool {
         matches!(
             self,
@@ -181,16 +181,16 @@ impl Aggregate {
         )
     }
 
-    /// Whether a [`crate::rules::Segment`] can stand for its points.
+    /// Whether it can be computed from a [`crate::rules::Segment`] instead of the points.
     pub fn takes_segments(self, settings: &Settings) -> bool {
         let departs = settings.sample_results && self.departs_in_samples();
-        // Sloped extrapolation would need the last point but one.
+        // Sloped extrapolation needs the last two points.
         !departs
             && !settings.sloped_extrapolation
             && !matches!(self, Percentile | Distinct | Rate | DurationInStateZero | DurationInStateNonZero)
     }
 
-    /// Whether the results published with the OPC Foundation's samples depart from the text of the standard.
+    /// Whether the results published with the OPC Foundation's sample data depart from the text of the standard.
     fn departs_in_samples(self) -> bool {
         matches!(
             self,
@@ -202,30 +202,31 @@ impl Aggregate {
         )
     }
 
-    /// Whether the points before the interval matter even where a value lies exactly at its start.
+    /// Whether points before the interval matter even if there is one exactly at its start.
     pub fn looks_back_always(self) -> bool {
         self == NumberOfTransitions
     }
 }
 
-/// How a query treats qualities and gaps; Part 13, 4.2.1.2.
+/// How an aggregate treats qualities and gaps; Part 13, 4.2.1.2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Values hold until the next one, instead of lying on a line between them.
+    /// Whether each value holds until the next one; otherwise values between points are interpolated linearly.
     pub stepped: bool,
-    /// Uncertain values count as Bad.
+    /// Whether Uncertain values count as Bad.
     pub treat_uncertain_as_bad: bool,
-    /// Percent of Good from which a result is Good, 0 to 100.
+    /// Minimum percentage of Good for a Good result, 0 to 100.
     pub percent_good: f64,
-    /// Percent of Bad from which a result is Bad, 0 to 100.
+    /// Minimum percentage of Bad for a Bad result, 0 to 100.
     pub percent_bad: f64,
-    /// Past the last value the line of the last two goes on, instead of the last value.
+    /// Whether to extrapolate past the last value along the line through the last two; otherwise the last value holds.
     pub sloped_extrapolation: bool,
-    /// Which percentile, 0 to 100.
+    /// The percentile to compute, 0 to 100.
     pub percent: f64,
-    /// Reproduce the results published with the OPC Foundation's samples also where these depart from the text of the
-    /// standard: the four deviations; `AnnotationCount`, which counts values there, each having an annotation; `Delta` of no
-    /// Good value; the first transition; Partial, where data end before the last interval.
+    /// Whether to reproduce the results published with the OPC Foundation's sample data where they depart from the text
+    /// of the standard: the four deviations; `AnnotationCount`, which counts values there because each has an
+    /// annotation; `Delta` without a Good value; the first transition; and Partial if the data end before the last
+    /// interval.
     pub sample_results: bool,
 }
 
@@ -243,28 +244,28 @@ impl Default for Settings {
     }
 }
 
-/// Settings that make no sense; Part 13, 4.2.1.2, where the answer is Bad_AggregateInvalidInputs.
+/// Invalid settings; Part 13, 4.2.1.2, for which the standard specifies Bad_AggregateInvalidInputs.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsRefused {
     /// Less than 0, more than 100, or not a number.
     #[error("invalid percentage {0}: give 0 to 100")]
     NoPercentage(f64),
-    /// A result could be Good and Bad at once.
+    /// A result could be both Good and Bad.
     #[error("percent_good {good} and percent_bad {bad} overlap: together they are at least 100")]
     Overlap {
-        /// Percent of Good from which a result is Good.
+        /// Minimum percentage of Good for a Good result.
         good: f64,
-        /// Percent of Bad from which a result is Bad.
+        /// Minimum percentage of Bad for a Bad result.
         bad: f64,
     },
 }
 
 impl Settings {
-    /// Checks the percents.
+    /// Validates the percentages.
     ///
     /// # Errors
-    /// One of them is no percentage, or those of quality overlap.
+    /// A percentage is invalid, or those of quality overlap.
     pub fn check(&self) -> Result<(), SettingsRefused> {
         let (good, bad) = (self.percent_good, self.percent_bad);
         if let Some(value) = [good, bad, self.percent].into_iter().find(|value| !(0.0..=100.0).contains(value)) {
@@ -276,8 +277,8 @@ impl Settings {
         Ok(())
     }
 
-    /// The code of a result of which these parts are Good and Bad; Part 13, 5.4.3.2.1. Where both reach their thresholds the
-    /// result is Bad, as in the examples of the standard. Of nothing at all everything is Good.
+    /// The status of a result with these Good and Bad parts; Part 13, 5.4.3.2.1. If both reach their thresholds the
+    /// result is Bad, as in the examples of the standard. If `total` is zero the result is Good.
     pub(crate) fn code_of_parts(&self, good: f64, bad: f64, total: f64) -> super::Status {
         use super::Status;
         let percent = |part: f64| part / total * 100.0;

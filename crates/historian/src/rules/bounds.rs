@@ -26,8 +26,8 @@ impl Around {
         self.first_bad.get_or_insert(time);
     }
 
-    /// The interpolated bounding value at `time`, between `before` and the usable point `after`, if there is one; extrapolated
-    /// past the last usable point.
+    /// The interpolated bounding value at `time`, between `before` and the usable point `after`; extrapolated if there
+    /// is no `after`.
     pub(crate) fn interpolate(&self, time: i64, after: Option<Point>, settings: &Settings) -> Point {
         let none = Point { time, value: f64::NAN, status: Status::BAD_NO_DATA };
         let Some(before) = self.before else { return none };
@@ -49,7 +49,7 @@ impl Around {
 
 /// The value at `time` on the line through two points.
 pub(crate) fn line(a: Point, b: Point, time: i64) -> f64 {
-    // Differences of nanoseconds lose digits as floats; the exact difference is taken where it fits.
+    // The differences may not be exact as floats, so subtract as integers unless that overflows.
     let share = match (time.checked_sub(a.time), b.time.checked_sub(a.time)) {
         (Some(part), Some(whole)) => part as f64 / whole as f64,
         _ => (time as f64 - a.time as f64) / (b.time as f64 - a.time as f64),
@@ -57,7 +57,7 @@ pub(crate) fn line(a: Point, b: Point, time: i64) -> f64 {
     a.value + (b.value - a.value) * share
 }
 
-/// The simple bounding value at `time`, strictly between the neighbouring points `before` and `after`, whatever their quality.
+/// The simple bounding value at `time`, strictly between the neighbouring points `before` and `after` of any quality.
 pub(crate) fn simple_bound(time: i64, before: Option<Point>, after: Option<Point>, settings: &Settings) -> Point {
     let uncertain_as_bad = settings.treat_uncertain_as_bad;
     let none = Point { time, value: f64::NAN, status: Status::BAD_NO_DATA };
@@ -76,7 +76,8 @@ pub(crate) fn simple_bound(time: i64, before: Option<Point>, after: Option<Point
     Point { time, value: line(before, after, time), status: class.min(after_class).interpolated() }
 }
 
-/// Values of a series at given times: the points themselves, or interpolated as [`super::Aggregate::Interpolative`] does.
+/// Computes the values of a series at given times: the points themselves, or interpolated as
+/// [`super::Aggregate::Interpolative`] does.
 #[derive(Debug)]
 pub struct At {
     settings: Settings,
@@ -93,12 +94,12 @@ impl At {
         Self { settings, times, next: 0, around: Around::default(), out: Output::default() }
     }
 
-    /// Whether every time has its value, so that no later point matters.
+    /// Whether every time has its value, so that later points do not matter.
     pub fn done(&self) -> bool {
         self.next == self.times.len()
     }
 
-    /// Takes the next point.
+    /// Adds the next point.
     pub fn push(&mut self, point: Point) {
         if !point.class(self.settings.treat_uncertain_as_bad).usable() {
             return self.around.bad(point.time);

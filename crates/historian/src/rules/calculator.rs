@@ -1,4 +1,4 @@
-//! One aggregate of one series.
+//! Computes one aggregate of one series.
 
 use super::aggregate::{Aggregate, Family, Settings};
 use super::frame::{Frame, Output, TooManyValues};
@@ -9,7 +9,7 @@ use super::segment::Segment;
 use super::simple::SimpleFold;
 use super::status::{Point, Status};
 
-/// Computes one aggregate of one series that is given piece by piece.
+/// Computes one aggregate of one series, whose points are pushed in pieces.
 #[derive(Debug)]
 pub struct Calculator {
     frame: Frame,
@@ -24,7 +24,7 @@ enum Fold {
 }
 
 impl Calculator {
-    /// Begins.
+    /// Starts a computation.
     pub fn new(aggregate: Aggregate, settings: Settings, grid: Grid) -> Self {
         let family = aggregate.family(&settings);
         let shift = i64::from(grid.backward() && family == Family::Raw);
@@ -33,7 +33,7 @@ impl Calculator {
             Family::Simple => Fold::Simple(Box::new(SimpleFold::new(aggregate, &settings))),
             Family::Interpolated => Fold::Interpolated(Box::default()),
         };
-        // Room for exactly what there will be: it is not touched before, and never moved.
+        // Reserve the exact size, so that the results are never moved. Pages are not touched before they are written.
         let out = Output {
             times: Vec::with_capacity(grid.count()),
             values: Vec::with_capacity(grid.count()),
@@ -43,12 +43,12 @@ impl Calculator {
         Self { frame, fold }
     }
 
-    /// Takes the next points, in ascending time: those of the range, before them enough for the bounding values (the last
-    /// usable point, with sloped extrapolation two of them), after them those up to the next usable one. `statuses` is `None`
-    /// where all are Good.
+    /// Adds the next points, in ascending time: those of the range; before it, enough for the bounding values (the last
+    /// usable point, or the last two for sloped extrapolation); after it, those up to the next usable one. `statuses`
+    /// is `None` if all are Good.
     ///
     /// # Errors
-    /// More values in one interval than `Percentile` and `Distinct` keep.
+    /// An interval has more values than `Percentile` and `Distinct` can keep.
     ///
     /// # Panics
     /// If the slices differ in length.
@@ -84,7 +84,7 @@ impl Calculator {
         Ok(())
     }
 
-    /// Whether no later point can change a result: those of the range are known, and a usable one behind it.
+    /// Whether later points cannot change a result: all points of the range are known, and a usable one after it.
     pub fn done(&self) -> bool {
         let count = self.frame.grid.count();
         match &self.fold {
@@ -94,8 +94,8 @@ impl Calculator {
         }
     }
 
-    /// Takes a segment in the place of its points. Refused, with nothing done, where it does not lie within one interval
-    /// or the aggregate needs the points: then push them.
+    /// Adds a segment instead of its points. Returns false without any effect if the segment crosses an interval
+    /// boundary or the aggregate needs the points, which the caller must then push.
     #[must_use]
     pub fn push_segment(&mut self, segment: &Segment) -> bool {
         let frame = &mut self.frame;
@@ -109,7 +109,7 @@ impl Calculator {
         }
     }
 
-    /// The results, once there are no more points, in the order of time.
+    /// Ends the computation and returns the results in order of time.
     pub fn finish(mut self) -> Output {
         let frame = &mut self.frame;
         match &mut self.fold {
@@ -121,7 +121,8 @@ impl Calculator {
     }
 }
 
-/// Of points that are all Good those that matter: in the range, the last two up to its start and the first behind it.
+/// The relevant part of points that are all Good: those in the range, the last two up to its start and the first after
+/// it.
 fn near<'a>(frame: &mut Frame, times: &'a [i64], values: &'a [f64]) -> (&'a [i64], &'a [f64]) {
     let Some(first) = times.first() else { return (times, values) };
     frame.first.get_or_insert(*first);

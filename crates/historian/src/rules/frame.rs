@@ -1,13 +1,13 @@
-//! What every way of computing an aggregate shares: the request and its results.
+//! State that all ways of computing an aggregate share: the request and its results.
 
 use super::aggregate::{Aggregate, Settings};
 use super::grid::Grid;
 use super::status::Status;
 
-/// The most values of one interval that `Percentile` and `Distinct` keep.
+/// Maximum number of values of one interval that `Percentile` and `Distinct` keep.
 pub const VALUES_PER_INTERVAL_MAX: usize = 1 << 25;
 
-/// `Percentile` or `Distinct` of more values than are kept.
+/// `Percentile` or `Distinct` of more values than can be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "an interval holds more than {VALUES_PER_INTERVAL_MAX} values, which this aggregate would have to keep: \
@@ -15,12 +15,12 @@ pub const VALUES_PER_INTERVAL_MAX: usize = 1 << 25;
 )]
 pub struct TooManyValues;
 
-/// Results: one per interval, or per time asked for.
+/// Results: one per interval, or per requested time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Output {
     /// Nanoseconds since the Unix epoch.
     pub times: Vec<i64>,
-    /// Results; NaN where there is none.
+    /// Results; NaN if there is none.
     pub values: Vec<f64>,
     /// OPC UA status codes.
     pub statuses: Vec<u32>,
@@ -33,7 +33,7 @@ impl Output {
         self.statuses.push(status.0);
     }
 
-    /// The same results, at most `rows` at a time.
+    /// Splits the results into pieces of at most `rows`.
     pub(crate) fn pieces(self, rows: usize) -> impl Iterator<Item = Self> {
         (0..self.times.len()).step_by(rows).map(move |start| {
             let range = start..self.times.len().min(start + rows);
@@ -45,7 +45,7 @@ impl Output {
         })
     }
 
-    /// Turns the order around.
+    /// Reverses the order.
     pub fn reverse(&mut self) {
         self.times.reverse();
         self.values.reverse();
@@ -53,23 +53,24 @@ impl Output {
     }
 }
 
-/// What every way of computing shares: the request, and where the data begin and end.
+/// State that all ways of computing share: the request, its results, and where the data begin and end.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub grid: Grid,
     pub aggregate: Aggregate,
     pub settings: Settings,
-    /// Time of the first point there is.
+    /// Time of the first point.
     pub first: Option<i64>,
     /// Time of the last point so far.
     pub last: Option<i64>,
-    /// Added to boundaries in comparisons with points: backwards, an interval holds its later end.
+    /// Added to boundaries in comparisons with points: 1 for aggregates over values only in a backward request, whose
+    /// intervals include their later end; otherwise 0.
     pub shift: i64,
     pub out: Output,
 }
 
 impl Frame {
-    /// Whether interval `index` lies outside of the data. `ended` says that no point follows.
+    /// Whether interval `index` is outside of the data. `ended` is whether there are no further points.
     pub(crate) fn no_data(&self, index: usize, ended: bool) -> bool {
         let (Some(first), Some(last)) = (self.first, self.last) else { return true };
         let before = self.grid.boundary(index + 1) + self.shift <= first;
@@ -80,9 +81,10 @@ impl Frame {
         self.emit(index, None, f64::NAN, Status::BAD_NO_DATA, ended);
     }
 
-    /// Puts the result of interval `index`, stamped with `time` where that is not the interval's own stamp.
+    /// Adds the result of interval `index`. `time` replaces the timestamp of the interval.
     ///
-    /// The Partial bit says that the data begin or end inside the interval; by the samples, end inside the last one.
+    /// The Partial bit is set if the data begin or end inside the interval; in the sample results, an end counts only
+    /// in the last interval.
     pub(crate) fn emit(&mut self, index: usize, time: Option<i64>, value: f64, status: Status, ended: bool) {
         let (start, end) = (self.grid.boundary(index), self.grid.boundary(index + 1));
         let begins_inside = self.first.is_some_and(|first| start < first && first < end + self.shift);

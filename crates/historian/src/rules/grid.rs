@@ -1,35 +1,35 @@
 //! The intervals of a request.
 
-/// The most intervals one request may have.
+/// Maximum number of intervals of a request.
 pub const INTERVALS_MAX: u64 = 10_000_000;
 
-/// Consecutive intervals, ascending in time whichever way the request runs.
+/// Consecutive intervals, in ascending time for either direction of the request.
 ///
-/// A request from an earlier to a later time has intervals that hold their start and not their end, counted from the
-/// request's start; the last may be short. A request from a later to an earlier time has intervals that hold their later
-/// end and not the earlier, counted backwards from the request's start; the earliest may be short.
+/// If the request runs forwards, intervals include their start and exclude their end, and are counted from the start of
+/// the request; the last may be short. If it runs backwards, they include their later end and exclude the earlier one,
+/// and are counted backwards from the start of the request; the earliest may be short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     low: i64,
     high: i64,
     width: i64,
-    /// Where interval 0 would begin were it not cut short.
+    /// Where interval 0 would begin if it were not short.
     base: i64,
     count: usize,
     backward: bool,
 }
 
-/// A request whose intervals make no sense.
+/// An invalid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GridError {
-    /// Start and end are the same.
+    /// Start and end are equal.
     #[error("start and end are the same instant: give a range that lasts")]
     Empty,
-    /// More nanoseconds than can be counted.
+    /// The range in nanoseconds exceeds an i64.
     #[error("the range is longer than 292 years: narrow it")]
     TooLong,
-    /// No length.
+    /// The length of an interval is negative.
     #[error("the interval must be longer than nothing")]
     NoInterval,
     /// Too many intervals.
@@ -40,7 +40,7 @@ pub enum GridError {
 }
 
 impl Grid {
-    /// Intervals of `width` nanoseconds from `start` to `end`; one over the whole range where `width` is 0.
+    /// Intervals of `width` nanoseconds from `start` to `end`; one over the whole range if `width` is 0.
     ///
     /// # Errors
     /// An empty range, a negative width, more than [`INTERVALS_MAX`] intervals.
@@ -61,17 +61,17 @@ impl Grid {
         }
         let backward = end < start;
         let short = (count as i128 * i128::from(width) - i128::from(length)) as i64;
-        // Backwards, the earliest interval would reach before the range; the bound is never asked for.
+        // Backwards, the earliest interval may begin before the range; `low` then replaces this boundary.
         let base = if backward { low.saturating_sub(short) } else { low };
         Ok(Self { low, high, width, base, count: count as usize, backward })
     }
 
-    /// The earliest time.
+    /// The earliest time of the range.
     pub fn low(&self) -> i64 {
         self.low
     }
 
-    /// The latest time.
+    /// The latest time of the range.
     pub fn high(&self) -> i64 {
         self.high
     }
@@ -91,12 +91,12 @@ impl Grid {
         match index {
             0 => self.low,
             index if index >= self.count => self.high,
-            // Fits: it lies between low and high.
+            // Fits i64, because it is between low and high.
             index => (i128::from(self.base) + index as i128 * i128::from(self.width)) as i64,
         }
     }
 
-    /// The time a result of interval `index` is stamped with.
+    /// The timestamp of the result of interval `index`.
     pub fn stamp(&self, index: usize) -> i64 {
         self.boundary(if self.backward { index + 1 } else { index })
     }

@@ -1,4 +1,5 @@
-//! Aggregates over interpolated bounding values: only usable points count, and what is Bad between them makes Uncertain.
+//! Aggregates with interpolated bounding values: only usable points count, and Bad points between them make the result
+//! Uncertain.
 
 use super::aggregate::Aggregate;
 use super::bounds::Around;
@@ -10,14 +11,14 @@ use super::status::{Class, Point, Status};
 #[derive(Debug, Default)]
 pub(crate) struct InterpolatedFold {
     around: Around,
-    /// The next boundary to pass; interval `next - 1` is being filled.
+    /// Index of the next boundary; interval `next - 1` is being filled.
     next: usize,
     area: f64,
     covered: i64,
     all_good: bool,
 }
 
-/// A part of an interval without a usable point inside.
+/// A part of an interval between usable points.
 struct Region {
     start: i64,
     end: i64,
@@ -36,7 +37,7 @@ impl InterpolatedFold {
         }
     }
 
-    /// As [`Self::push`], of points that are all Good.
+    /// As [`Self::push`], for points that are all Good.
     pub(crate) fn push_good(&mut self, frame: &mut Frame, times: &[i64], values: &[f64]) {
         let good = |row: usize| Point { time: times[row], value: values[row], status: Status::GOOD };
         let mut row = 0;
@@ -46,7 +47,7 @@ impl InterpolatedFold {
             if frame.aggregate == Aggregate::Rate {
                 continue;
             }
-            // Before the range too, where the area is dropped; behind it there is no such row.
+            // This includes points before the range, whose area is dropped. After the range no point satisfies it.
             let end = row + times[row..].partition_point(|time| *time < frame.grid.boundary(self.next));
             if end == row {
                 continue;
@@ -67,7 +68,7 @@ impl InterpolatedFold {
             return false;
         }
         self.push(frame, segment.first_point());
-        // Before the range and behind it no interval takes the area.
+        // Outside of the range, the area belongs to no interval and is dropped.
         self.area += if frame.settings.stepped { segment.area_stepped } else { segment.area_sloped };
         self.covered += segment.last_time - segment.first_time;
         self.around.step(segment.last_point());
@@ -75,7 +76,7 @@ impl InterpolatedFold {
         true
     }
 
-    /// Fills up to a usable point, closing the intervals that end at or before it.
+    /// Fills up to a usable point, and closes the intervals that end at or before it.
     fn advance(&mut self, frame: &mut Frame, point: Point) {
         while self.next <= frame.grid.count() && frame.grid.boundary(self.next) <= point.time {
             let time = frame.grid.boundary(self.next);
@@ -95,7 +96,7 @@ impl InterpolatedFold {
         }
         let interval_start = frame.grid.boundary(self.next - 1);
         let Some(before) = self.around.before else {
-            // Before the first usable point nothing is known.
+            // Before the first usable point the value is unknown.
             self.all_good &= end <= interval_start;
             return;
         };
@@ -131,8 +132,8 @@ impl InterpolatedFold {
         self.all_good &= region.good;
     }
 
-    /// A counter's increase between two points is spread evenly over the time between them. One that is lower than before
-    /// has begun again at zero.
+    /// The increase of a counter between two points is distributed evenly over the time between them. A lower value
+    /// means that the counter has restarted at zero.
     fn fill_rate(&mut self, before: Point, after: Option<Point>, start: i64, end: i64) {
         let Some(after) = after else {
             self.all_good = false;
@@ -145,11 +146,11 @@ impl InterpolatedFold {
         self.all_good &= certain && self.around.first_bad.is_none();
     }
 
-    /// Passes boundary `next`: closes the interval before it and opens the one behind it.
+    /// Passes boundary `next`: closes the interval before it and opens the one after it.
     fn pass(&mut self, frame: &mut Frame, bound: Point, ended: bool) {
         let boundary = self.next;
         if frame.aggregate == Aggregate::Interpolative {
-            // Backwards, an interval's value is that at its later end.
+            // Backwards, the value of an interval is that at its later end.
             let index = if frame.grid.backward() { boundary.checked_sub(1) } else { Some(boundary) };
             if let Some(index) = index.filter(|index| *index < frame.grid.count()) {
                 frame.emit(index, None, bound.value, bound.status, false);
@@ -170,7 +171,7 @@ impl InterpolatedFold {
             _ => self.area / seconds(self.covered),
         };
         let status = if self.all_good { Status::GOOD } else { Status::UNCERTAIN_SUB_NORMAL };
-        // What is extrapolated covers the interval to its end: it is not partial there.
+        // Extrapolation covers the interval to its end, so it is not Partial. `Rate` does not extrapolate.
         let ended = ended && frame.aggregate == Aggregate::Rate;
         frame.emit(index, None, value, status.with(Status::CALCULATED), ended);
     }
@@ -190,12 +191,12 @@ impl InterpolatedFold {
     }
 }
 
-/// Whether a segment reaches past the next boundary behind its first point.
+/// Whether a segment extends past the boundary that follows its first point.
 pub(crate) fn crosses(frame: &Frame, next: usize, segment: &Segment) -> bool {
     let mut next = next;
     let count = frame.grid.count();
     let key = segment.first_time - frame.shift;
-    // Intervals that are passed before the segment begins are few or empty.
+    // The intervals skipped here are few or empty.
     while next <= count && frame.grid.boundary(next) <= key {
         next += 1;
     }

@@ -1,8 +1,8 @@
-//! The rules of OPC UA Part 13 (OPC 10000-13, Aggregates), and nothing that reads or writes.
+//! The rules of OPC UA Part 13 (OPC 10000-13, Aggregates), without any I/O.
 //!
-//! A series is a run of points in ascending time, each with a value and a status code. A [`Calculator`] takes it in pieces of
-//! any size and gives one result per interval; what it holds meanwhile does not grow with the series, `Percentile` and
-//! `Distinct` apart, which have a stated limit. How the pieces were cut changes nothing.
+//! A series is a sequence of points in ascending time, each with a value and a status code. A [`Calculator`] accepts it
+//! in pieces of any size and returns one result per interval. The sizes of the pieces do not affect the results. Its
+//! memory does not grow with the series, except for `Percentile` and `Distinct`, which have a limit.
 
 mod aggregate;
 mod bounds;

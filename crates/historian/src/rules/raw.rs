@@ -1,4 +1,4 @@
-//! Aggregates over the values of an interval alone.
+//! Aggregates over the values of an interval only.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use super::status::{Class, Point, Status};
 /// Counts, averages, extremes, ends and deviations.
 #[derive(Debug)]
 pub(crate) struct RawFold {
-    /// The interval being filled.
+    /// Index of the interval being filled.
     index: usize,
     sums: Sums,
     work: Work,
@@ -19,7 +19,7 @@ pub(crate) struct RawFold {
     usable: Option<Point>,
 }
 
-/// What has to be done for each value.
+/// The statistics that must be updated for each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Counts,
@@ -38,10 +38,10 @@ struct Sums {
     total: u64,
     good: u64,
     bad: u64,
-    /// Those of `bad` that are Uncertain and count as Bad.
+    /// The values in `bad` that are Uncertain and count as Bad.
     doubtful: u64,
     sum: f64,
-    /// Sum and sum of squares of the Good values less `origin`.
+    /// Sum and sum of squares of the Good values minus `origin`.
     moments: (f64, f64),
     origin: Option<f64>,
     /// Number of values in `moments`; the sample results leave some out.
@@ -49,7 +49,7 @@ struct Sums {
     moment_non_good: bool,
     least: Option<Extreme>,
     greatest: Option<Extreme>,
-    /// Least and greatest Uncertain value.
+    /// Minimum and maximum of the Uncertain values.
     uncertain: Option<(f64, f64)>,
     first: Option<Point>,
     last: Option<Point>,
@@ -59,14 +59,14 @@ struct Sums {
     skipped_after: bool,
     transitions: u64,
     previous: Option<f64>,
-    /// Whether a value that none comes before is a transition.
+    /// Whether the first value is a transition if there is none before it.
     first_is_change: bool,
     worst: Worst,
     values: Vec<f64>,
     distinct: HashSet<u64>,
 }
 
-/// The bits of a value; the two zeros are one.
+/// The bits of a value; both zeros have the same bits.
 fn bits(value: f64) -> u64 {
     (value + 0.0).to_bits()
 }
@@ -90,7 +90,7 @@ impl RawFold {
         Self { index: 0, sums: Sums::default(), work, usable: None }
     }
 
-    /// Goes to the interval that holds `time`, closing those before it; whether there is one.
+    /// Closes the intervals that end before `time`; returns whether `time` is in an interval.
     fn reach(&mut self, frame: &mut Frame, time: i64) -> bool {
         frame.saw(time);
         let time = time - frame.shift;
@@ -112,7 +112,8 @@ impl RawFold {
         Ok(())
     }
 
-    /// Before the first value of an interval: the last usable value before it. The samples want it to be Good.
+    /// At the first value of an interval, takes the last usable value before it as the previous one. In the sample
+    /// results it must be Good.
     fn begin(&mut self, frame: &Frame) {
         if self.sums.total == 0 {
             let samples = frame.settings.sample_results;
@@ -122,13 +123,13 @@ impl RawFold {
         }
     }
 
-    /// As [`Self::push`], of points that are all Good.
+    /// As [`Self::push`], for points that are all Good.
     pub(crate) fn push_good(&mut self, frame: &mut Frame, times: &[i64], values: &[f64]) -> Result<(), TooManyValues> {
         let mut row = 0;
         while row < times.len() {
             let good = |row: usize| Point { time: times[row], value: values[row], status: Status::GOOD };
             if !self.reach(frame, times[row]) {
-                // Before the range, or behind it.
+                // The point is before or after the range.
                 self.usable = Some(good(row));
                 row += 1;
                 continue;
@@ -174,7 +175,7 @@ impl RawFold {
         let mut sums = std::mem::take(&mut self.sums);
         let annotations = frame.aggregate == Aggregate::AnnotationCount && !frame.settings.sample_results;
         if annotations {
-            // Whether there are annotations has nothing to do with where the data begin and end.
+            // Annotations do not depend on where the data begin and end.
             let status = Status::GOOD.with(Status::CALCULATED);
             return frame.out.push(frame.grid.stamp(index), sums.total as f64, status);
         }
@@ -194,7 +195,7 @@ impl Sums {
         self.bad += u64::from(class == Class::Bad);
         self.doubtful += u64::from(class == Class::Bad && point.status.is_uncertain());
         if work == Work::SampleMoments {
-            // A value counts once another follows it in the interval.
+            // In the sample results, a value counts only if another follows it in the interval.
             if let Some(last) = self.last {
                 self.meet_moment(last.value, last.class(true) == Class::Good);
             }
@@ -250,7 +251,7 @@ impl Sums {
         }
     }
 
-    /// As [`Self::meet`], of points that are all Good.
+    /// As [`Self::meet`], for points that are all Good.
     fn meet_good(&mut self, work: Work, times: &[i64], values: &[f64]) -> Result<(), TooManyValues> {
         match work {
             Work::Counts => {}
@@ -303,12 +304,12 @@ impl Sums {
         self.meet_ends(segment.count, segment.first_point(), segment.last_point());
     }
 
-    /// Time of its own, value and status; `None` where there is no data to compute it from.
+    /// Time (if not that of the interval), value and status; `None` without data from which to compute them.
     fn result(&mut self, frame: &Frame, index: usize) -> Option<(Option<i64>, f64, Status)> {
         use Aggregate::*;
         let calculated = Status::GOOD.with(Status::CALCULATED);
         let code = self.code(&frame.settings);
-        // Where a result by counting is Bad, nothing was calculated.
+        // A Bad result is not calculated, so it does not get that bit.
         let counted = if code.is_bad() { code } else { code.with(Status::CALCULATED) };
         let own = |point: Point| (Some(point.time), point.value, point.status);
         Some(match frame.aggregate {
@@ -334,7 +335,8 @@ impl Sums {
         })
     }
 
-    /// The code of a result by counting. Uncertain values that count as Bad make it Bad only where too few are Good.
+    /// The status of a result by number of values. Uncertain values that count as Bad make it Bad only if there are too
+    /// few Good ones.
     fn code(&self, settings: &Settings) -> Status {
         let code = |bad: u64| settings.code_of_parts(self.good as f64, bad as f64, self.total as f64);
         match code(self.bad - self.doubtful) {
@@ -361,7 +363,7 @@ impl Sums {
             Maximum | MaximumActualTime => (false, true),
             _ => (true, true),
         };
-        // An Uncertain value beyond the result makes it doubtful.
+        // An Uncertain value beyond the result makes the result Uncertain.
         let beyond = self
             .uncertain
             .is_some_and(|(low, high)| wants_least && low < least.value || wants_greatest && high > greatest.value);
@@ -389,7 +391,7 @@ impl Sums {
         let squares = (self.moments.1 - self.moments.0 * self.moments.0 / count).max(0.0);
         let of_sample = matches!(frame.aggregate, StandardDeviationSample | VarianceSample);
         let value = if sample_results {
-            // There the "sample" one is the square of the other.
+            // In the sample results, the variant named "sample" is the square of the other.
             if of_sample { squares / count } else { (squares / count).sqrt() }
         } else {
             let divisor = if of_sample { count - 1.0 } else { count };
@@ -402,7 +404,7 @@ impl Sums {
         Some((None, value, code.with(Status::CALCULATED)))
     }
 
-    /// Linear between the values next to the rank, as type 7 of Hyndman and Fan (1996).
+    /// Interpolates linearly between the values next to the rank: type 7 of Hyndman and Fan (1996).
     fn percentile(&mut self, percent: f64) -> f64 {
         let values = &mut self.values;
         let rank = percent.clamp(0.0, 100.0) / 100.0 * (values.len() - 1) as f64;

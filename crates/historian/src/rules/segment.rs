@@ -3,9 +3,9 @@
 use super::Status;
 use super::status::Point;
 
-/// Statistics of consecutive points that are all Good: enough for most aggregates, without the points.
+/// Statistics of consecutive points that are all Good: sufficient for most aggregates, without the points.
 ///
-/// Exact but for the rounding of sums, which are added up in another order.
+/// Exact except for the rounding of sums, which are added in another order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
     /// Number of points, at least one.
@@ -22,28 +22,28 @@ pub struct Segment {
     pub sum: f64,
     /// Sum of the squared deviations from the mean.
     pub squares: f64,
-    /// The least value.
+    /// The minimum.
     pub min: f64,
-    /// When it first occurs, ns.
+    /// Time of its first occurrence, ns.
     pub min_time: i64,
-    /// Whether it occurs again.
+    /// Whether it occurs more than once.
     pub min_again: bool,
-    /// The greatest value.
+    /// The maximum.
     pub max: f64,
-    /// When it first occurs, ns.
+    /// Time of its first occurrence, ns.
     pub max_time: i64,
-    /// Whether it occurs again.
+    /// Whether it occurs more than once.
     pub max_again: bool,
-    /// Area under the line from the first to the last point, value x s.
+    /// Area under the lines between the points, value x s.
     pub area_sloped: f64,
-    /// Area where each value holds until the next, value x s.
+    /// Area if each value holds until the next one, value x s.
     pub area_stepped: f64,
-    /// Changes of the value from one point to the next.
+    /// Number of changes of the value from one point to the next.
     pub transitions: u64,
 }
 
 impl Segment {
-    /// The statistics of points in ascending time; `None` without points, or if one is not Good or has no finite value.
+    /// The statistics of points in ascending time; `None` without points, or if one is not Good or not finite.
     pub fn of(times: &[i64], values: &[f64], statuses: Option<&[u32]>) -> Option<Self> {
         let all_good = statuses.is_none_or(|statuses| statuses.iter().all(|status| Status(*status).is_good()));
         if times.is_empty() || !all_good || !values.iter().all(|value| value.is_finite()) {
@@ -90,12 +90,12 @@ impl Segment {
         Some(segment)
     }
 
-    /// Its first point.
+    /// The first point.
     pub fn first_point(&self) -> Point {
         Point { time: self.first_time, value: self.first, status: Status::GOOD }
     }
 
-    /// Its last point.
+    /// The last point.
     pub fn last_point(&self) -> Point {
         Point { time: self.last_time, value: self.last, status: Status::GOOD }
     }

@@ -1,4 +1,4 @@
-//! Aggregates over simple bounding values: every point counts, and what follows a Bad one is Bad.
+//! Aggregates with simple bounding values: every point counts, and the time after a Bad point is Bad.
 
 use super::aggregate::{Aggregate, Settings};
 use super::bounds::{line, simple_bound};
@@ -11,16 +11,16 @@ use super::status::{Class, Point, Status};
 #[derive(Debug)]
 pub(crate) struct SimpleFold {
     before: Option<Point>,
-    /// The next boundary to pass; interval `next - 1` is being filled.
+    /// Index of the next boundary; interval `next - 1` is being filled.
     next: usize,
     start: Point,
     sums: Sums,
     extremes: bool,
-    /// Whether a region has the quality of what lies at its start, whatever follows.
+    /// Whether the quality of a region is that at its start, regardless of the next point.
     by_start: bool,
 }
 
-/// What an interval amounts to so far. Durations in ns, areas in value x s.
+/// Statistics of the current interval. Durations in ns, areas in value x s.
 #[derive(Debug, Default)]
 struct Sums {
     area: f64,
@@ -33,7 +33,8 @@ struct Sums {
     least: Option<Extreme>,
     greatest: Option<Extreme>,
     worst: Worst,
-    /// Count, sum and sum of squares, less `origin`, of the values that Good regions begin with; for the sample results.
+    /// Count, sum and sum of squares, minus `origin`, of the values at the start of Good regions; for the sample
+    /// results.
     moments: (u64, f64, f64),
     origin: Option<f64>,
     non_good: bool,
@@ -48,7 +49,7 @@ pub(crate) struct Extreme {
 }
 
 impl Extreme {
-    /// Lets `point` take the place of what it beats.
+    /// Replaces the extreme by `point` if `beats` says so.
     pub(crate) fn meet(held: &mut Option<Self>, point: Point, beats: Beats) {
         match held {
             Some(held) if point.value == held.value => held.again = true,
@@ -58,10 +59,10 @@ impl Extreme {
     }
 }
 
-/// Whether the first value takes the place of the second.
+/// Whether the first value replaces the second as the extreme.
 pub(crate) type Beats = fn(&f64, &f64) -> bool;
 
-/// The worst quality met, and how many were as bad.
+/// The worst quality so far, and how many points have it.
 #[derive(Debug, Default)]
 pub(crate) struct Worst {
     code: Option<Status>,
@@ -78,12 +79,12 @@ impl Worst {
         }
     }
 
-    /// The code as a value and the status of the result; None where nothing was met.
+    /// The status code as a value, and the status of the result; `None` without points.
     pub(crate) fn result(&self) -> Option<(f64, Status)> {
         let code = self.code?;
         let several = !code.is_good() && self.count > 1;
         let bits = Status::CALCULATED | if several { Status::MULTIPLE_VALUES } else { 0 };
-        // Good, whatever lies below it, is the code zero.
+        // Any Good code has the value zero.
         let code = if code.is_good() { Status::GOOD } else { code };
         Some((f64::from(code.0), Status::GOOD.with(bits)))
     }
@@ -122,7 +123,7 @@ impl SimpleFold {
         self.next >= 1 && self.next <= frame.grid.count()
     }
 
-    /// As [`Self::push`], of points that are all Good.
+    /// As [`Self::push`], for points that are all Good.
     pub(crate) fn push_good(&mut self, frame: &mut Frame, times: &[i64], values: &[f64]) {
         use Aggregate::*;
         let good = |row: usize| Point { time: times[row], value: values[row], status: Status::GOOD };
@@ -145,7 +146,7 @@ impl SimpleFold {
             if !in_bulk {
                 continue;
             }
-            // Before the range too, where the sums are dropped; behind it there is no such row.
+            // This includes points before the range, whose sums are dropped. After the range no point satisfies it.
             let end = row + times[row..].partition_point(|time| *time < frame.grid.boundary(self.next));
             if matches!(frame.aggregate, TimeAverage2 | Total2) {
                 self.sums.area += area(&times[row - 1..end], &values[row - 1..end], frame.settings.stepped);
@@ -168,7 +169,7 @@ impl SimpleFold {
             return false;
         }
         self.push(frame, segment.first_point());
-        // Before the range and behind it no interval takes the sums.
+        // Outside of the range, the sums belong to no interval and are dropped.
         self.sums.area += if frame.settings.stepped { segment.area_stepped } else { segment.area_sloped };
         self.good_time(segment.last_time - segment.first_time);
         self.meet_extremes(segment);
@@ -181,7 +182,7 @@ impl SimpleFold {
         let mut one = |least: bool, time: i64, value: f64, again: bool| {
             let (held, beats): (_, Beats) =
                 if least { (&mut self.sums.least, f64::lt) } else { (&mut self.sums.greatest, f64::gt) };
-            // The first point was met already.
+            // The first point has been counted already.
             let seen_first = time == segment.first_time;
             if !seen_first {
                 Extreme::meet(held, Point { time, value, status: Status::GOOD }, beats);
@@ -194,7 +195,8 @@ impl SimpleFold {
         one(false, segment.max_time, segment.max, segment.max_again);
     }
 
-    /// Fills up to `until`, closing the intervals that end at or before it. `after` is the point there, if it is one.
+    /// Fills up to `until`, and closes the intervals that end at or before it. `after` is the point at `until`, if
+    /// there is one.
     fn advance(&mut self, frame: &mut Frame, after: Option<Point>, until: i64, ended: bool) {
         while self.next <= frame.grid.count() && frame.grid.boundary(self.next) <= until {
             let time = frame.grid.boundary(self.next);
@@ -206,7 +208,7 @@ impl SimpleFold {
         self.fill(frame, until, after);
     }
 
-    /// Adds the region that ends at `end`, between the points before and `after`.
+    /// Adds the region that ends at `end`, between the points `before` and `after`.
     fn fill(&mut self, frame: &Frame, end: i64, after: Option<Point>) {
         if !self.inside(frame) {
             return;
@@ -261,7 +263,7 @@ impl SimpleFold {
         }
     }
 
-    /// A value of the interval, or a bounding value.
+    /// Counts a value of the interval, or a bounding value.
     fn meet(&mut self, frame: &Frame, point: Point) {
         self.sums.worst.meet(point.status);
         if self.extremes && point.class(frame.settings.treat_uncertain_as_bad).usable() {
@@ -270,7 +272,7 @@ impl SimpleFold {
         }
     }
 
-    /// Passes boundary `next`: closes the interval before it and opens the one behind it.
+    /// Passes boundary `next`: closes the interval before it and opens the one after it.
     fn pass(&mut self, frame: &mut Frame, bound: Point, is_point: bool, ended: bool) {
         if let Some(index) = self.next.checked_sub(1) {
             // A stepped value at the end belongs to the next interval.
@@ -284,7 +286,7 @@ impl SimpleFold {
         self.sums = Sums::default();
         self.start = bound;
         self.next += 1;
-        // A point exactly here is met as a point.
+        // A point exactly at the boundary will be counted as a point.
         if !is_point && self.inside(frame) {
             self.meet(frame, bound);
         }
@@ -308,7 +310,7 @@ impl SimpleFold {
         let calculated = Status::GOOD.with(Status::CALCULATED);
         let code = || frame.settings.code_of_parts(sums.good as f64, sums.bad as f64, sums.total as f64);
         let timed = code().with(Status::CALCULATED);
-        // Backwards, an interval starts at its later bound.
+        // Backwards, an interval starts at its later boundary.
         let (first, last) = if frame.grid.backward() { (end, self.start) } else { (self.start, end) };
         Some(match frame.aggregate {
             TimeAverage2 | Total2 if sums.covered == 0 => return None,
@@ -365,7 +367,7 @@ impl SimpleFold {
         if found.again {
             bits |= Status::MULTIPLE_VALUES;
         }
-        // A bounding value at the far end belongs to the interval a millisecond inside of it.
+        // The time of a bounding value at the excluded end is reported one millisecond inside the interval.
         const INSIDE: i64 = 1_000_000;
         let time = match found.time {
             time if time == end && !frame.grid.backward() => time.saturating_sub(INSIDE).max(start),

@@ -9,7 +9,7 @@ impl Status {
     pub const GOOD: Self = Self(0);
     /// Uncertain, for no stated reason.
     pub const UNCERTAIN: Self = Self(0x4000_0000);
-    /// Uncertain_DataSubNormal: derived from fewer good values than it should be.
+    /// Uncertain_DataSubNormal: derived from fewer Good values than required.
     pub const UNCERTAIN_SUB_NORMAL: Self = Self(0x40A4_0000);
     /// Bad, for no stated reason.
     pub const BAD: Self = Self(0x8000_0000);
@@ -20,12 +20,12 @@ impl Status {
     pub const CALCULATED: u32 = 0x01;
     /// Aggregate bit: interpolated between values.
     pub const INTERPOLATED: u32 = 0x02;
-    /// Aggregate bit: the data cover a part of the interval only.
+    /// Aggregate bit: the data cover only a part of the interval.
     pub const PARTIAL: u32 = 0x04;
-    /// Aggregate bit: several values fit the description of the result.
+    /// Aggregate bit: several values match the criteria of the aggregate.
     pub const MULTIPLE_VALUES: u32 = 0x10;
 
-    /// Says that the aggregate bits have a meaning.
+    /// Marks the aggregate bits as valid.
     const INFO_DATA_VALUE: u32 = 0x400;
     const CODE_MASK: u32 = 0xFFFF_0000;
 
@@ -44,29 +44,29 @@ impl Status {
         self.0 >> 30 >= 2
     }
 
-    /// Severity and sub-code alone.
+    /// Severity and sub-code, without information bits.
     pub fn code(self) -> Self {
         Self(self.0 & Self::CODE_MASK)
     }
 
-    /// The same with these aggregate bits added.
+    /// This status with additional aggregate bits.
     pub fn with(self, bits: u32) -> Self {
         if bits == 0 { self } else { Self(self.0 | Self::INFO_DATA_VALUE | bits) }
     }
 }
 
-/// One value of a series.
+/// One point of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Nanoseconds since the Unix epoch.
     pub time: i64,
-    /// Its value; NaN where there is none.
+    /// Its value; NaN if there is none.
     pub value: f64,
     /// Its quality.
     pub status: Status,
 }
 
-/// What a point counts as under the settings of a query.
+/// The class of a point under the settings of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
     Bad,
@@ -79,7 +79,7 @@ impl Class {
         self != Self::Bad
     }
 
-    /// The status of a value interpolated from points of this class at worst.
+    /// The status of a value that is interpolated from points of this class or better.
     pub(crate) fn interpolated(self) -> Status {
         match self {
             Self::Good => Status::GOOD.with(Status::INTERPOLATED),
@@ -90,7 +90,7 @@ impl Class {
 }
 
 impl Point {
-    /// What the point counts as: a point without a value is Bad, an Uncertain one where it is to be treated so.
+    /// The class of the point: Bad if it has no value, or if it is Uncertain and those count as Bad.
     pub(crate) fn class(&self, treat_uncertain_as_bad: bool) -> Class {
         if self.status.is_good() && !self.value.is_nan() {
             Class::Good
