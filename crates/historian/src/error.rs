@@ -1,3 +1,5 @@
+//! Errors of the historian.
+
 use arrow_schema::ArrowError;
 use chronotile_archive::ArchiveError;
 use chronotile_types::ErrorKind;

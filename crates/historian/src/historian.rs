@@ -1,3 +1,5 @@
+//! The historian of an archive: opens or creates its datasets, and sets and applies retention.
+
 mod catalog;
 
 use std::collections::HashMap;

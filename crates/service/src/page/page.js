@@ -10,10 +10,10 @@ const CODES = {0x00000000: "Good", 0x40000000: "Uncertain", 0x40A40000: "Uncerta
   0x809B0000: "Bad, no data", 0x808C0000: "Bad, sensor failure"};
 const BITS = {1: "calculated", 2: "interpolated", 4: "partial", 16: "multiple values"};
 
-// `placed`: the period was chosen, by the link or by hand; until then it follows the data.
+// `placed`: whether the period was set by the link or by the user; until then it follows the data.
 const state = {found: [], at: -1, chosen: [], start: 0, end: 0, shown: [], history: [], request: 0, drag: null, placed: false};
 
-// ---------------------------------------------------------------- talking to the service
+// ---------------------------------------------------------------- requests to the service
 
 async function ask(path, parameters = []) {
   const query = new URLSearchParams(parameters).toString();
@@ -28,7 +28,7 @@ async function ask(path, parameters = []) {
   return body;
 }
 
-/** Runs work and shows what goes wrong. */
+/** Runs `work` and shows its error, if any. */
 async function attempt(work) {
   try {
     await work();
@@ -41,13 +41,13 @@ async function attempt(work) {
 
 const iso = (ms) => new Date(ms).toISOString();
 
-/** Milliseconds by which the chosen zone is behind UTC at a time. */
+/** Offset of the selected time zone behind UTC at a time, in milliseconds. */
 const behind = (ms) => $("zone").value === "local" ? new Date(ms).getTimezoneOffset() * 60000 : 0;
 
-/** A time in the chosen zone, as 2026-01-01T00:00:00. */
+/** Formats a time in the selected time zone, as 2026-01-01T00:00:00. */
 const stamp = (ms) => iso(ms - behind(ms)).slice(0, 19);
 
-/** The time of text in the chosen zone. */
+/** Parses a time in the selected time zone. */
 const parsed = (text) => Date.parse($("zone").value === "local" ? text : `${text}Z`);
 
 function element(name, properties = {}, ...children) {
@@ -101,11 +101,11 @@ function choose(tag) {
   attempt(async () => { await Promise.all([state.placed ? load() : fit(), latest()]); });
 }
 
-/** Lengths of a view, ms: a day, a month, a year. */
+/** Lengths of the displayed period, ms: a day, a month, a year. */
 const VIEWS_MS = [1, 30, 365].map((days) => days * 86400000);
 const POINTS_MIN = 10;
 
-/** Moves the view to the newest data of the chosen tags, and makes it long enough to hold some of their points. */
+/** Sets the period to the newest data of the selected tags, long enough to include some of their points. */
 async function fit() {
   const tags = state.chosen.filter(numeric).map((tag) => ["tag", tag.name]);
   const newest = tags.length ? (await ask("v1/latest", tags)).rows.map((row) => Date.parse(row.time)) : [];
@@ -145,7 +145,7 @@ function foundKeys(event) {
 const numeric = (tag) => tag.data_type !== "string";
 const severity = (status) => ["good", "uncertain", "bad", "bad"][status >>> 30];
 
-/** A value for people; the digits of others are those that count. */
+/** Formats a value for display. */
 function valueText(value) {
   if (value === null) return "—";
   return typeof value === "number" ? Number(value.toPrecision(7)).toString() : String(value);
@@ -181,7 +181,7 @@ async function load() {
       strip: strip.rows.map((row) => ({time: Date.parse(row.time), kind: quality_of(row)})),
     };
   }));
-  // Answers to an older question are of no use.
+  // Ignore responses to an outdated request.
   if (request !== state.request) return;
   state.shown = shown;
   draw();
@@ -192,7 +192,7 @@ function quality_of(row) {
   return severity(row.value);
 }
 
-/** Writes the view into the address, so that it can be kept, sent and gone back to. */
+/** Stores the view in the URL, so that it can be bookmarked, shared and reached by the back button. */
 function remember() {
   const words = state.chosen.map((tag) => ["tag", tag.name]);
   if ($("live").checked) words.push(["live", String(state.end - state.start)]);
@@ -220,27 +220,27 @@ function ticks(low, high, count) {
   return found.map((value) => Math.abs(value) < step * 1e-9 ? 0 : value);
 }
 
-/** A mark of the axis, short enough for its room. */
+/** Formats an axis label so that it fits its space. */
 function axisText(value) {
   const size = Math.abs(value);
   return size >= 1e6 || (size > 0 && size < 1e-4) ? value.toExponential(2) : Number(value.toPrecision(6)).toString();
 }
 
 const MINUTE_S = 60, HOUR_S = 3600, DAY_S = 86400, YEAR_S = 31536000;
-/** Lengths between marks, s. None is more than twice the one before: so there are at least half as many as there is room for. */
+/** Distances between ticks, s. Each is at most about twice the previous one, so at least half as many ticks are shown as fit. */
 const STEPS_S = [1, 2, 3, 5, 10, 15, 30, ...[1, 2, 3, 5, 10, 15, 30].map((count) => count * MINUTE_S),
   ...[1, 2, 3, 6, 12].map((count) => count * HOUR_S), ...[1, 2, 3, 5, 7, 14, 28, 56, 91, 182].map((count) => count * DAY_S),
   ...[1, 2, 4, 8].map((count) => count * YEAR_S)];
-/** Room of a mark with its text. */
+/** Space of a tick with its label. */
 const MARK_PX = 70;
 
-/** Times to mark on an axis of this width, no more than there is room for their texts. */
+/** Ticks of a time axis of this width, no more than there is space for their labels. */
 function timeTicks(start, end, width) {
   const steps = STEPS_S.map((seconds) => seconds * 1000);
   const count = Math.min(8, Math.max(2, width / MARK_PX));
   const step = steps.find((size) => (end - start) / size <= count) || steps[steps.length - 1];
   const found = [];
-  // Marks stand at round times of the chosen zone, on either side of a change to summer time.
+  // Ticks are at round times of the selected time zone, also across a change to summer time.
   for (let wall = Math.ceil((start - behind(start)) / step) * step; ; wall += step) {
     const time = wall + behind(wall + behind(start));
     if (time >= end) break;
@@ -256,14 +256,14 @@ function timeTicks(start, end, width) {
   return found.map((time) => [time, text(time)]);
 }
 
-/** The period in words, for the axis: its year and its zone. */
+/** The label of the time axis: the period with its year and time zone. */
 function periodText() {
   const text = (time) => stamp(time).replace("T", " ");
   const zone = $("zone").value === "local" ? Intl.DateTimeFormat().resolvedOptions().timeZone : "UTC";
   return `${text(state.start)} to ${text(state.end)}, ${zone}`;
 }
 
-/** Maps times and values to places in the plot. */
+/** Maps times and values to coordinates in the plot. */
 function scales() {
   const box = frame();
   let low = Infinity, high = -Infinity;
@@ -319,7 +319,7 @@ function draw() {
   legend();
 }
 
-/** A line through the points; it breaks where there is no value or a Bad one, and has steps where values hold. */
+/** The line through the points, with gaps where a value is missing or Bad, and with steps for stepped tags. */
 function path(points, strip, tag, x, y) {
   const gaps = strip.filter((piece) => piece.kind === "bad").map((piece) => piece.time);
   let gap = 0;
@@ -411,7 +411,7 @@ function readout(time) {
   $("readout").textContent = lines.length ? [stamp(time).replace("T", " "), ...lines].join("\n") : "";
 }
 
-// ---------------------------------------------------------------- what is shown, as a file
+// ---------------------------------------------------------------- export of the plot
 
 function save(name, blob) {
   const link = element("a", {href: URL.createObjectURL(blob), download: name});
@@ -421,7 +421,7 @@ function save(name, blob) {
 
 const quoted = (text) => /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 
-/** The points of the plot as CSV (RFC 4180); times are UTC whatever zone is shown. */
+/** The points of the plot as CSV (RFC 4180); times are always UTC. */
 function csvText() {
   const lines = [["tag", "time", "value", "unit", "quality"]];
   for (const {tag, points} of state.shown) for (const {time, value, status} of points) {
@@ -432,7 +432,7 @@ function csvText() {
 
 const PAINT = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-family"];
 
-/** The plot as a picture that stands alone: with its colours, on paper, below the names of its lines. */
+/** The plot as a standalone PNG, with its colours, a background and a legend. */
 async function picture() {
   const plot = $("plot"), width = plot.clientWidth, height = plot.clientHeight, head = 20 * state.shown.length;
   const copy = plot.cloneNode(true);
@@ -477,7 +477,7 @@ async function latest() {
   $("latest-rows").replaceChildren(...rows);
 }
 
-/** A time of the service in the chosen zone; what is finer than a second stays as it came. */
+/** A time of the service in the selected time zone; fractions of a second are unchanged. */
 function timeText(text) {
   const fraction = text.match(/\.\d+/)?.[0] || "";
   return stamp(Date.parse(text)).replace("T", " ") + fraction;
@@ -597,14 +597,14 @@ function begin() {
   return attempt(async () => {
     await greet();
     await Promise.all([find(), datasets(), nodes()]);
-    // A page without a link shows something at once: the first tag that has points, or else the first there is.
+    // Without a link, show the first tag that has points, or else the first tag.
     const first = state.chosen.length || location.search ? undefined : await firstToShow(state.found.filter(numeric));
     if (first) choose(first);
     else await Promise.all([state.placed ? load() : fit(), latest()]);
   });
 }
 
-/** Says in which zone times are. */
+/** Shows the selected time zone. */
 function zoned() {
   for (const place of document.querySelectorAll(".zone")) place.textContent = $("zone").value === "local" ? "local" : "UTC";
   fillRange();
@@ -657,7 +657,7 @@ function start() {
   });
   window.addEventListener("resize", () => draw());
   setInterval(tick, 5000);
-  // A view can be linked to: ?tag=a&tag=b&start=...&end=...&aggregate=...&interval=...&zone=local, or live=LENGTH in ms.
+  // Link to a view: ?tag=a&tag=b&start=...&end=...&aggregate=...&interval=...&zone=local, or live=LENGTH in ms.
   const link = new URLSearchParams(location.search);
   for (const name of ["aggregate", "interval", "zone"]) if (link.has(name)) $(name).value = link.get(name);
   const live = Number(link.get("live"));
