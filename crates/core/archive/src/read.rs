@@ -432,7 +432,7 @@ async fn next_piece(mut pieces: Pieces) -> Result<(Option<RecordBatch>, Pieces)>
     if light { work() } else { on_pool(work).await }
 }
 
-/// Pieces one after the other.
+/// The remaining pieces, one after the other.
 pub(crate) fn stream_of(pieces: Pieces) -> impl Stream<Item = Result<RecordBatch>> + Send {
     stream::try_unfold(pieces, |pieces| async move {
         if pieces.is_done() {

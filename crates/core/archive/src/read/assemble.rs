@@ -1,8 +1,8 @@
-//! Chunks of neighbouring tiles to rows: decoded, merged, put in order, filtered.
+//! Turns chunks of neighbouring tiles into rows: decodes, merges, sorts and filters them.
 //!
-//! The result has its rows by tile, then time, ids and version, whatever chunks they came from. Where the chunks of a tile follow
-//! one another in time and cannot share an id, which is the rule, their rows are in that order already and nothing is
-//! compared; only a tile whose chunks overlap is merged row by row.
+//! The rows are ordered by tile, then time, ids and version, whatever chunks they came from. Usually the chunks of a
+//! tile follow one another in time and cannot share an id: their rows are then in order already and nothing is
+//! compared. Only a tile whose chunks overlap is merged row by row.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -26,10 +26,10 @@ use crate::read::query::{Identity, Query};
 use crate::read::unique::Ids;
 use crate::time_axis::{Times, times};
 
-/// Rows chosen beforehand, by chunk: only these are returned, and none of them is merged with another.
+/// Rows chosen beforehand, by chunk: only these are returned, without merging.
 pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
 
-/// Where rows lie: the chunk of each, and its number there.
+/// The location of each row: its chunk and its number there.
 pub(crate) type Places = Vec<(ChunkId, u32)>;
 
 /// Order of the parts of a group: the chunks of each tile in order of time.
@@ -38,16 +38,17 @@ pub(crate) fn order_key(part: &ParsedChunk) -> (SliceId, Tile, i64, i64, ZoneKey
     (key.slice, key.tile, zone.time_min, zone.time_max, zone.id_min, key.id)
 }
 
-/// Whether the chunks of one tile, in the order of [`order_key`], hold their rows in order and no record twice.
+/// Whether the chunks of one tile, in the order of [`order_key`], hold their rows in order and each record once.
 pub(crate) fn is_clean(identity: Identity, frame: &Frame, tile: &[ParsedChunk]) -> bool {
     let unique_inside = identity != Identity::Ids || tile.iter().all(|part| part.head.unique_ids);
-    // Chunks in order are apart in time or, where they meet at one, in ids: where the time is a part of the ids they share no record.
+    // Ordered chunks differ in time or, at a common time, in ids: if the ids include the time, they share no record.
     is_in_order(identity, frame, tile) && unique_inside && (frame.timed_ids() || ids_apart(tile))
 }
 
-/// Whether the rows of the chunks of one tile are in order where one chunk comes after the other.
+/// Whether the chunks of one tile, one after the other, hold their rows in order.
 pub(crate) fn is_in_order(identity: Identity, frame: &Frame, tile: &[ParsedChunk]) -> bool {
-    // Rows of one time lie in the order of their ids, where there are any. Days of one tick may still differ.
+    // Rows of equal time are ordered by their ids, if there are any. Days (MJD, JD) that share a tick may still
+    // differ.
     let ids_tell = identity != Identity::Ordinal && frame.spec.time.format == TimeFormat::Timestamp;
     let follows = |pair: &[ParsedChunk]| {
         let (a, b) = (&pair[0].head.zone, &pair[1].head.zone);
@@ -67,8 +68,8 @@ fn ids_apart(tile: &[ParsedChunk]) -> bool {
     zones.windows(2).all(|pair| pair[0].1 < pair[1].0)
 }
 
-/// The rows that `query` returns from `parts`, which hold whole tiles in the order of [`order_key`]; `None` where they decode to
-/// more than `bytes_max`.
+/// The rows that `query` returns from `parts`, which are whole tiles in the order of [`order_key`]; `None` if they
+/// decode to more than `bytes_max`.
 pub(crate) fn assemble(
     query: &Query,
     parts: &[ParsedChunk],
@@ -78,7 +79,8 @@ pub(crate) fn assemble(
     assemble_by(query, parts, chosen.map_or(Merging::EachTile, Merging::Chosen), bytes_max)
 }
 
-/// As [`assemble`], where `parts` are all of a read: the newest version of each id, wherever in the read its versions lie.
+/// As [`assemble`], where `parts` are the whole read: returns the newest version of each id, in whichever tiles its
+/// versions are.
 pub(crate) fn assemble_newest(query: &Query, parts: &[ParsedChunk], bytes_max: usize) -> Result<Option<RecordBatch>> {
     assemble_by(query, parts, Merging::WholeRead, bytes_max)
 }
@@ -99,8 +101,7 @@ fn assemble_by(
     }
 }
 
-/// As [`assemble`], with the chunk and the number in it of each row, as long as the rows are few among those of `parts`; `None`
-/// where they are not.
+/// As [`assemble`], with the chunk and row number of each row; `None` unless the rows are few among those of `parts`.
 pub(crate) fn assemble_few(
     query: &Query,
     parts: &[ParsedChunk],
@@ -117,13 +118,13 @@ pub(crate) fn assemble_few(
     Ok(work.only(&rows)?.map(|batch| (batch, rows.iter().map(place).collect())))
 }
 
-/// Whether rows are better decoded one by one than with all that stand between them.
+/// Whether decoding rows one by one is faster than decoding everything between them too.
 pub(crate) fn is_few(rows: usize, among: usize) -> bool {
     const SHARE: usize = 4;
     rows * SHARE <= among
 }
 
-/// The bodies of parts, given their bytes, verified and decompressed.
+/// Opens the bodies of parts from their bytes: verifies and decompresses them.
 pub(crate) fn open<'a>(query: &Query, parts: &'a [ParsedChunk], bytes: &'a [Bytes]) -> Result<Vec<Body<'a>>> {
     let open = |(part, bytes): (&'a ParsedChunk, &'a Bytes)| {
         Body::open(&part.head, bytes).map_err(|damage| query.frame.damaged(&part.chunk.key, damage))
@@ -134,15 +135,15 @@ pub(crate) fn open<'a>(query: &Query, parts: &'a [ParsedChunk], bytes: &'a [Byte
 /// Which rows are compared with each other.
 #[derive(Clone, Copy)]
 enum Merging<'a> {
-    /// Those of a tile.
+    /// Those of the same tile.
     EachTile,
-    /// None: which ones are kept is known.
+    /// None: the rows to keep are known.
     Chosen(&'a Chosen),
-    /// All, by their ids: the newest version of each is kept.
+    /// All, by their ids: keeps the newest version of each.
     WholeRead,
 }
 
-/// Decoded bytes that columns may take together, on whichever core they are decoded.
+/// The limit on decoded bytes that columns take together, on all cores.
 struct Allowance {
     bytes_max: usize,
     taken: AtomicUsize,
@@ -153,7 +154,7 @@ impl Allowance {
         Self { bytes_max, taken: AtomicUsize::new(0) }
     }
 
-    /// Takes more bytes; whether all are still allowed.
+    /// Takes more bytes; returns whether the total is within the limit.
     fn allows(&self, bytes: usize) -> bool {
         self.taken.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.bytes_max
     }
@@ -164,19 +165,19 @@ struct Assembly<'a> {
     parts: &'a [ParsedChunk],
     merging: Merging<'a>,
     bodies: &'a [Body<'a>],
-    /// First row of each part, and the number of all rows.
+    /// First row of each part, followed by the total number of rows.
     starts: Vec<usize>,
-    /// Tiles whose rows have to be put in order.
+    /// Tiles whose rows have to be sorted.
     dirty: Vec<Range<usize>>,
-    /// Positions of the columns decoded first: those that decide which rows are kept.
+    /// Positions of the columns decoded first: those that determine which rows are kept.
     first: Vec<usize>,
     first_rows: RecordBatch,
-    /// Decoded bytes past which the work is given up.
+    /// Decoded bytes at which assembly is abandoned.
     bytes_max: usize,
 }
 
 impl<'a> Assembly<'a> {
-    /// `None` where the columns decoded first take more than `bytes_max`.
+    /// `None` if the columns decoded first take more than `bytes_max`.
     fn new(
         query: &'a Query,
         parts: &'a [ParsedChunk],
@@ -227,12 +228,12 @@ impl<'a> Assembly<'a> {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// The part that a row lies in.
+    /// The part that contains a row.
     fn part_of(&self, row: u32) -> usize {
         self.starts.partition_point(|start| *start <= row as usize) - 1
     }
 
-    /// Decodes columns of all rows; `None` where they take too many bytes.
+    /// Decodes columns of all rows; `None` if they exceed the allowance.
     fn decode(&self, columns: &[usize], allowance: &Allowance) -> Result<Option<RecordBatch>> {
         let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
         set.reserve(self.row_count());
@@ -246,7 +247,7 @@ impl<'a> Assembly<'a> {
         Ok(Some(set.finish()))
     }
 
-    /// Has `append` take rows of a part, which it is told with the number of columns that the part has.
+    /// Calls `append` with the body of a part and the number of columns that the part has.
     fn append(&self, index: usize, append: impl FnOnce(&Body, usize) -> std::result::Result<(), Damage>) -> Result<()> {
         let part = &self.parts[index];
         let count = self.frame().columns_in(&part.chunk.key, &part.head)?;
@@ -255,11 +256,11 @@ impl<'a> Assembly<'a> {
 
     fn first_column(&self, position: usize) -> ArrayRef {
         let place = self.first.iter().position(|column| *column == position);
-        // `first_columns` lists every column that is asked for here.
+        // `first_columns` lists every column that is requested here.
         self.first_rows.column(place.unwrap_or(0)).clone()
     }
 
-    /// The rows to return, in order; `None` for all as they are.
+    /// The rows to return, in order; `None` for all rows in their present order.
     fn rows_to_keep(&self) -> Result<Option<Vec<u32>>> {
         let hidden = self.parts.iter().any(|part| self.query.hides_rows_of(&part.head));
         let filters = !self.first.is_empty() || !matches!(self.merging, Merging::EachTile) || hidden;
@@ -296,7 +297,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// A consolidated chunk may hold rows of a batch that is being replaced or removed beside rows of others.
+    /// A consolidated chunk may mix rows of a batch that is being replaced or removed with rows of others.
     fn clear_hidden(&self, keep: &mut [bool]) -> Result<()> {
         for (index, part) in self.parts.iter().enumerate() {
             if self.query.hides_rows_of(&part.head) {
@@ -318,7 +319,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Orders the rows of dirty tiles by time, ids and version, and clears `keep` for all but one row of each record.
+    /// Sorts the rows of dirty tiles by time, ids and version, and clears `keep` for all but one row of each record.
     fn merge(&self, keep: &mut [bool]) -> Result<Vec<u32>> {
         let mut order: Vec<u32> = (0..self.row_count() as u32).collect();
         let ids: Vec<ArrayRef> = self.frame().ids.iter().map(|id| self.first_column(*id)).collect();
@@ -354,7 +355,7 @@ impl<'a> Assembly<'a> {
         keys.map_err(|e| self.frame().compute("comparing ids", e))
     }
 
-    /// Age of each row of a tile.
+    /// The rank of each row of a tile.
     fn ranks(&self, tile: &Range<usize>) -> Result<Vec<Rank>> {
         let mut ranks = Vec::with_capacity(self.starts[tile.end] - self.starts[tile.start]);
         for (part, body) in self.parts[tile.clone()].iter().zip(&self.bodies[tile.clone()]) {
@@ -363,15 +364,16 @@ impl<'a> Assembly<'a> {
         Ok(ranks)
     }
 
-    /// Of rows of the same id keeps the newest version, as [`Age`] has it. Rows that are not kept already take no part.
+    /// Keeps the newest version among rows with the same id, ordered by [`Age`] if versions are equal. Ignores rows
+    /// that are already excluded.
     fn keep_newest(&self, keep: &mut [bool]) -> Result<()> {
-        // Those of other ids than a look-up asks for may be left out before.
+        // A lookup may exclude rows with other ids first.
         self.query.keep_wanted_ids(&|position| self.first_column(position), keep)?;
         let failed = |e| self.frame().compute("comparing versions", e);
         let ids: Vec<ArrayRef> = self.frame().ids.iter().map(|id| self.first_column(*id)).collect();
         let versions = self.frame().versions(|version| self.first_column(version))?;
         let version = |row: usize| versions.as_ref().map_or(Key::Null, |versions| versions.get(row));
-        // Few rows have versions that are equally new.
+        // Ranks are read when needed, as few rows have equal versions.
         let mut ranks: Vec<Option<Vec<Rank>>> = vec![None; self.parts.len()];
         let mut age = |row: usize| {
             let number = self.part_of(row as u32);
@@ -389,7 +391,7 @@ impl<'a> Assembly<'a> {
         Ids::new(&ids).map_err(failed)?.keep_one_each(keep, newer)
     }
 
-    /// Of rows with the same identity keeps the one written last. Rows that are not kept already take no part.
+    /// Keeps the row written last among rows with the same identity. Ignores rows that are already excluded.
     fn keep_one_each(&self, tile: &Range<usize>, ranks: &[Rank], ids: Option<&Keys>, keep: &mut [bool]) -> Result<()> {
         let version = match (self.query.identity, self.frame().version) {
             (Identity::Versions, Some(column)) => self.keys(&[self.first_column(column)])?,
@@ -423,7 +425,7 @@ impl<'a> Assembly<'a> {
         Ok(())
     }
 
-    /// All rows as they are.
+    /// All rows in their present order.
     fn everything(&self) -> Result<Option<RecordBatch>> {
         let rest = self.rest();
         let allowance = Allowance::new(self.bytes_max);
@@ -436,13 +438,14 @@ impl<'a> Assembly<'a> {
         self.shaped(self.query.output.iter().map(column).collect(), self.row_count()).map(Some)
     }
 
-    /// Has `decode` decode columns, half of them on another core where that pays: columns are independent of each other.
+    /// Runs `decode` on the columns, half of them on another core if that pays: columns are independent of each
+    /// other.
     fn on_two_cores(
         &self,
         columns: &[usize],
         decode: impl Fn(&[usize]) -> Result<Option<Vec<ArrayRef>>> + Sync,
     ) -> Result<Option<Vec<ArrayRef>>> {
-        /// Fewer encoded bytes take less time than to wake a thread.
+        /// Decoding fewer encoded bytes takes less time than waking a thread.
         const BYTES_MIN: usize = 128 << 10;
         let bytes: usize = self.parts.iter().map(|part| part.head.body_bytes).sum();
         if columns.len() < 2 || bytes < BYTES_MIN {
@@ -464,7 +467,7 @@ impl<'a> Assembly<'a> {
         batch.map_err(|e| self.frame().compute("decoding rows", e))
     }
 
-    /// The rows given, in their order.
+    /// The given rows, in the given order.
     fn only(&self, rows: &[u32]) -> Result<Option<RecordBatch>> {
         let rest = self.rest();
         let allowance = Allowance::new(self.bytes_max);
@@ -481,7 +484,7 @@ impl<'a> Assembly<'a> {
         self.shaped(columns, rows.len()).map(Some)
     }
 
-    /// Columns of the rows given, in their order; `None` where they take too many bytes.
+    /// Columns of the given rows, in the given order; `None` if they exceed the allowance.
     fn decode_and_take(&self, columns: &[usize], rows: &[u32], allowance: &Allowance) -> Result<Option<Vec<ArrayRef>>> {
         let Some((decoded, within)) = self.decode_only(columns, rows, allowance)? else { return Ok(None) };
         if within.iter().copied().eq(0..decoded.num_rows() as u32) {
@@ -495,8 +498,9 @@ impl<'a> Assembly<'a> {
         take(column, rows, None).map_err(|e| self.frame().compute("selecting rows", e))
     }
 
-    /// Decodes columns of at least the rows given, and tells where these then are. Parts without any of them are left out; of
-    /// parts with a few of them only those rows are decoded. `None` where they take too many bytes.
+    /// Decodes columns of at least the given rows, and returns the position of each of these rows. Skips parts
+    /// without any of them; from parts with few of them, decodes only those rows. `None` if the columns exceed the
+    /// allowance.
     fn decode_only(
         &self,
         columns: &[usize],
@@ -527,7 +531,7 @@ impl<'a> Assembly<'a> {
         let place = |row: &u32| {
             let part = self.part_of(*row);
             let number = *row - self.starts[part] as u32;
-            // Of a part that was decoded as a whole no row was picked.
+            // `picked` is empty for a part that was decoded completely: row numbers are then unchanged.
             starts[part] + picked[part].binary_search(&number).map_or(number, |place| place as u32)
         };
         let places = rows.iter().map(place).collect();
@@ -535,7 +539,8 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// Columns that decide which rows are kept and in which order, where rows are put in order and where they are compared.
+/// Columns that determine which rows are kept and their order, given whether rows are sorted and whether they are
+/// compared.
 fn first_columns(query: &Query, parts: &[ParsedChunk], (dirty, compares): (bool, bool)) -> Vec<usize> {
     let frame = &query.frame;
     let zone_in = |part: &ParsedChunk| query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max);
@@ -552,7 +557,7 @@ fn first_columns(query: &Query, parts: &[ParsedChunk], (dirty, compares): (bool,
     columns
 }
 
-/// What decides between two rows of the same record: the later write, then the batch, then the place in it, then the chunk.
+/// The order of two rows of the same record: by time of writing, then batch, position in the batch, and chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     pub written_us: i64,
@@ -563,8 +568,8 @@ pub(crate) struct Rank {
     pub row: u32,
 }
 
-/// What decides between equal versions of a record, wherever they lie: the later write and its batch. Of one batch the later window
-/// wins, then the greater cell, so that chunk ids never decide between tiles.
+/// The order of equal versions of a record, in whichever tiles they are: by time of writing and batch. Within one
+/// batch the later window wins, then the greater cell, so that chunk ids never decide between tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Age {
     written: (i64, BatchId),

@@ -1,4 +1,5 @@
-//! The list of batches that were ever replaced or removed, and how processes tell each other that other rows count than before.
+//! The list of batches that were ever replaced or removed, and how processes notify each other that different rows
+//! count.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 
 impl Dataset {
-    /// The list of superseded batches as it is now.
+    /// The current list of superseded batches.
     pub(crate) async fn superseded(&self) -> Result<KnownSuperseded> {
         let (head, _) = self.superseded_head().await?;
         let known = self.known_superseded(|known| known.clone());
@@ -22,7 +23,7 @@ impl Dataset {
         }
         let home = &self.frame().dataset;
         let mut batches = HashSet::clone(&known.batches);
-        // The last page that was known may have grown.
+        // The last known page may have grown.
         for page in known.pages.saturating_sub(1)..head.pages {
             let found = catalog::get::<Vec<String>>(self.store(), &page_key(home, page)).await?;
             batches.extend(found.into_iter().flat_map(|(ids, _)| ids).filter_map(|id| BatchId::from_hex(&id)));
@@ -38,13 +39,13 @@ impl Dataset {
         Ok(found.map_or_else(Default::default, |(head, bytes)| (head, Some(bytes))))
     }
 
-    /// Enters a batch in the list, before another attempt at it counts or none does: from here on every read that begins asks the
-    /// record of the batch. Also tells processes that move slices elsewhere that rows are about to be taken away.
+    /// Enters a batch in the list before another attempt, or none, counts: every read that begins after this looks up
+    /// the batch record. Also notifies processes that move slices elsewhere that rows are about to be removed.
     pub(crate) async fn supersede(&self, batch: BatchId) -> Result<()> {
         self.supersede_all(&HashSet::from([batch])).await
     }
 
-    /// As [`Self::supersede`], of several batches.
+    /// As [`Self::supersede`], for several batches.
     pub(crate) async fn supersede_all(&self, batches: &HashSet<BatchId>) -> Result<()> {
         let known = self.superseded().await?;
         let mut new: Vec<BatchId> = batches.difference(&known.batches).copied().collect();
@@ -76,11 +77,11 @@ impl Dataset {
         Ok(self.superseded().await?.batches)
     }
 
-    /// Commits what changes which rows count though no tile changes, and tells processes that move slices elsewhere of it: in the same step
-    /// where commits are one step, else right after.
+    /// Commits a change of which rows count that changes no tile, and notifies processes that move slices elsewhere:
+    /// in the same step if the store has atomic commits, otherwise right after.
     ///
     /// # Errors
-    /// [`StoreError::RecordConflict`] with the key of what is not as expected; the engine.
+    /// [`StoreError::RecordConflict`] with the key of the record that differs from what was expected; the engine.
     pub(crate) async fn commit_telling(&self, commit: Commit) -> Result<()> {
         if !self.store().capabilities().atomic_commits {
             self.commit(commit).await?;
@@ -100,13 +101,13 @@ impl Dataset {
         }
     }
 
-    /// Tells processes that rows were taken away.
+    /// Notifies processes that rows were removed.
     pub(crate) async fn superseded_rows_gone(&self) {
-        // Where it fails, [`Dataset::supersede`] told them before.
+        // If this fails, [`Dataset::supersede`] has already notified them.
         let _ = self.change_superseded(|_| ()).await;
     }
 
-    /// Says whether consolidated chunks may from here on have rows of attempts that do not count.
+    /// Records whether consolidated chunks may from now on contain rows of attempts that do not count.
     pub(crate) async fn set_unsettled(&self, unsettled: bool) -> Result<()> {
         if self.superseded_head().await?.0.unsettled == unsettled {
             return Ok(());
@@ -114,7 +115,7 @@ impl Dataset {
         self.change_superseded(|head| head.unsettled = unsettled).await
     }
 
-    /// Changes the head of the list, in its token at least.
+    /// Changes the head of the list; its token changes in any case.
     async fn change_superseded(&self, change: impl Fn(&mut SupersededHead)) -> Result<()> {
         let key = head_key(&self.frame().dataset);
         loop {
@@ -130,13 +131,14 @@ impl Dataset {
         }
     }
 
-    /// Differs from what it was once rows were taken away from a batch, or an attempt began or ended: what a read that ended before saw
-    /// may not be what one sees now.
+    /// A token that changes when rows are removed from a batch and when an attempt begins or ends: a read that ended
+    /// before the change may have seen other rows than one that begins after it.
     pub(crate) async fn change_token(&self) -> Result<String> {
         Ok(self.unchanged().await?.0)
     }
 
-    /// The same, with the condition that it is so still, as far as [`Self::commit_telling`] tells.
+    /// The same token, with a condition that a commit fails if it has changed, as far as [`Self::commit_telling`]
+    /// reports changes.
     pub(crate) async fn unchanged(&self) -> Result<(String, RecordPut)> {
         let home = &self.frame().dataset;
         let (head, bytes) = self.superseded_head().await?;
@@ -187,7 +189,7 @@ mod tests {
         let mut tokens = vec![known(0..0).await];
         one.supersede_all(&batches(0..5)).await.unwrap();
         tokens.push(known(0..5).await);
-        // Those that are in the list are not entered once more, and what has no room goes to the next page.
+        // Batches already in the list are not entered again; those that do not fit go to the next page.
         one.supersede_all(&batches(3..PAGE_BATCHES + 2)).await.unwrap();
         assert_eq!(page_sizes(&one).await, [PAGE_BATCHES, 2]);
         tokens.push(known(0..PAGE_BATCHES + 2).await);
@@ -200,7 +202,7 @@ mod tests {
         assert_eq!(*one.superseded().await.unwrap().batches, batches(0..3 * PAGE_BATCHES + 1));
         tokens.push(known(0..3 * PAGE_BATCHES + 1).await);
         assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), tokens.len(), "a change that others do not notice");
-        // What has not changed costs a look at the head of the list.
+        // An unchanged list costs one read of its head.
         let asked = || metered.snapshot().iter().find(|each| each.operation == Operation::Record).unwrap().calls;
         let before = asked();
         known(0..3 * PAGE_BATCHES + 1).await;

@@ -1,20 +1,21 @@
-//! Which rows count: those of the attempt that the record of their batch names.
+//! Visibility: a row counts if it belongs to the attempt that its batch's record names.
 //!
-//! The head of a chunk tells from which attempts at which batches its rows are ([`Origin`]). A read asks the record of a batch which
-//! attempt counts, unless it knows:
+//! The head of a chunk lists the attempts and batches that its rows come from ([`Origin`]). A read looks up the batch
+//! record to see which attempt counts, unless it already knows:
 //!
-//! - What a consolidation left has rows of such attempts alone, and what this process has seen to count goes on to count, as long as the
-//!   batch was never replaced or removed. Of a copy this is not so until every batch that it has chunks of is there by its record:
-//!   chunks come before records.
-//! - Whoever replaces or removes a batch enters it in the list of *superseded* batches first ([`Dataset::supersede`]). It stays there
-//!   for good, so that a chunk which comes back from a node that missed its removal is told apart too. A read takes in what was
-//!   added to the list as it begins.
+//! - If the batch was never replaced or removed, rows in consolidated chunks count, and an attempt that this process
+//!   has seen to count still counts. In a copy, consolidated chunks are trusted only once every batch with chunks
+//!   there has its record, since chunks are copied before records.
+//! - Before a batch is replaced or removed, it is entered in the list of *superseded* batches
+//!   ([`Dataset::supersede`]). It stays there permanently, so that reads also recognize a chunk that returns from a
+//!   node that missed its removal. Each read refreshes the list when it begins.
 //!
-//! A batch is shown whole or not at all, also where it ends or is replaced while it is read. What ended long before the read began
-//! ([`LATE_US`]) was there before the first chunk was looked at. Of what ended later, the chunks may come to places that were looked at
-//! before: a read that meets such a batch looks at all heads first ([`Visibility::look_ahead`]), so that what ended by then is known,
-//! and whole, and what it meets for the first time after that is left out. Rows that count no more stay where they are for
-//! [`crate::catalog::superseded::SUPERSEDED_KEPT`], for reads that began before.
+//! A batch is shown completely or not at all, even if it ends or is replaced during the read. All chunks of a batch
+//! that ended long before the read began ([`LATE_US`]) were in place before the read looked at its first chunk.
+//! Chunks of a batch that ended later may appear at places that the read has passed. A read that finds such a batch
+//! therefore looks at all heads first ([`Visibility::look_ahead`]): it then knows every batch that has ended so far,
+//! and leaves out any batch that it finds for the first time after that. Rows that no longer count stay in place for
+//! [`crate::catalog::superseded::SUPERSEDED_KEPT`], for reads that began earlier.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,26 +34,29 @@ use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::read::slices::slices_in;
 
-/// Records looked up at once.
+/// Batch records looked up concurrently.
 const LOOKED_UP_AT_ONCE: usize = 64;
-/// Of more batches than these all records are listed instead: on a cluster a listing is a request to each of some hundred partitions.
+/// For more batches than this, all records are listed instead. On a cluster, a listing is a request to each of
+/// several hundred partitions.
 const LOOKED_UP: usize = 500;
-/// Attempts remembered as counting; about 40 bytes each.
+/// Maximum number of attempts remembered as counting; about 40 bytes each.
 const REMEMBERED: usize = 1 << 20;
 
-/// What ended less than so long before a read began, in microseconds, may have ended after it began: clocks of machines differ.
+/// Clock tolerance in microseconds: a batch whose end is stamped less than this before a read began may have ended
+/// after it began, since the clocks of machines differ.
 const LATE_US: i64 = 300_000_000;
 
-/// What one read knows of the attempts whose rows it meets.
+/// What one read knows about the attempts in its chunks.
 #[derive(Debug)]
 pub(crate) struct Visibility {
     dataset: Dataset,
     began: Instant,
-    /// What has a later stamp is late.
+    /// A batch that ended at or after this stamp is late.
     late_us: i64,
     state: RwLock<State>,
     hides: AtomicBool,
-    /// Whether who reads returns nothing before all is read, perhaps of several datasets: then all of it begins again where it is late.
+    /// Whether the caller returns nothing until everything is read, perhaps from several datasets. If a batch is
+    /// late, the whole read then starts again.
     joint: bool,
     late: AtomicBool,
 }
@@ -60,17 +64,17 @@ pub(crate) struct Visibility {
 #[derive(Debug)]
 struct State {
     superseded: Arc<HashSet<BatchId>>,
-    /// Whether consolidated chunks may have rows that do not count.
+    /// Whether consolidated chunks may contain rows that do not count.
     unsettled: bool,
-    /// Of batches that were looked up, the attempt whose rows the read returns.
+    /// For each batch that was looked up, the attempt whose rows the read returns.
     chosen: HashMap<BatchId, Option<Origin>>,
-    /// Attempts that were met for the first time after all heads were looked at: they ended after that, if at all.
+    /// Attempts first found after all heads were looked at: if they ended at all, they ended after that.
     later: HashSet<Origin>,
-    /// Batches that ended a moment ago and took long: they are not consolidated yet.
+    /// Batches that ended recently and took long to write: they are not consolidated yet.
     fresh: HashSet<BatchId>,
-    /// What was looked up when a batch was found late.
+    /// Records that were looked up when a batch was found late, for the look at all heads.
     looked_up: HashMap<BatchId, BatchRecord>,
-    /// Whether all heads were looked at: no batch that is met now was there before.
+    /// Whether all heads were looked at: a batch first found now had not ended then.
     complete: bool,
 }
 
@@ -81,18 +85,18 @@ impl State {
     }
 }
 
-/// What a read has found out about the attempts of some chunks.
+/// What a read has learned about the attempts of some chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Found {
-    /// All that it needs.
+    /// Every attempt is decided.
     All,
-    /// Some ended so late that the read may have missed rows of theirs.
+    /// Some batches ended so late that the read may have missed some of their rows.
     Late,
 }
 
 impl Visibility {
-    /// Finds out about the attempts in these heads. To be called before their rows are asked for.
+    /// Decides which attempts in these heads count. Call this before asking about their rows.
     ///
     /// # Errors
     /// A damaged record; the engine.
@@ -109,7 +113,7 @@ impl Visibility {
         Ok(Found::All)
     }
 
-    /// As [`Self::decide`], for callers that look at each tile for itself: what ended late counts too.
+    /// As [`Self::decide`], for callers that treat each tile by itself: batches that ended late count too.
     ///
     /// # Errors
     /// As [`Self::decide`].
@@ -122,13 +126,13 @@ impl Visibility {
         Ok(if late { Found::Late } else { Found::All })
     }
 
-    /// The attempts in these heads of which nothing is known, with their batches, if any.
+    /// The undecided attempts in these heads and their batches, if any.
     fn to_decide<'a>(&self, heads: impl Iterator<Item = &'a Head>) -> Option<(HashSet<Origin>, BTreeSet<BatchId>)> {
         let heads: Vec<&Head> = heads.collect();
         if self.unknown(heads.iter().copied()).is_empty() {
             return None;
         }
-        // Another read that shares this may have decided meanwhile.
+        // Another read that shares this visibility may have decided meanwhile.
         let mut state = self.state_mut();
         let unknown = self.unknown_to(&state, heads.into_iter());
         if unknown.is_empty() {
@@ -143,7 +147,7 @@ impl Visibility {
         Some((unknown, batches))
     }
 
-    /// Notes whether one of these attempts does not count. As long as none does not, nobody asks which.
+    /// Records whether one of these attempts does not count. Until then, checks of rows skip the lookup.
     fn note_hidden(&self, origins: &HashSet<Origin>) {
         let state = self.state();
         if origins.iter().any(|origin| state.hides(origin)) {
@@ -151,11 +155,12 @@ impl Visibility {
         }
     }
 
-    /// A read has looked at the heads of all that it covers. What it meets for the first time from here on ended after that, and is left
-    /// out; where a batch in the heads ended so `late` that the read may have missed some of it, it is to look at them again.
+    /// Called when a read has looked at all heads in its range. A batch that the read finds for the first time after
+    /// this ended later and is left out. If a batch in the heads ended `late`, so that the read may have missed some
+    /// of it, a joint read has to look again.
     ///
     /// # Errors
-    /// As [`Self::begin_again`], where it is late and shares this with others.
+    /// As [`Self::begin_again`], for a joint read that is late.
     pub(crate) fn looked_at_all(&self, frame: &Frame, late: bool) -> Result<()> {
         match (self.joint, late) {
             (false, _) => {
@@ -167,7 +172,7 @@ impl Visibility {
         }
     }
 
-    /// Ends a read that is late. It begins again where it has returned nothing.
+    /// Ends a read that is late. The caller restarts it if it has returned nothing.
     ///
     /// # Errors
     /// [`ArchiveError::ReadRace`], always.
@@ -176,7 +181,8 @@ impl Visibility {
         Err(ArchiveError::ReadRace { dataset: frame.spec.name.clone() })
     }
 
-    /// Whether batches that the read meets for the first time from here on are left out: where it has looked at all heads before.
+    /// Sets whether the read has looked at all heads and therefore leaves out batches that it finds for the first
+    /// time from now on.
     pub(crate) fn set_complete(&self, complete: bool) {
         self.state_mut().complete = complete;
     }
@@ -185,12 +191,12 @@ impl Visibility {
         self.set_complete(true);
     }
 
-    /// Looks at the heads of all that `scan` covers, whatever slices there are by now, and decides about every batch that has ended
-    /// by now. Chunks up to `taken` were returned before; a batch that would lack rows there is left out, or shown as it was. Returns
-    /// the slices to read from here on.
+    /// Looks at all heads that `scan` covers, in all slices that exist now, and decides about every batch that has
+    /// ended. The read has already returned chunks up to `taken`; a batch that should have had rows there is left
+    /// out, or shown in its previous state. Returns the slices to read from here on.
     ///
     /// # Errors
-    /// [`ArchiveError::ReadRace`] for a batch that was replaced twice meanwhile; the engine.
+    /// [`ArchiveError::ReadRace`] for a batch that was replaced twice during the read; the engine.
     pub(crate) async fn look_ahead(
         &self,
         store: &dyn Store,
@@ -204,18 +210,19 @@ impl Visibility {
         let before = self.take_in_superseded().await?;
         self.look_at_heads(store, frame, scan, taken, &before).await?;
         self.complete();
-        // A batch that ended meanwhile may have made one.
+        // A batch that ended meanwhile may have created a slice.
         slices_in(store, frame, scan.windows.outer()).await
     }
 
-    /// As [`Self::look_ahead`], for reads that share this, one or several, and have returned nothing. None of them is at work meanwhile.
+    /// As [`Self::look_ahead`], for one or more reads that share this visibility and have returned nothing. None of
+    /// them may be running.
     ///
     /// # Errors
     /// A damaged record; the engine.
     pub(crate) async fn look_ahead_jointly(&self, store: &dyn Store, reads: &[(&Frame, Scan)]) -> Result<()> {
         let before = self.take_in_superseded().await?;
         {
-            // What an earlier look has found may have ended since.
+            // Batches that an earlier look found unfinished may have ended since.
             let mut state = self.state_mut();
             state.chosen.clear();
             state.later.clear();
@@ -227,12 +234,13 @@ impl Visibility {
         Ok(())
     }
 
-    /// Whether a read ended to begin again, because a batch ended so late that the read may have missed rows of it.
+    /// Whether a read ended to be restarted, because a batch ended so late that the read may have missed some of its
+    /// rows.
     pub(crate) fn is_late(&self) -> bool {
         self.late.load(Ordering::Acquire)
     }
 
-    /// Takes in the list of superseded batches; returns what was known of it before.
+    /// Refreshes the list of superseded batches; returns the previous list.
     async fn take_in_superseded(&self) -> Result<Arc<HashSet<BatchId>>> {
         let known = self.dataset.superseded().await?;
         let mut state = self.state_mut();
@@ -240,7 +248,7 @@ impl Visibility {
         Ok(std::mem::replace(&mut state.superseded, known.batches))
     }
 
-    /// Decides about every batch in the heads of all that `scan` covers.
+    /// Decides about every batch in the heads that `scan` covers.
     async fn look_at_heads(
         &self,
         store: &dyn Store,
@@ -273,8 +281,8 @@ impl Visibility {
         Ok(())
     }
 
-    /// The attempt at a batch that a read shows which has returned chunks before; `shown` tells whether it may have returned some of the
-    /// attempt that counted when it began.
+    /// The attempt at a batch that a read shows if it has already returned chunks, up to `taken`. `shown` tells
+    /// whether it may have returned rows of the attempt that counted when it began.
     async fn choice_beside(
         &self,
         frame: &Frame,
@@ -324,7 +332,7 @@ impl Visibility {
                 let consolidated = head.origins.len() > 1;
                 let is_unknown = |origin: &&Origin| {
                     let settled = consolidated && origin.written_us < self.late_us;
-                    // What was found out since this read began may have ended since.
+                    // A result obtained after this read began may be about a batch that ended since.
                     let counted = || counting.get(origin).is_some_and(|since| *since < self.began);
                     let known = state.knows(origin, settled, !settled && counted());
                     if known && state.hides(origin) {
@@ -357,12 +365,12 @@ impl Visibility {
         self.state_mut().chosen.extend(chosen);
     }
 
-    /// Whether rows of this attempt do not count.
+    /// Whether the rows of this attempt do not count.
     pub(crate) fn hides(&self, origin: &Origin) -> bool {
         self.hides.load(Ordering::Acquire) && self.state().hides(origin)
     }
 
-    /// Whether some rows of a chunk of this head do not count.
+    /// Whether some rows of the chunk with this head do not count.
     pub(crate) fn hides_rows_of(&self, head: &Head) -> bool {
         if !self.hides.load(Ordering::Acquire) {
             return false;
@@ -371,7 +379,7 @@ impl Visibility {
         head.origins.iter().any(|origin| state.hides(origin))
     }
 
-    /// Whether no row of a chunk of this head counts.
+    /// Whether no row of the chunk with this head counts.
     pub(crate) fn hides_all_of(&self, head: &Head) -> bool {
         if !self.hides.load(Ordering::Acquire) {
             return false;
@@ -380,7 +388,8 @@ impl Visibility {
         head.origins.iter().all(|origin| state.hides(origin))
     }
 
-    /// Whether a chunk of this head may be consolidated with others: all of its rows count, also for reads that run already.
+    /// Whether the chunk with this head may be consolidated with others: all of its rows count, also for reads that
+    /// are already running.
     pub(crate) fn settles(&self, head: &Head) -> bool {
         let state = self.state();
         head.origins.iter().all(|origin| !state.hides(origin) && !state.fresh.contains(&origin.batch))
@@ -394,7 +403,7 @@ impl State {
     }
 }
 
-/// What a read knows of attempts as it begins.
+/// What a read knows about attempts when it begins.
 pub(crate) struct Beginning {
     dataset: Dataset,
     began: Instant,
@@ -408,7 +417,8 @@ impl Beginning {
         self.visibility(false)
     }
 
-    /// For reads that return nothing before all of them have ended. Those of several datasets of a group show the same batches.
+    /// For reads that return nothing until all of them have ended. Reads of several datasets of a group show the same
+    /// batches.
     pub(crate) fn jointly(self) -> Arc<Visibility> {
         self.visibility(true)
     }
@@ -423,7 +433,7 @@ impl Beginning {
 }
 
 impl Dataset {
-    /// What a read that begins now knows of attempts.
+    /// What a read that begins now knows about attempts.
     pub(crate) async fn begin_read(&self) -> Result<Beginning> {
         let (dataset, began, late_us) = (self.clone(), Instant::now(), self.clock().about_now_us() - LATE_US);
         Ok(Beginning { dataset, began, late_us, superseded: self.superseded().await? })
@@ -434,7 +444,7 @@ impl Dataset {
         Ok(self.begin_read().await?.alone())
     }
 
-    /// The records of those of the batches that have one.
+    /// The records of these batches; batches without a record are absent from the result.
     pub(crate) async fn records_of(&self, batches: BTreeSet<BatchId>) -> Result<HashMap<BatchId, BatchRecord>> {
         let home = &self.frame().dataset;
         if batches.len() > LOOKED_UP {
@@ -450,7 +460,7 @@ impl Dataset {
         found.try_filter_map(|found| std::future::ready(Ok(found))).try_collect().await
     }
 
-    /// Notes attempts that count.
+    /// Remembers attempts that count.
     pub(crate) fn remember_counting(&self, origins: impl Iterator<Item = Origin>) {
         let now = Instant::now();
         self.counting(|counting| {
