@@ -1,7 +1,8 @@
-//! From an engine's chunks to groups of whole tiles, parsed and in order, each of a size that one task works on.
+//! Groups an engine's chunks into whole tiles, parsed and in order. Each group is sized for one task.
 //!
-//! Groups are cut by bytes. A tile that is larger than a group is still one group, but only its heads and some bodies stay in
-//! memory: the other bodies go to a temporary file, so that all of a tile is at hand as one state of it, whatever its size.
+//! Groups are cut by bytes. A tile that is larger than a group is still one group, but only its heads and some bodies
+//! stay in memory. The other bodies go to a temporary file, so that the whole tile is available in one consistent
+//! state, whatever its size.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -18,22 +19,22 @@ use crate::read::assemble::order_key;
 use crate::read::part::{ParsedChunk, Shelf};
 use crate::read::query::Query;
 
-/// Encoded bytes in a group: enough rows to make decoding worth a task, few enough to share among cores.
+/// Encoded bytes in a group: enough to make decoding worth a task, few enough to spread a read over the cores.
 const GROUP_BYTES: usize = 1 << 20;
-/// Rows in a group, unless one tile alone has more.
+/// Rows in a group, unless a single tile has more.
 const GROUP_ROWS: usize = 1 << 17;
-/// Bytes of bodies of one tile, or of one look-up, that stay in memory.
+/// Bytes of bodies of one tile, or of one lookup, that stay in memory.
 const KEPT_BYTES: usize = 16 << 20;
-/// Bytes of chunks to fetch at once, as far as their sizes are known.
+/// Bytes of chunks to fetch at once, if their sizes are known.
 const FETCH_BYTES: usize = 8 << 20;
-/// Chunks to fetch at once where they are small, and as long as nothing is known of their sizes.
+/// Chunks to fetch at once if they are small, and as long as their sizes are unknown.
 const FETCH_CHUNKS: usize = 512;
 const FETCH_UNKNOWN: usize = 16;
-/// Chunks of a run that is fetched by key.
+/// Minimum number of chunks in a run that is fetched by key.
 const RUN_CHUNKS: usize = 64;
 
-/// The engine's chunks for the query. Where they come with bodies from several slices, two scans run at once, each on one
-/// half of the slices; the chunks still come in the order of one scan.
+/// The engine's chunks for the query. If bodies are wanted from several slices, two scans run concurrently, each on
+/// one half of the slices; the chunks still come in the order of a single scan.
 pub(crate) async fn scan(
     store: Arc<dyn Store>,
     query: &Query,
@@ -44,7 +45,7 @@ pub(crate) async fn scan(
     scan_all(&store, &query.frame.dataset, scan).await
 }
 
-/// The engine's chunks, as [`scan`] gives them.
+/// The engine's chunks for a scan, as in [`scan`].
 pub(crate) async fn scan_all(
     store: &Arc<dyn Store>,
     dataset: &DatasetRef,
@@ -59,14 +60,14 @@ pub(crate) async fn scan_all(
     Ok(early.chain(late).boxed())
 }
 
-/// Draws from a scan on a task of its own, a group ahead of its reader.
+/// Runs a scan in a task of its own, one group ahead of its reader.
 fn ahead(
     mut chunks: BoxStream<'static, chronotile_store::Result<Vec<Chunk>>>,
 ) -> impl Stream<Item = Result<Vec<Chunk>>> + Send {
     let (sender, receiver) = tokio::sync::mpsc::channel(1);
     tokio::spawn(async move {
         while let Some(group) = chunks.next().await {
-            // The reader may have lost interest.
+            // The reader may have been dropped.
             if sender.send(group.map_err(ArchiveError::from)).await.is_err() {
                 break;
             }
@@ -75,18 +76,18 @@ fn ahead(
     stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|group| (group, receiver)) })
 }
 
-/// What of chunks a scan is to return.
+/// Which chunks, and what of them, a scan returns.
 #[derive(Clone, Copy)]
 pub(crate) struct What {
     pub bodies: bool,
-    /// Whether chunks of older versions come too.
+    /// Whether the scan includes chunks of older versions.
     pub older: bool,
 }
 
 /// The heads of all chunks.
 pub(crate) const HEADS: What = What { bodies: false, older: true };
 
-/// The groups that a query looks at.
+/// The groups of chunks that a query reads.
 pub(crate) async fn groups(
     store: Arc<dyn Store>,
     query: Arc<Query>,
@@ -94,7 +95,7 @@ pub(crate) async fn groups(
     groups_of(store, query, true).await
 }
 
-/// The same, without chunks that have no newest version of a record as long as the query sees all that is newer.
+/// As [`groups`], without chunks of older versions if the query covers every newer version.
 pub(crate) async fn newest_groups(
     store: Arc<dyn Store>,
     query: Arc<Query>,
@@ -119,12 +120,12 @@ async fn groups_of(
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bodies {
     AtOnce,
-    /// After the heads of a group, of which most may be left out.
+    /// After the heads of a group, since the heads may rule out most chunks.
     Later,
     Never,
 }
 
-/// The groups of the heads that a query looks at.
+/// The heads that a query covers, in groups.
 pub(crate) async fn groups_of_heads(
     store: Arc<dyn Store>,
     query: &Arc<Query>,
@@ -132,7 +133,7 @@ pub(crate) async fn groups_of_heads(
     in_groups(store, query.clone(), Bodies::Never, HEADS.older).await
 }
 
-/// The chunks of these keys, which are whole tiles, in groups. The read has looked at the heads of all that it covers.
+/// The chunks with these keys, which are whole tiles, in groups. The read must have looked at all heads in its range.
 fn of_keys(
     store: Arc<dyn Store>,
     query: Arc<Query>,
@@ -150,7 +151,7 @@ fn of_keys(
     stream::iter(runs).map(fetch).buffered(AT_ONCE).boxed()
 }
 
-/// Ranges of keys of at least [`RUN_CHUNKS`], the last apart, that end where a tile does.
+/// Splits keys at tile borders into ranges of at least [`RUN_CHUNKS`]; the last range may be shorter.
 pub(crate) fn tile_runs(keys: &[ChunkKey]) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let mut start = 0;
@@ -168,10 +169,11 @@ fn place(key: &ChunkKey) -> (SliceId, Tile) {
     (key.slice, key.tile)
 }
 
-/// Cuts the chunks of a query at tile borders into groups of about [`GROUP_BYTES`] without those the query does not touch.
+/// Cuts the chunks of a query at tile borders into groups of about [`GROUP_BYTES`], without chunks outside the query.
 ///
-/// A group with a batch that ended so late that a part of it may lie where the scan has been before is not returned: the read looks at all
-/// heads, by which it knows what ended by then, and scans again from there.
+/// A group is not returned if one of its batches ended so late that some of its chunks may be at places that the scan
+/// has passed. The read then looks at all heads, which tells it every batch that has ended, and continues with a new
+/// scan.
 async fn in_groups(
     store: Arc<dyn Store>,
     query: Arc<Query>,
@@ -237,12 +239,12 @@ async fn in_groups(
     Ok(groups.boxed())
 }
 
-/// A scan that is cut into groups.
+/// A scan that is being cut into groups.
 struct Grouping {
     chunks: BoxStream<'static, Result<Vec<Chunk>>>,
     waiting: std::vec::IntoIter<Chunk>,
     gather: Gather,
-    /// Where the groups that were returned end.
+    /// The last tile of the groups that were returned.
     taken: Option<(SliceId, Tile)>,
     ended: bool,
 }
@@ -270,7 +272,7 @@ impl Grouping {
     }
 }
 
-/// The group at work: tiles that are whole, and one that may not be.
+/// The group being collected: complete tiles, and a last one that may be incomplete.
 struct Gather {
     held: Vec<ParsedChunk>,
     bytes: usize,
@@ -283,7 +285,7 @@ impl Gather {
         Self { held: vec![], bytes: 0, rows: 0, shelf: Shelf::new(KEPT_BYTES) }
     }
 
-    /// Adds a chunk; returns the group before it where that is large enough and ends with a tile.
+    /// Adds a chunk. Returns the group before it if that group is full and the chunk begins a new tile.
     fn push(&mut self, query: &Query, chunk: Chunk) -> Result<Option<Vec<ParsedChunk>>> {
         let head = query.frame.head(&chunk)?;
         if !query.touches(&head) {
@@ -292,7 +294,7 @@ impl Gather {
         let border = self.held.last().is_some_and(|last| place(&last.chunk.key) != place(&chunk.key));
         let full = self.bytes >= GROUP_BYTES || self.rows >= GROUP_ROWS;
         let group = (border && full).then(|| self.take());
-        // Of a head without its body the size of both counts: the body may be asked for next.
+        // A head without its body counts with the size of its body too, since the body may be fetched next.
         self.bytes += chunk.head.len() + chunk.body.len().max(head.body_bytes);
         self.rows += chunk.rows as usize;
         let mut part = ParsedChunk::new(chunk, head);
@@ -308,16 +310,17 @@ impl Gather {
     }
 }
 
-/// The chunks of these heads, which a scan has found, as [`fetch_tiles`] gives them.
+/// The chunks of these heads, which a scan has found, as in [`fetch_tiles`].
 pub(crate) async fn fetch_parts(store: &dyn Store, query: &Query, heads: &[ParsedChunk]) -> Result<Vec<ParsedChunk>> {
     let keys: Vec<ChunkKey> = heads.iter().map(|part| part.chunk.key).collect();
     let sizes: Vec<usize> = heads.iter().map(|part| part.head.body_bytes).collect();
     fetch_tiles(store, query, &keys, &sizes).await
 }
 
-/// The chunks of these keys, which a scan of heads has found, parsed and in order, without those the query does not touch. Where
-/// one of them is gone, its rows lie in other chunks of its tile by now: all that the tile holds comes instead, as one state of
-/// it, with batches perhaps that were not there before. `sizes` are those of the bodies, or empty where they are not known.
+/// The chunks with these keys, which a scan of heads has found, parsed and in order, without chunks outside the
+/// query. If a chunk is gone, its rows have moved to other chunks of its tile: the whole tile is then read again in
+/// one consistent state, which may include batches that were not there before. `sizes` are the sizes of the bodies,
+/// or empty if unknown.
 pub(crate) async fn fetch_tiles(
     store: &dyn Store,
     query: &Query,
@@ -346,13 +349,13 @@ pub(crate) async fn fetch_tiles(
     Ok(query.pass_over(read_again(store, query, fetched.parts, changed, true).await?))
 }
 
-/// Tiles of which older versions may count, since rows of newer ones do not.
+/// Tiles whose older versions may count, because rows of newer versions do not.
 fn exposed_tiles(query: &Query, parts: &[ParsedChunk]) -> BTreeSet<(SliceId, Tile)> {
     let exposed = parts.iter().filter(|part| part.chunk.key.id.is_parted() && query.hides_rows_of(&part.head));
     exposed.map(|part| place(&part.chunk.key)).collect()
 }
 
-/// Parts in order, where all that these tiles hold comes anew, as one state of each.
+/// Parts in order, with all chunks of these tiles read again, each tile in one consistent state.
 async fn read_again(
     store: &dyn Store,
     query: &Query,
@@ -374,7 +377,7 @@ async fn read_again(
     Ok(fetched.parts)
 }
 
-/// Chunks as parts in order, without those the query does not touch.
+/// Parses chunks and sorts them, without chunks outside the query.
 pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<ParsedChunk>> {
     let mut parts = Vec::with_capacity(chunks.len());
     for chunk in chunks {
@@ -387,7 +390,7 @@ pub(crate) fn touched(query: &Query, chunks: Vec<Chunk>) -> Result<Vec<ParsedChu
     Ok(parts)
 }
 
-/// How many chunks, the first of which have these sizes, to fetch at once.
+/// How many chunks to fetch at once, given the sizes of the next ones.
 fn fetched_at_once(sizes: &[usize]) -> usize {
     let mut bytes = 0;
     let fit = sizes.iter().take_while(|size| {
@@ -417,7 +420,7 @@ impl Fetched<'_> {
     }
 }
 
-/// The heads of a scan, a whole tile or several at a time.
+/// The chunks of a scan, regrouped so that each item has one or more whole tiles.
 pub(crate) fn whole_tiles(chunks: BoxStream<'static, Result<Vec<Chunk>>>) -> BoxStream<'static, Result<Vec<Chunk>>> {
     let begin = (chunks.fuse(), Vec::<Chunk>::new());
     let tiles = stream::try_unfold(begin, |(mut chunks, mut held)| async move {
@@ -427,7 +430,7 @@ pub(crate) fn whole_tiles(chunks: BoxStream<'static, Result<Vec<Chunk>>>) -> Box
                 None if held.is_empty() => return Ok::<_, ArchiveError>(None),
                 None => return Ok(Some((std::mem::take(&mut held), (chunks, held)))),
             }
-            // The last tile may go on in what comes next.
+            // The last tile may continue in the next item.
             let last = held.last().map(|chunk| place(&chunk.key));
             let start = held.iter().position(|chunk| Some(place(&chunk.key)) == last).unwrap_or(0);
             if start > 0 {
@@ -446,7 +449,7 @@ mod tests {
     use chronotile_types::{Cell, ChunkId, Window};
     use proptest::prelude::*;
 
-    /// Keys of tiles with so many chunks each, two tiles to a window and two windows to a slice.
+    /// Keys of tiles with these numbers of chunks, two tiles to a window and two windows to a slice.
     fn keys(tiles: &[usize]) -> Vec<ChunkKey> {
         let key = |(number, chunks): (usize, &usize)| {
             let (slice, window, cell) =
@@ -465,7 +468,7 @@ mod tests {
         assert_eq!(runs(&[RUN_CHUNKS - 1, 1, 1]), [0..RUN_CHUNKS, RUN_CHUNKS..RUN_CHUNKS + 1]);
         assert_eq!(runs(&[RUN_CHUNKS - 1, 5, 1]), [0..RUN_CHUNKS + 4, RUN_CHUNKS + 4..RUN_CHUNKS + 5]);
         assert_eq!(runs(&[2 * RUN_CHUNKS, 2]), [0..2 * RUN_CHUNKS, 2 * RUN_CHUNKS..2 * RUN_CHUNKS + 2]);
-        // Tiles of other slices are others, whatever their cell and window.
+        // Tiles of different slices differ even if cell and window are equal.
         let mut keys = keys(&[RUN_CHUNKS, RUN_CHUNKS]);
         keys.iter_mut().for_each(|key| key.tile = Tile { cell: Cell(0), window: Window(0) });
         keys[RUN_CHUNKS..].iter_mut().for_each(|key| key.slice = SliceId(1));

@@ -1,4 +1,4 @@
-//! One scan for reads of several datasets that share slices: their chunks lie in the same partitions.
+//! One scan for reads of several datasets that share slices, whose chunks are in the same partitions.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::read::groups::scan_all;
 use crate::read::query::Query;
 use crate::read::shared_scan::{Part, hand_out};
 
-/// Begins a scan for each set of these reads that look at the same cells of slices that they share.
+/// Begins one scan for each set of reads of the same cells in slices that their datasets share.
 ///
 /// # Errors
 /// The engine.
@@ -37,7 +37,7 @@ pub(crate) async fn share_scans(store: &Arc<dyn Store>, queries: &mut [Query]) -
     Ok(())
 }
 
-/// Whether a read is known to look at all that its cells and windows hold, with the bodies.
+/// Whether a read is certain to read everything in its cells and windows, including bodies.
 fn may_share(query: &Query) -> bool {
     query.frame.spec.indexes.is_empty() && !query.prunes_by_head()
 }
@@ -47,7 +47,7 @@ fn are_together(a: &Query, b: &Query) -> bool {
     spec(a).slices_named() == spec(b).slices_named() && spec(a).name != spec(b).name && a.cells == b.cells
 }
 
-/// A scan of all that these reads look at, `first` among them.
+/// A scan of everything that these reads cover, `first` among them.
 fn scan_of<'a>(first: &Query, queries: impl Iterator<Item = &'a Query> + Clone) -> (DatasetRef, Scan) {
     let mut slices: Vec<SliceId> = queries.clone().flat_map(|query| query.slices.iter().copied()).collect();
     slices.sort_unstable();

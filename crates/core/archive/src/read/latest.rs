@@ -1,4 +1,4 @@
-//! The newest row of each locality, without reading its history.
+//! The newest row of each key, without reading the whole history.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -27,20 +27,21 @@ use crate::request::{Place, ReadRequest};
 use crate::time_axis::{When, place_rows, whens};
 use crate::write::pack::{bytes_of, row_bytes_of};
 
-/// Cells looked at together.
+/// Cells searched together.
 const CELLS_AT_ONCE: usize = 256;
-/// Bytes of rows kept, those that a newer one has replaced included, as far as the newest do not have more.
+/// Bytes of rows kept before replaced ones are dropped, unless the newest rows alone take more.
 const BATCHES_BYTES: usize = 64 << 20;
 
 impl Dataset {
-    /// The newest row by time for each distinct value of `by`, of the rows that `request` asks for; of rows of the same time
-    /// the last in the order of [`Dataset::read`]. `by` defaults to the columns of the cell rule where cells are values or hashes, else to the id columns.
+    /// The newest row by time for each distinct value of `by`, among the rows that `request` asks for. Among rows of
+    /// the same time, it is the last in the order of [`Dataset::read`]. `by` defaults to the columns of the cell rule
+    /// if cells are values or hashes, otherwise to the id columns.
     ///
-    /// Where `request` names keys, slices are read from the newest backwards and no further than needed, so the time does
-    /// not grow with history. Elsewhere everything in the time range is read.
+    /// If `request` names keys, slices are read from the newest backwards until every key is found, so the duration
+    /// does not grow with history. Otherwise everything in the time range is read.
     ///
     /// # Errors
-    /// As [`Dataset::read`]; nothing to tell rows apart by.
+    /// As [`Dataset::read`]; no columns to group rows by.
     pub async fn latest(&self, request: ReadRequest, by: Option<Vec<String>>) -> Result<ReadStream> {
         let this = &self.reader();
         this.refresh().await?;
@@ -53,7 +54,7 @@ impl Dataset {
         let query = this.query(&request).await?;
         let by_key = matches!(request.place, Place::Keys(_)) && by == frame.cell_columns()?;
         let newest_first = by_key && request.ids.is_none() && versions_share_time(&frame);
-        // Every column that decides is decoded beside those asked for.
+        // Decode the columns that determine the result along with the requested ones.
         let inner = ReadRequest { columns: Some(decoded(&frame, &query, &by)), ..request };
         let newest = if newest_first {
             let (planned, begun) = futures::join!(this.replan_unseeing(&inner), this.begin_read());
@@ -70,7 +71,7 @@ impl Dataset {
         let (batches, held) = newest.finish(&query)?;
         let schema = query.schema.clone();
         let rows = batches.into_iter().map(move |rows| {
-            // What the rows take is held until the last of them is gone.
+            // Keep the charge for the rows until the last of them is dropped.
             let _ = &held;
             Ok(rows)
         });
@@ -78,7 +79,7 @@ impl Dataset {
     }
 }
 
-/// Whether all versions of a record have the same time, so that the newest chunks alone tell the newest row.
+/// Whether all versions of a record have the same time, so that the newest chunks alone determine the newest row.
 fn versions_share_time(frame: &Frame) -> bool {
     !frame.keeps_latest() || (frame.version.is_none() && frame.ids.contains(&frame.time))
 }
@@ -92,7 +93,7 @@ fn default_by(frame: &Frame) -> Vec<String> {
     }
 }
 
-/// Names of the columns asked for, then of those that decide.
+/// Names of the requested columns, followed by those that determine the result.
 fn decoded(frame: &Frame, query: &Query, by: &[usize]) -> Vec<String> {
     let mut positions = query.output.clone();
     for position in by.iter().copied().chain([frame.time]) {
@@ -103,15 +104,15 @@ fn decoded(frame: &Frame, query: &Query, by: &[usize]) -> Vec<String> {
     positions.iter().map(|position| frame.spec.schema.field(*position).name().clone()).collect()
 }
 
-/// The newest row seen of each key.
+/// The newest row found for each key.
 struct Newest {
     query: Arc<Query>,
     by: Vec<usize>,
-    /// Key to its time, the batch it lies in, and the row there.
+    /// By key: the row's time, the index of its batch, and its row number there.
     rows: HashMap<OwnedKey, (When, usize, u32)>,
     batches: Vec<RecordBatch>,
     batches_bytes: usize,
-    /// Bytes of batches at which rows that are no longer the newest are dropped.
+    /// Size of the batches at which rows that are no longer the newest are dropped.
     bytes_max: usize,
     held: Held,
 }
@@ -123,24 +124,24 @@ impl Newest {
     }
 
     fn column(&self, batch: &RecordBatch, position: usize) -> ArrayRef {
-        // `decoded` put every position asked for here among the columns.
+        // `decoded` lists every column that is requested here.
         let place = self.query.output.iter().position(|column| *column == position).unwrap_or(0);
         batch.column(place).clone()
     }
 
-    /// What the table takes, with room for so many keys.
+    /// Bytes of the table with room for this many keys.
     fn table_bytes(records: usize) -> usize {
         table_bytes::<(OwnedKey, (When, usize, u32))>(records)
     }
 
-    /// Enters rows. All that this may take is held before it is taken.
+    /// Enters rows. Charges the most that this may take before allocating it.
     fn push(&mut self, batch: RecordBatch) -> Result<()> {
         let (records, capacity) = (self.rows.len() + batch.num_rows(), self.rows.capacity());
-        // While the table grows it is there twice.
+        // While the table grows, both the old and the new one exist.
         let grown = if records > capacity { Self::table_bytes(records) } else { 0 };
         let mut kept = self.batches_bytes + bytes_of(&batch);
         if kept > self.bytes_max {
-            // While rows are compacted they are there twice.
+            // While rows are compacted, both the old and the new batches exist.
             kept *= 2;
         }
         self.held.set(Self::table_bytes(capacity) + grown + kept)?;
@@ -174,7 +175,7 @@ impl Newest {
         Ok(())
     }
 
-    /// Drops all rows but the newest.
+    /// Drops all rows except the newest.
     fn compact(&mut self) -> Result<()> {
         let mut newest: Vec<&mut (When, usize, u32)> = self.rows.values_mut().collect();
         newest.sort_unstable_by_key(|(_, batch, row)| (*batch, *row));
@@ -192,7 +193,7 @@ impl Newest {
         Ok(())
     }
 
-    /// Enters the newest tick of each key in `batch`, whose rows are of one cell.
+    /// Records the newest tick of each key in `batch`, whose rows belong to one cell.
     fn note(&self, batch: &RecordBatch, found: &mut Found) -> Result<()> {
         let columns: Vec<ArrayRef> = self.by.iter().map(|position| self.column(batch, *position)).collect();
         let keys = Keys::new(&columns).map_err(|e| self.query.frame.compute("grouping rows", e))?;
@@ -205,10 +206,10 @@ impl Newest {
         Ok(())
     }
 
-    /// The winners with the columns of `query`, by key, and what they hold.
+    /// The newest rows with the columns of `query`, ordered by key, and the charge for them.
     fn finish(self, query: &Query) -> Result<(Vec<RecordBatch>, Held)> {
         let Self { rows, batches, batches_bytes, mut held, .. } = self;
-        // Beside the table there are its entries in order, and beside the batches the rows that are taken out of them.
+        // Sorting copies the entries of the table, and gathering copies rows out of the batches.
         held.set(2 * Self::table_bytes(rows.capacity()) + 2 * batches_bytes)?;
         let mut winners: Vec<_> = rows.into_iter().collect();
         winners.sort_by(|a, b| a.0.cmp(&b.0));
@@ -232,7 +233,7 @@ impl Newest {
     }
 }
 
-/// Rows of batches, in the order given, in pieces of bounded size.
+/// The given rows of batches, in the given order, in pieces of bounded size.
 fn gathered(
     batches: &[RecordBatch],
     rows: &[(usize, usize)],
@@ -249,8 +250,8 @@ fn gathered(
     Ok(pieces)
 }
 
-/// Reads slices from the newest backwards until every key asked for has its row. Where a batch ended so late that rows of it may have been
-/// missed, it begins again, and knows what had ended by then in the slices that it has searched.
+/// Reads slices from the newest backwards until every requested key has a row. If a batch ended so late that some of
+/// its rows may have been missed, starts again, knowing which batches had ended in the slices searched so far.
 async fn backwards(store: Arc<dyn Store>, query: Query, by: Vec<usize>) -> Result<Newest> {
     let query = Arc::new(query);
     let mut slices = query.slices.clone();
@@ -273,7 +274,7 @@ async fn backwards(store: Arc<dyn Store>, query: Query, by: Vec<usize>) -> Resul
                         let scan = Scan { windows, ..query.scan(vec![], false) };
                         visible.look_ahead_jointly(store.as_ref(), &[(&query.frame, scan)]).await?;
                         looked_from = Some(slice);
-                        // A batch that ended meanwhile may have made slices.
+                        // A batch that ended meanwhile may have created slices.
                         slices = slices_in(store.as_ref(), &query.frame, query.windows).await?;
                         continue 'again;
                     }
@@ -289,10 +290,10 @@ async fn backwards(store: Arc<dyn Store>, query: Query, by: Vec<usize>) -> Resul
     }
 }
 
-/// The keys of one cell that have been found, with the tick of each.
+/// The keys found in one cell, with the newest tick of each.
 type Found = HashMap<OwnedKey, i64>;
 
-/// Looks for the newest rows of cells in one slice; returns the cells of which a key is still missing.
+/// Searches one slice for the newest rows of cells; returns the cells in which a key is still missing.
 async fn search_slice(
     store: &Arc<dyn Store>,
     query: &Arc<Query>,
@@ -313,10 +314,11 @@ async fn search_slice(
     for part in query.visible_or_begin_again(query.pass_over(touched(query, heads)?)).await? {
         by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);
     }
-    // Newest last, so that they are popped first.
+    // Newest last, so that it is popped first.
     by_cell.values_mut().for_each(|parts| parts.sort_by_key(|part| part.head.zone.time_max));
     let mut found: HashMap<Cell, Found> = HashMap::new();
-    // Rows of one id may lie at several times of a tile; which of them counts is known once all of it is there.
+    // Rows with one id may have several times in a tile; which of them counts is known only once the whole tile is
+    // read.
     let whole_tiles = query.identity == Identity::Ids && !query.frame.ids.contains(&query.frame.time);
     loop {
         let mut fetch: Vec<ParsedChunk> = Vec::new();
@@ -343,15 +345,15 @@ async fn search_slice(
     Ok(cells.iter().filter(|cell| !complete(cell)).copied().collect())
 }
 
-/// The oldest of the newest ticks of a cell's keys, once all of them are found: older chunks need not be read.
+/// The oldest of the newest ticks of a cell's keys, once all keys are found: older chunks need not be read.
 fn known_tick(query: &Query, cell: Cell, found: Option<&Found>) -> Option<i64> {
     let found = found?;
     let all = query.keys_in_cell.get(&cell).is_some_and(|keys| found.len() >= *keys);
     all.then(|| found.values().min().copied())?
 }
 
-/// The newest chunk that was not read yet and those that overlap it in time or, with `whole_tiles`, lie in the same tile;
-/// none once newer rows are known.
+/// The newest unread chunk and those that overlap it in time or, with `whole_tiles`, are in the same tile; none if
+/// newer rows are known already.
 fn next_chunks(parts: &mut Vec<ParsedChunk>, known: Option<i64>, whole_tiles: bool) -> Vec<ParsedChunk> {
     let Some(last) = parts.pop() else { return vec![] };
     if known.is_some_and(|tick| tick > last.head.zone.time_max) {

@@ -1,8 +1,8 @@
-//! Rows of overlapping chunks of one tile in order, in pieces of bounded size.
+//! Sorts the rows of overlapping chunks of one tile, in pieces of bounded size.
 //!
-//! The order is worked out from times, ids and ranks alone, for a stretch of time with a bounded number of rows. The rows are then
-//! decoded piece by piece from the chunks they lie in. Chunks that several pieces need are kept decoded as far as there is room, and
-//! decoded again where there is not.
+//! The order is determined from times, ids and ranks alone, for one stretch of time with a bounded number of rows.
+//! The rows are then decoded piece by piece from their chunks. Chunks that several pieces need stay decoded while
+//! there is room in the cache, and are otherwise decoded again.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -25,25 +25,25 @@ use crate::write::pack::bytes_of;
 
 /// Decoded bytes of a piece, unless one chunk has more.
 pub(crate) const PIECE_BYTES: usize = 16 << 20;
-/// Rows whose order is worked out together, unless more have the same time.
+/// Rows sorted together, unless more have the same time.
 const SORTED_ROWS: usize = 1 << 18;
-/// Times looked at to cut a tile into stretches of so many rows.
+/// Times sampled to cut a tile into stretches of about that many rows.
 const SAMPLE_ROWS: usize = 1 << 16;
-/// Decoded bytes of chunks kept for the next pieces.
+/// Decoded bytes of chunks cached for the next pieces.
 const CACHE_BYTES: usize = 32 << 20;
-/// Bytes that a row is taken to have before any was decoded.
+/// Assumed size of a row in bytes before any was decoded.
 const ROW_BYTES: usize = 1 << 10;
 
-/// Which rows of a tile are returned, as far as its other rows decide.
+/// Which rows of a tile remain after comparing it with other rows.
 pub(crate) enum Kept {
     All,
     Chosen(Arc<Chosen>),
-    /// By part.
+    /// For each part.
     Rows(Vec<RowSet>),
 }
 
 impl Kept {
-    /// Clears `keep` for rows of a part that are not returned.
+    /// Clears `keep` for the rows of a part that do not remain.
     pub(crate) fn filter(&self, number: usize, part: &ParsedChunk, keep: &mut [bool]) {
         match self {
             Self::All => {}
@@ -56,7 +56,7 @@ impl Kept {
     }
 }
 
-/// A set of rows of a chunk, a bit for each.
+/// A set of rows of a chunk, as a bitmap.
 pub(crate) struct RowSet {
     bits: Vec<u64>,
     rows: usize,
@@ -80,13 +80,13 @@ impl RowSet {
     }
 }
 
-/// What of a chunk's rows decides which of them are returned, and in which order.
+/// What determines which rows of a chunk are returned, and in which order.
 pub(crate) struct KeyRows {
     pub ids: Option<Keys>,
-    /// Versions, where asked for.
+    /// Versions, if requested.
     pub versions: Option<Keys>,
     pub ranks: Vec<Rank>,
-    /// Whether a row lies in the time range and is of a batch that counts.
+    /// Whether a row is in the time range and belongs to a batch that counts.
     pub counts: Vec<bool>,
 }
 
@@ -133,7 +133,7 @@ impl ColumnsOf {
         Ok(Self { positions, rows: set.finish() })
     }
 
-    /// A column that was decoded.
+    /// A decoded column.
     fn column(&self, position: usize) -> ArrayRef {
         let place = self.positions.iter().position(|column| *column == position);
         self.rows.column(place.unwrap_or(0)).clone()
@@ -146,30 +146,30 @@ impl ColumnsOf {
     }
 }
 
-/// A row: the part it lies in, and its number there.
+/// A row: the number of its part, and its row number there.
 type Place = (u32, u32);
 
-/// Overlapping parts of a tile on their way into order.
+/// Overlapping parts of a tile that are being merged.
 pub(crate) struct Merge {
     run: Range<usize>,
-    /// First and last time of each part of the run; empty where all of it is one stretch.
+    /// First and last time of each part of the run; empty if the run is a single stretch.
     times: Vec<(When, When)>,
-    /// Half-open stretches of time that are still to come; `None` for no end.
+    /// Half-open stretches of time that remain; `None` for no end.
     stretches: VecDeque<(When, Option<When>)>,
-    /// The rows of the present stretch that are returned, in order.
+    /// The rows to return from the current stretch, in order.
     order: Vec<Place>,
-    /// How many of them have been.
+    /// How many of them have been returned.
     done: usize,
-    /// Where in the order each part comes last.
+    /// The last position of each part in the order.
     last: HashMap<u32, usize>,
-    /// Decoded bytes of a row, by the rows so far.
+    /// Decoded bytes of a row, estimated from the rows so far.
     row_bytes: usize,
     cache: HashMap<u32, RecordBatch>,
     cached_bytes: usize,
 }
 
 impl Merge {
-    /// Of the parts of `run`, all of one tile.
+    /// A merge of the parts of `run`, all of one tile.
     pub(crate) fn new(query: &Query, parts: &[ParsedChunk], run: Range<usize>) -> Result<Self> {
         let (times, stretches) = stretches(query, &parts[run.clone()])?;
         Ok(Self {
@@ -185,7 +185,7 @@ impl Merge {
         })
     }
 
-    /// The next rows; `None` at the end. `parts` and `kept` are those of the whole tile.
+    /// The next rows; `None` at the end. `parts` and `kept` describe the whole tile.
     pub(crate) fn next(&mut self, query: &Query, parts: &[ParsedChunk], kept: &Kept) -> Result<Option<RecordBatch>> {
         while self.done == self.order.len() {
             let Some(stretch) = self.stretches.pop_front() else { return Ok(None) };
@@ -240,7 +240,8 @@ impl Merge {
         Ok(rows.into_iter().map(|(_, slot, _, row)| (found[slot as usize].0, row)).collect())
     }
 
-    /// The next `count` rows of the order; `None` where they take far more bytes than a piece has: fewer are then tried.
+    /// The next `count` rows of the order; `None` if they take far more bytes than a piece may: the caller then tries
+    /// fewer.
     fn piece(&mut self, query: &Query, parts: &[ParsedChunk], count: usize) -> Result<Option<RecordBatch>> {
         let places = &self.order[self.done..self.done + count];
         let mut wanted: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -263,7 +264,7 @@ impl Merge {
         }
         let places = &self.order[self.done..self.done + count];
         let place = |(part, _): &Place| {
-            // Every part of a place is among the slots, and its rows were taken in their order.
+            // Every part in `places` has a slot, and its rows were taken in their order.
             slots.get_mut(part).map_or((0, 0), |(slot, next)| {
                 *next += 1;
                 (*slot, *next - 1)
@@ -299,7 +300,7 @@ impl Merge {
         Ok(taken)
     }
 
-    /// Keeps a decoded part that comes again, as far as there is room.
+    /// Caches a decoded part that is needed again, if there is room.
     fn remember(&mut self, number: u32, rows: RecordBatch) {
         let (done, last) = (self.done, &self.last);
         // First evict the parts that no later row needs.
@@ -313,7 +314,7 @@ impl Merge {
     }
 }
 
-/// What orders the rows of a part that the query returns from a stretch.
+/// The sort keys of the rows that the query returns from a part within a stretch.
 struct SortRows {
     rows: Vec<u32>,
     whens: Vec<When>,
@@ -369,7 +370,7 @@ impl SortRows {
 
 type Stretches = (Vec<(When, When)>, VecDeque<(When, Option<When>)>);
 
-/// Cuts the time of overlapping parts into stretches of about so many rows as are ordered at once.
+/// Cuts the time of overlapping parts into stretches with about as many rows as are sorted at once.
 fn stretches(query: &Query, parts: &[ParsedChunk]) -> Result<Stretches> {
     let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
     if rows <= SORTED_ROWS {
@@ -427,7 +428,7 @@ fn interleaved(query: &Query, taken: &[RecordBatch], order: &[(usize, usize)]) -
     rows.map_err(|e| query.frame.compute("sorting rows", e))
 }
 
-/// Rows without columns, which kernels cannot count.
+/// Rows without columns, for which the kernels lose the row count.
 fn counted(query: &Query, rows: usize) -> Result<RecordBatch> {
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     let batch = RecordBatch::try_new_with_options(query.schema.clone(), vec![], &options);

@@ -1,9 +1,9 @@
-//! Reading the newest version of each id, wherever in the read its versions lie.
+//! Reads the newest version of each id, in whichever tiles of the read its versions are.
 //!
-//! A record may move between cells and windows, so versions are compared across the whole read. Most reads are small enough to have
-//! all of it in memory: ids and versions of all rows are decoded, then the rows that won. Of others the ids are compared chunk by
-//! chunk, and the rows that won are read then. In between the rows are kept where a read asks for few of them, else the chunks they
-//! lie in, in a temporary file where these are many.
+//! A record may move between cells and windows, so versions are compared across the whole read. Most reads are small
+//! enough to hold in memory: ids and versions of all rows are decoded, then the winning rows. Larger reads take two
+//! passes: the first compares ids chunk by chunk, the second reads the winning rows. Between the passes, the
+//! candidate rows are kept if they are few, otherwise their chunks, which go to a temporary file if they are many.
 
 use std::sync::Arc;
 
@@ -29,13 +29,13 @@ use crate::read::{ReadStream, on_pool};
 
 /// Bytes of chunks, and of rows, kept in memory between the two passes.
 const KEPT_BYTES: usize = 64 << 20;
-/// Encoded bytes of a read that is decoded at once, and decoded bytes up to which that is done.
+/// Largest read, in encoded bytes, that is decoded in one pass, and the decoded bytes at which that is abandoned.
 const AT_ONCE_BYTES: usize = 8 << 20;
 const DECODED_BYTES: usize = 32 << 20;
-/// Encoded bytes of a group that is decompressed at once.
+/// Encoded bytes up to which a group is decompressed at once.
 const OPENED_BYTES: usize = 4 << 20;
 
-/// A version of a record: null and absent versions are older than any.
+/// A version of a record, in order of age: null and absent versions are older than any other.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
     version: OwnedKey,
@@ -85,7 +85,7 @@ pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<Rea
     Ok(ReadStream::new(schema, batches.boxed()))
 }
 
-/// The rows of a read that is `parts`; gives these back where they decode to much.
+/// The rows of a read whose parts are all of `parts`; returns the parts if they decode to too many bytes.
 async fn at_once(
     query: &Arc<Query>,
     parts: Vec<ParsedChunk>,
@@ -107,9 +107,9 @@ async fn at_once(
     Ok(Ok(ReadStream::new(query.schema.clone(), rows.boxed())))
 }
 
-/// About the bytes that it takes to decode and compare all rows of these parts at once.
+/// Estimated bytes for decoding and comparing all rows of these parts at once.
 fn at_once_bytes(query: &Query, parts: &[ParsedChunk]) -> usize {
-    /// A row's code and twice its place in a table, and whether it is kept.
+    /// A row's code, its entry in a table twice, and whether it is kept.
     const COMPARED: usize = 2 * size_of::<u64>() + 2 * size_of::<u32>();
     const TIMES_ENCODED: usize = 4;
     let encoded: usize = parts.iter().map(|part| part.head.body_bytes).sum();
@@ -120,13 +120,13 @@ fn at_once_bytes(query: &Query, parts: &[ParsedChunk]) -> usize {
     encoded + rows * COMPARED + decoded.min(DECODED_BYTES)
 }
 
-/// What the first pass has seen.
+/// The results of the first pass.
 struct ObservedVersions {
     winners: HashMap<OwnedKey, Version>,
     kept: Vec<Group>,
     shelf: Shelf,
     rows_bytes: usize,
-    /// Whether each group so far had few of the rows asked for.
+    /// Whether each group so far had few candidate rows.
     few: bool,
     held: Held,
 }
@@ -140,7 +140,7 @@ impl ObservedVersions {
     fn enter(&mut self, query: &Query, parts: Vec<ParsedChunk>) -> Result<()> {
         let records = self.winners.len() + parts.iter().map(|part| part.head.rows as usize).sum::<usize>();
         if records > self.winners.capacity() {
-            // While the table grows it is there twice.
+            // While the table grows, both the old and the new one exist.
             self.hold(
                 table_bytes::<(OwnedKey, Version)>(records)
                     + table_bytes::<(OwnedKey, Version)>(self.winners.capacity()),
@@ -150,7 +150,7 @@ impl ObservedVersions {
         self.hold(table_bytes::<(OwnedKey, Version)>(self.winners.capacity()))
     }
 
-    /// Holds what is kept, and so many bytes.
+    /// Charges what is kept, plus `bytes`.
     fn hold(&mut self, bytes: usize) -> Result<()> {
         Ok(self.held.set(bytes + self.rows_bytes + self.shelf.taken(KEPT_BYTES))?)
     }
@@ -175,7 +175,7 @@ impl ObservedVersions {
         Ok(())
     }
 
-    /// As [`ObservedVersions::enter`], in the hope that few rows are asked for, which are then kept instead of their chunks.
+    /// As [`ObservedVersions::enter`], but keeps the candidate rows instead of their chunks if they are few.
     fn enter_few(&mut self, query: &Query, parts: Vec<ParsedChunk>) -> Result<()> {
         let bytes: Vec<Bytes> = parts.iter().map(|part| part.chunk.body.clone()).collect();
         let bodies = open(query, &parts, &bytes)?;
@@ -207,7 +207,7 @@ impl ObservedVersions {
     }
 }
 
-/// Bytes of a table of so many entries: a power of two of places, of which an eighth stays free.
+/// Bytes of a hash table with this many entries: a power of two of slots, of which an eighth stays free.
 pub(crate) fn table_bytes<T>(records: usize) -> usize {
     match records {
         0 => 0,
@@ -215,7 +215,7 @@ pub(crate) fn table_bytes<T>(records: usize) -> usize {
     }
 }
 
-/// The newest version of each id in `parts`, as rows of their chunks.
+/// The newest version of each id in `parts`, as row numbers by chunk.
 pub(crate) fn choose(query: &Query, parts: &[ParsedChunk]) -> Result<Chosen> {
     let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
     for part in parts {
@@ -233,7 +233,7 @@ fn rows_of(winners: HashMap<OwnedKey, Version>) -> Chosen {
     chosen
 }
 
-/// Enters the versions in one chunk. Returns the rows that took part.
+/// Enters the versions of one chunk. Returns the rows that were compared.
 fn compare(
     query: &Query,
     part: &ParsedChunk,
@@ -251,7 +251,7 @@ fn compare(
     set.append_body(body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
     let rows = set.finish();
     let column = |position: usize| {
-        // `columns` holds every position asked for here.
+        // `columns` lists every column that is requested here.
         let place = columns.iter().position(|column| *column == position).unwrap_or(0);
         rows.column(place).clone()
     };
@@ -266,7 +266,7 @@ fn compare(
     if query.hides_rows_of(&part.head) {
         query.clear_hidden(part, body, &mut keep)?;
     }
-    // Most rows of a tile are of other ids than those a look-up asks for.
+    // A lookup by id excludes most rows of a tile.
     query.keep_wanted_ids(&column, &mut keep)?;
     let tile = part.chunk.key.tile;
     let ids = keys(&frame.ids)?;
@@ -290,9 +290,9 @@ fn compare(
 
 /// What is kept between the two passes.
 enum Group {
-    /// Rows that are asked for, those of older versions still among them.
+    /// Candidate rows, which may still include older versions.
     Rows(RecordBatch, Places),
-    /// Chunks, whole tiles in order.
+    /// Chunks: whole tiles, in order.
     Parts(Vec<ParsedChunk>),
 }
 
@@ -306,12 +306,12 @@ struct Replay {
 }
 
 impl Replay {
-    /// Whether the next rows take less time than to start a thread for them.
+    /// Whether producing the next rows takes less time than starting a thread for them.
     fn is_light(&self) -> bool {
         self.pieces.is_none() && matches!(self.groups.as_slice(), [] | [Group::Rows(..), ..])
     }
 
-    /// The next rows that won; `None` at the end.
+    /// The next winning rows; `None` at the end.
     fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(pieces) = &mut self.pieces {
@@ -329,7 +329,8 @@ impl Replay {
                     }
                 }
                 Some(Group::Parts(mut parts)) => {
-                    // The versions are compared: a chunk that cannot hold what is asked for has nothing more to say.
+                    // All versions have been compared, so chunks without a winning row or a matching text can be
+                    // skipped.
                     parts.retain(|part| {
                         self.chosen.contains_key(&part.chunk.key.id) && self.query.may_hold_texts(&part.head)
                     });

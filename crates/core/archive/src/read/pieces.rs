@@ -1,9 +1,9 @@
-//! The rows of whole tiles, in pieces of bounded size.
+//! Returns the rows of whole tiles in pieces of bounded size.
 //!
-//! Most groups are one piece, decoded at once. One that decodes to more is taken tile by tile, and a tile that does so by itself
-//! chunk by chunk where its chunks follow one another. Else its ids are compared first, some of them at a time (`newest_of_each`),
-//! and then stretches of it in which chunks overlap are merged (`merge`). So memory is bounded whatever a tile holds: by the
-//! constants here and in `merge`, and by the largest chunk.
+//! Most groups are one piece, decoded at once. A larger group is split into tiles, and a larger tile into its chunks
+//! if these follow one another in time. Otherwise the ids of the tile are compared first, some of them at a time
+//! (`newest_of_each`), and then stretches with overlapping chunks are merged (`merge`). So memory is bounded whatever
+//! a tile contains: by the constants here and in `merge`, and by the largest chunk.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -22,29 +22,29 @@ use crate::read::merge::{Kept, KeyRows, Merge, PIECE_BYTES, RowSet};
 use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::query::{Identity, Query};
 
-/// Encoded bytes that are decoded at once.
+/// Encoded bytes up to which a group is decoded at once.
 const RUN_BYTES: usize = 4 << 20;
-/// Groups below this many encoded bytes are decoded where they are: a thread of their own would take longer to start.
+/// Groups below this many encoded bytes are decoded on the calling thread: starting another would take longer.
 const LIGHT_BYTES: usize = 16 << 10;
-/// Records of one tile whose ids are compared at a time.
+/// Records of one tile whose ids are compared in one pass.
 const RECORDS_AT_ONCE: usize = 1 << 18;
 
-/// The pieces that are still to come of a group of whole tiles, in order.
+/// The remaining pieces of a group of whole tiles, in order.
 pub(crate) struct Pieces {
     query: Arc<Query>,
     chosen: Option<Arc<Chosen>>,
-    /// The next one last.
+    /// A stack: the next one is last.
     groups: Vec<Vec<ParsedChunk>>,
     tile: Option<LargeTile>,
-    /// Bytes of the chunks that are in memory.
+    /// Bytes of the chunks in memory.
     bytes: usize,
-    /// Those, and the rows that were returned last.
+    /// The charge for these bytes and the rows returned last.
     held: Held,
 }
 
 impl Pieces {
-    /// Of `parts`, which hold whole tiles in order. Where rows are `chosen` beforehand only these are returned, and none of them
-    /// is merged with another.
+    /// The pieces of `parts`, which are whole tiles in order. If rows are `chosen` beforehand, only these are
+    /// returned, without merging.
     pub(crate) fn new(query: Arc<Query>, parts: Vec<ParsedChunk>, chosen: Option<Arc<Chosen>>) -> Self {
         let bytes = parts.iter().map(|part| part.chunk.head.len() + part.chunk.body.len()).sum();
         Self { chosen, groups: vec![parts], tile: None, bytes, held: query.held(), query }
@@ -55,12 +55,12 @@ impl Pieces {
         self.groups.is_empty() && self.tile.is_none()
     }
 
-    /// Whether the next piece takes less time than to start a thread for it.
+    /// Whether decoding the next piece takes less time than starting a thread for it.
     pub(crate) fn is_light(&self) -> bool {
         self.tile.is_none() && self.groups.last().is_none_or(|parts| is_light(parts))
     }
 
-    /// The next rows; `None` at the end. They are charged until the ones after them are asked for.
+    /// The next rows; `None` at the end. They stay charged until the following rows are requested.
     pub(crate) fn next(&mut self) -> Result<Option<RecordBatch>> {
         self.held.set(self.bytes + self.decoded_bytes())?;
         let rows = self.decode()?;
@@ -68,7 +68,7 @@ impl Pieces {
         Ok(rows)
     }
 
-    /// About the bytes of the next rows.
+    /// Estimated bytes of the next rows.
     fn decoded_bytes(&self) -> usize {
         const TIMES_ENCODED: usize = 4;
         match (&self.tile, self.groups.last()) {
@@ -117,16 +117,16 @@ impl Pieces {
     }
 }
 
-/// Whether parts are decoded faster than a thread is started.
+/// Whether decoding these parts takes less time than starting a thread.
 pub(crate) fn is_light(parts: &[ParsedChunk]) -> bool {
     parts.iter().map(|part| part.head.body_bytes).sum::<usize>() < LIGHT_BYTES
 }
 
-/// A tile that is not decoded at once.
+/// A tile that is too large to decode at once.
 struct LargeTile {
     parts: Vec<ParsedChunk>,
     kept: Kept,
-    /// Ranges of parts, each wholly before the next in time.
+    /// Ranges of parts, each entirely before the next in time.
     runs: VecDeque<Range<usize>>,
     merge: Option<Merge>,
 }
@@ -162,7 +162,7 @@ impl LargeTile {
         }
     }
 
-    /// The rows of a part that no other overlaps; `None` without any.
+    /// The rows of a part that overlaps no other; `None` if there are none.
     fn single(&self, query: &Query, number: usize) -> Result<Option<RecordBatch>> {
         let part = &self.parts[number..=number];
         let id = part[0].chunk.key.id;
@@ -180,7 +180,7 @@ impl LargeTile {
     }
 }
 
-/// Ranges of the parts of a tile, each wholly before the next in time.
+/// Ranges of the parts of a tile, each entirely before the next in time.
 fn runs_in_time(parts: &[ParsedChunk]) -> VecDeque<Range<usize>> {
     let mut runs = VecDeque::new();
     let (mut start, mut last) = (0, i64::MIN);
@@ -195,7 +195,7 @@ fn runs_in_time(parts: &[ParsedChunk]) -> VecDeque<Range<usize>> {
     runs
 }
 
-/// What makes rows the same record: id, version, batch and number in the batch, as far as they count.
+/// The identity of a record: id, version, batch and ordinal, as far as [`Identity`] uses them.
 #[derive(PartialEq, Eq, Hash)]
 struct Record<'a>(Key<'a>, Key<'a>, Option<BatchId>, i64);
 
@@ -208,8 +208,9 @@ impl hashbrown::Equivalent<OwnedRecord> for Record<'_> {
     }
 }
 
-/// Of rows of one tile with the same identity the one written last, by part. Rows out of the time range, or of batches that are
-/// left out, take no part. The tile is gone through once for each share of its records, so that few of them are in memory.
+/// For each part of one tile, the rows to keep: among rows with the same identity, the one written last. Ignores rows
+/// outside the time range and rows of batches that do not count. Makes one pass over the tile for each share of its
+/// records, to bound the number of records in memory.
 fn newest_of_each(query: &Query, parts: &[ParsedChunk]) -> Result<Vec<RowSet>> {
     let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
     let shares = rows.div_ceil(RECORDS_AT_ONCE).max(1) as u64;

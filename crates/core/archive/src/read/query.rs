@@ -1,4 +1,4 @@
-//! A read request, made ready for a dataset: where to look, what to decode, which rows to keep.
+//! A read request planned for a dataset: where to look, what to decode, which rows to keep.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::read::visible::{Found, Visibility};
 use crate::request::{Comparison, Predicate, ReadRequest};
 use crate::time_axis::Bounds;
 
-/// What makes two stored rows the same record, of which one is returned.
+/// What identifies stored rows as the same record, of which one is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
     /// The id columns.
@@ -42,41 +42,42 @@ pub(crate) struct Query {
     pub windows: (Window, Window),
     pub slices: Vec<SliceId>,
     pub bounds: Bounds,
-    /// Cells of the keys asked for, with the number of distinct keys in each.
+    /// Cells of the requested keys, with the number of distinct keys in each.
     pub keys_in_cell: HashMap<Cell, usize>,
     pub identity: Identity,
-    /// Whether the newest version of each id is to be found across all that the read covers.
+    /// Whether to return only the newest version of each id across the whole read.
     pub newest_only: bool,
     /// Positions of the columns to return.
     pub output: Vec<usize>,
-    /// The schema of what is returned.
+    /// The schema of the result.
     pub schema: SchemaRef,
     rule: RowRule,
     rule_columns: Vec<usize>,
     ids: Option<Wanted>,
     ids_columns: Vec<usize>,
-    /// Where the keys of the first id column lie that begin as the predicates ask for.
+    /// Range of the first id column's zone keys that match the prefixes in the predicates.
     id_zone: Option<(ZoneKey, ZoneKey)>,
     tests: Vec<Test>,
-    /// What chunks need in the filters of their texts, by column.
+    /// What the text filter of each column must contain.
     pub needs: Vec<(usize, Need)>,
-    /// Which attempts at batches count; `None` for all.
+    /// Which attempts count; `None` if all do.
     pub visible: Option<Arc<Visibility>>,
-    /// The only chunks to look at, whole tiles in the order of a scan; `None` for all that the scan finds.
+    /// The only chunks to read: whole tiles in the order of a scan; `None` for all chunks of the scan.
     pub keys: Option<Arc<[ChunkKey]>>,
-    /// What the read is charged to; `None` where nothing bounds it.
+    /// The memory budget that the read is charged to; `None` for no limit.
     pub memory: Option<Memory>,
-    /// Where its first scan is shared with reads of other datasets: that scan.
+    /// The first scan of this read, if it is shared with reads of other datasets.
     pub shared_scan: Option<SharedScan>,
 }
 
 impl Query {
-    /// The same, with this say in which attempts count.
+    /// The same query, with this visibility of attempts.
     pub(crate) fn seeing(self, visible: Arc<Visibility>) -> Self {
         Self { visible: Some(visible), ..self }
     }
 
-    /// With the slices that [`slices_of`] found. It returns rows of all batches, until it is told which count.
+    /// Plans a request on the slices that [`slices_of`] found. Without a visibility, the query returns rows of all
+    /// attempts.
     pub(crate) fn new(frame: Frame, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Self> {
         let bounds = Bounds::new(&frame.spec, &request.time)?;
         let windows = bounds.windows(&frame.spec);
@@ -126,8 +127,8 @@ impl Query {
         })
     }
 
-    /// Whether a read of the newest versions finds all of them in chunks of other than older versions: what is newer than such a version
-    /// lies in the same tile, and no bound of time comes between them.
+    /// Whether a read of the newest versions can skip chunks of older versions. Any newer version is in the same
+    /// tile, so it is found unless a time bound separates the two.
     pub(crate) fn leaves_out_older(&self) -> bool {
         let (spec, (first, last)) = (&self.frame.spec, self.windows);
         let start = spec.window_start(first);
@@ -135,12 +136,12 @@ impl Query {
         self.newest_only && (self.frame.timed_ids() || self.bounds.holds_all(start, end))
     }
 
-    /// Whether it looks at chunks of older versions too.
+    /// Whether the query reads chunks of older versions too.
     pub(crate) fn asks_older(&self) -> bool {
         !self.leaves_out_older()
     }
 
-    /// What a part of the read holds, nothing yet.
+    /// An empty charge to the memory budget, for a part of the read.
     pub(crate) fn held(&self) -> Held {
         Held::of(self.memory.as_ref())
     }
@@ -150,20 +151,22 @@ impl Query {
         Scan { slices, cells: self.cells.clone(), windows: self.windows.into(), bodies, older: true }
     }
 
-    /// Whether a chunk of this head can hold a row that the read returns.
+    /// Whether the chunk with this head can contain a row that the read returns.
     pub(crate) fn touches(&self, head: &Head) -> bool {
         self.bounds.touches(head.zone.time_min, head.zone.time_max)
             && self.ids.as_ref().is_none_or(|ids| ids.touches(head.zone.id_min, head.zone.id_max))
             && self.id_zone.is_none_or(|(low, high)| head.zone.id_max >= low && head.zone.id_min <= high)
     }
 
-    /// Whether the read may have missed rows of batches in these parts; otherwise it knows which of their rows count.
+    /// Decides which rows of these parts count. Returns whether the read may have missed rows of their batches; if
+    /// so, they stay undecided.
     pub(crate) async fn is_late(&self, parts: &[ParsedChunk]) -> Result<bool> {
         let Some(visible) = &self.visible else { return Ok(false) };
         Ok(visible.decide(parts.iter().map(|part| &part.head)).await? == Found::Late)
     }
 
-    /// Decides about all batches in these chunks; whether some of them ended so late that the read may have missed rows of theirs.
+    /// Decides about all batches in these chunks. Returns whether some of them ended so late that the read may have
+    /// missed some of their rows.
     pub(crate) async fn decides_late(&self, chunks: &[Chunk]) -> Result<bool> {
         let Some(visible) = &self.visible else { return Ok(false) };
         let heads = chunks.iter().map(|chunk| self.frame.head(chunk)).collect::<Result<Vec<_>>>()?;
@@ -178,10 +181,12 @@ impl Query {
         parts
     }
 
-    /// As [`Self::visible`], of parts that were fetched after their heads were seen, of which some may have been replaced meanwhile by others.
+    /// As [`Self::visible`], for parts that were fetched after their heads: meanwhile, other chunks may have replaced
+    /// some of them.
     ///
     /// # Errors
-    /// [`Visibility::begin_again`] where a batch in these ended so late that the read may have missed rows of it.
+    /// [`Visibility::begin_again`] if one of the batches ended so late that the read may have missed some of its
+    /// rows.
     pub(crate) async fn visible_or_begin_again(&self, parts: Vec<ParsedChunk>) -> Result<Vec<ParsedChunk>> {
         match &self.visible {
             Some(visible) if self.is_late(&parts).await? => visible.begin_again(&self.frame),
@@ -189,7 +194,7 @@ impl Query {
         }
     }
 
-    /// As [`Self::visible`], of tiles that need not show batches as of one moment.
+    /// As [`Self::visible`], for tiles that need not show batches in a common state.
     pub(crate) async fn visible_now(&self, parts: Vec<ParsedChunk>) -> Result<Vec<ParsedChunk>> {
         if let Some(visible) = &self.visible {
             let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;
@@ -201,12 +206,12 @@ impl Query {
         self.visible.as_ref().is_some_and(|visible| visible.hides(origin))
     }
 
-    /// Whether some rows of a chunk of this head do not count.
+    /// Whether some rows of the chunk with this head do not count.
     pub(crate) fn hides_rows_of(&self, head: &Head) -> bool {
         self.visible.as_ref().is_some_and(|visible| visible.hides_rows_of(head))
     }
 
-    /// Whether no row of a chunk of this head counts.
+    /// Whether no row of the chunk with this head counts.
     pub(crate) fn hides_all_of(&self, head: &Head) -> bool {
         self.visible.as_ref().is_some_and(|visible| visible.hides_all_of(head))
     }
@@ -221,35 +226,37 @@ impl Query {
         Ok(())
     }
 
-    /// Whether heads alone may rule out most chunks, so that bodies are better fetched one by one.
+    /// Whether heads alone may rule out most chunks, so that it pays to fetch bodies separately.
     pub(crate) fn prunes_by_head(&self) -> bool {
         self.ids.is_some() || self.id_zone.is_some() || self.passes_over()
     }
 
-    /// Clears `keep` for rows of other ids than those asked for. They can be left out before versions are compared, too.
+    /// Clears `keep` for rows with other ids than the requested ones. May run before versions are compared, since
+    /// versions share their id.
     pub(crate) fn keep_wanted_ids(&self, column: &dyn Fn(usize) -> ArrayRef, keep: &mut [bool]) -> Result<()> {
         let Some(ids) = &self.ids else { return Ok(()) };
         let columns: Vec<_> = self.ids_columns.iter().map(|position| column(*position)).collect();
         ids.filter(&columns, keep).map_err(|e| self.frame.compute("filtering rows", e))
     }
 
-    /// Whether rows are tested for more than their time.
+    /// Whether rows are tested for anything besides their time.
     pub(crate) fn tests_rows(&self) -> bool {
         !matches!(self.rule, RowRule::All) || self.ids.is_some() || !self.tests.is_empty()
     }
 
-    /// Whether few of the rows looked at may be wanted: those of some ids, or that pass tests. In a region it is most of them.
+    /// Whether the read is likely to return few of the rows that it looks at: it names ids or has predicates. A
+    /// region returns most of them.
     pub(crate) fn seeks_few(&self) -> bool {
         self.ids.is_some() || (!self.tests.is_empty() && !matches!(self.rule, RowRule::Region(_)))
     }
 
-    /// Positions of the columns that [`Query::filter`] looks at.
+    /// Positions of the columns that [`Query::filter`] tests.
     pub(crate) fn tested_columns(&self) -> Vec<usize> {
         let tests = self.tests.iter().map(|test| test.column);
         self.rule_columns.iter().copied().chain(self.ids_columns.iter().copied()).chain(tests).collect()
     }
 
-    /// Clears `keep` for rows that the request does not ask for; `column` gives a column by its position.
+    /// Clears `keep` for rows that the request excludes; `column` returns a column by its position.
     pub(crate) fn filter(&self, column: &dyn Fn(usize) -> ArrayRef, keep: &mut [bool]) -> Result<()> {
         let failed = |e| self.frame.compute("filtering rows", e);
         let columns = |positions: &[usize]| positions.iter().map(|p| column(*p)).collect::<Vec<_>>();
@@ -271,26 +278,27 @@ impl Query {
 }
 
 impl Query {
-    /// Whether the read has a condition that filters can tell about.
+    /// Whether the read has a condition that text filters can evaluate.
     pub(crate) fn tests_texts(&self) -> bool {
         !self.needs.is_empty()
     }
 
-    /// Whether filters may leave chunks out before the versions of records are compared.
+    /// Whether text filters may exclude chunks before the versions of records are compared.
     pub(crate) fn passes_over(&self) -> bool {
-        // Versions may lie in any tile of the read; which chunk has the newest is known once all are compared.
+        // Versions may be in any tile of the read: which chunk has the newest is known only after comparing all of
+        // them.
         self.tests_texts() && !self.newest_only
     }
 
-    /// Whether some row of a chunk may fulfil all conditions on texts. False only where none does.
+    /// Whether some row of a chunk may satisfy all conditions on texts; false only if no row does.
     pub(crate) fn may_hold_texts(&self, head: &Head) -> bool {
         let holds =
             |(column, need): &(usize, Need)| head.text_filter(*column).is_none_or(|filter| need.may_hold(filter));
         self.needs.iter().all(holds)
     }
 
-    /// Leaves out chunks whose filters show that they hold nothing asked for, unless a record of theirs may have another state in
-    /// a chunk that stays. `parts` hold whole tiles, neighbours side by side.
+    /// Excludes chunks whose filters show that they contain no match, unless one of their records may have another
+    /// state in a chunk that stays. `parts` are whole tiles, with the chunks of a tile adjacent.
     pub(crate) fn pass_over(&self, parts: Vec<ParsedChunk>) -> Vec<ParsedChunk> {
         if !self.passes_over() {
             return parts;
@@ -306,7 +314,7 @@ impl Query {
         parts.into_iter().zip(keep).filter_map(|(part, keep)| keep.then_some(part)).collect()
     }
 
-    /// Whether two chunks of a tile may hold different states of one record.
+    /// Whether two chunks of a tile may contain different states of one record.
     fn may_share(&self, a: &Head, b: &Head) -> bool {
         let (a_zone, b_zone) = (&a.zone, &b.zone);
         let ids_apart = a_zone.id_max < b_zone.id_min || b_zone.id_max < a_zone.id_min;
@@ -318,7 +326,7 @@ impl Query {
                 let common = a.origins.iter().any(|origin| b.origins.iter().any(|other| other.batch == origin.batch));
                 common && !apart
             }
-            // A place in a batch is one record, of which one attempt counts: it has no other state.
+            // A record is identified by its position in a batch, of which one attempt counts: it has no other state.
             Identity::Ordinal => false,
         }
     }
@@ -341,20 +349,20 @@ fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<Wanted>, V
     Ok((Some(wanted), frame.ids[..names.len()].to_vec()))
 }
 
-/// Between which keys the first id column lies in rows that have the prefixes asked for. Versions of a record have the same ids, so
-/// none is missed by leaving out the others.
+/// The range of zone keys of the first id column in rows with the requested prefixes. All versions of a record have
+/// the same id, so skipping other rows misses no version.
 fn zone_of_prefixes(frame: &Frame, request: &ReadRequest) -> Option<(ZoneKey, ZoneKey)> {
     let column = frame.spec.id.first()?;
     let asks = |p: &&Predicate| p.comparison == Comparison::Prefix && p.column == *column;
     let texts = request.predicates.iter().filter(asks).filter_map(|p| p.values.as_string_opt::<i32>());
-    // Each but the longest says nothing more, or contradicts it, which the rows then show.
+    // Use the longest prefix: shorter ones add nothing or contradict it, which the test of the rows detects.
     let prefix = texts.filter(|texts| texts.len() == 1).map(|texts| texts.value(0)).max_by_key(|text| text.len())?;
     let mut last = prefix.as_bytes().to_vec();
     last.resize(prefix.len().max(ZoneKey::LEN_MAX), u8::MAX);
     (!prefix.is_empty()).then(|| (ZoneKey::from_bytes(prefix.as_bytes()), ZoneKey::from_bytes(&last)))
 }
 
-/// Where the first id column makes the cell, ids name their cells.
+/// If the cell is computed from the first id column, the requested ids determine the cells.
 fn id_buckets(frame: &Frame, request: &ReadRequest) -> Option<ArrayRef> {
     let column = match &frame.spec.cell {
         CellRule::IdBucket { column, .. } | CellRule::Value { column } => column,
