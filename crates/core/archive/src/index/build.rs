@@ -1,7 +1,7 @@
-//! Building indexes: which windows have changed, and the new postings of their changed tiles.
+//! Builds indexes: finds the windows that have changed, and makes new postings for their changed tiles.
 //!
-//! A window is one piece of work. Its changed tiles are read and mapped to counted values on all cores, and what they give is
-//! reduced with the postings of the tiles that stayed as they were.
+//! A window is one unit of work. Its changed tiles are read and mapped to counted values on all cores; the results
+//! are merged with the postings of unchanged tiles.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,9 +34,9 @@ use crate::read::pieces::Pieces;
 use crate::read::query::Query;
 use crate::request::ReadRequest;
 
-/// Windows built at the same time by one builder.
+/// Windows that one builder builds concurrently.
 const WINDOWS_AT_ONCE: usize = 4;
-/// How long a builder waits before it looks again at what others are building.
+/// How long a builder waits before it checks again the windows that others are building.
 const WAIT: Duration = Duration::from_millis(200);
 
 /// A window that has changed since it was indexed.
@@ -44,26 +44,26 @@ struct Work {
     window: Window,
     tiles: Vec<ObservedTile>,
     keys: Vec<ChunkKey>,
-    /// What the record will say the window held.
+    /// The print of the window, as its record is going to store it.
     print: u64,
 }
 
-/// What became of a window.
+/// The outcome for a window.
 enum Outcome {
     Done(IndexBuildReport),
-    /// Somebody else holds its lease.
+    /// Another builder holds its lease.
     Busy(Work),
-    /// Somebody else has built it.
+    /// Another builder has built it.
     Elsewhere,
 }
 
 impl Dataset {
-    /// Brings indexes up to date: reads the tiles that have changed since they were indexed. Safe beside writers, readers,
-    /// consolidation and other builders, who share the work, and safe to interrupt. `progress` is called with windows done
-    /// and in all.
+    /// Brings indexes up to date: reads the tiles that have changed since they were indexed. Safe to run beside
+    /// writers, readers, consolidation and other builders, which share the work, and safe to interrupt. `progress` is
+    /// called with the number of windows done and the total.
     ///
     /// # Errors
-    /// No index of this name; the engine. A damaged chunk is no error: its tile is left out and counted.
+    /// No index of this name; the engine. A damaged chunk is not an error: its tile is left out and counted.
     pub async fn build_indexes(
         &self,
         options: &IndexBuildOptions,
@@ -85,7 +85,7 @@ impl Dataset {
         let Some(first) = builders.first() else { return Ok(report) };
         let slices = first.query.slices.clone();
         for slice in slices {
-            // Every index is of the same tiles.
+            // All indexes cover the same tiles.
             let looked = SliceTiles::observe(self, &first.query, slice).await?;
             for builder in &builders {
                 let work = builder.work(&looked, &mut report).await?;
@@ -102,14 +102,14 @@ struct Builder<'a> {
     index: &'a IndexSpec,
     options: &'a IndexBuildOptions,
     query: Arc<Query>,
-    /// Positions of the index's columns among those the query returns: it returns them in this order.
+    /// Number of the index's columns, which are all that the query returns, in this order.
     width: usize,
     shapes: Shapes,
     holder: String,
     lease: Duration,
 }
 
-/// Types of the index's columns, to make the shape of any window.
+/// What the [`Shape`] of a window is made from: the types of the index's columns, and its id.
 struct Shapes {
     types: Vec<arrow_schema::DataType>,
     id: String,
@@ -139,7 +139,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// The windows of a slice that have changed.
+    /// The windows of a slice that have changed since they were indexed.
     async fn work(&self, looked: &SliceTiles, report: &mut IndexBuildReport) -> Result<Vec<Work>> {
         let mut windows: BTreeMap<Window, Vec<&ObservedTile>> = BTreeMap::new();
         looked.tiles.iter().for_each(|seen| windows.entry(seen.tile.window).or_default().push(seen));
@@ -167,7 +167,7 @@ impl<'a> Builder<'a> {
         Ok(work)
     }
 
-    /// Builds the windows that nobody else is building, then looks after the others.
+    /// Builds the windows that no other builder is building, then checks the others again.
     async fn work_off(
         &self,
         work: Vec<Work>,
@@ -176,7 +176,7 @@ impl<'a> Builder<'a> {
         progress: Option<Progress<'_>>,
     ) -> Result<()> {
         let mut queue: VecDeque<Work> = work.into();
-        // Builders begin at different places, so that they meet late.
+        // Builders start at different windows to avoid contention.
         let turn = (xxh3_64(self.holder.as_bytes()) % (queue.len().max(1) as u64)) as usize;
         queue.rotate_left(turn);
         while !queue.is_empty() {
@@ -251,7 +251,7 @@ impl<'a> Builder<'a> {
         Ok(if stored { Outcome::Done(report) } else { Outcome::Elsewhere })
     }
 
-    /// Takes over the postings of tiles that are as they were; returns the keys of the others.
+    /// Reuses the postings of unchanged tiles; returns the chunk keys of the others.
     async fn keep_unchanged(
         &self,
         work: &Work,
@@ -267,7 +267,7 @@ impl<'a> Builder<'a> {
             let one = BTreeMap::from([(work.window, before.clone())]);
             let mut stored = record::segments(store, name, &self.index.id, &one).await?;
             for bytes in stored.remove(&work.window).unwrap_or_default() {
-                // What cannot be read is made anew.
+                // An unreadable segment is built again.
                 let Ok(segment) = Segment::decode(&bytes, shape) else { continue };
                 let same = |(cell, print): (&i64, &u64)| prints.get(cell) == Some(print);
                 let keep: Vec<bool> = segment.cells.iter().zip(&segment.prints).map(same).collect();
@@ -283,7 +283,7 @@ impl<'a> Builder<'a> {
         Ok(changed)
     }
 
-    /// Reads tiles and maps them to postings; `false` where the lease was lost meanwhile.
+    /// Reads tiles and maps them to postings; `false` if the lease was lost meanwhile.
     async fn read_changed(
         &self,
         keys: &[ChunkKey],
@@ -309,13 +309,14 @@ impl<'a> Builder<'a> {
         Ok(true)
     }
 
-    /// The chunks of these keys, which are whole tiles. Their heads are sound: which tiles there are was told by them.
+    /// The chunks with these keys, which are whole tiles. Their heads are known to be valid: the list of tiles was
+    /// made from them.
     async fn fetch(&self, keys: &[ChunkKey]) -> Result<Vec<ParsedChunk>> {
         let parts = fetch_tiles(self.dataset.store(), &self.query, keys, &[]).await?;
         self.query.visible_now(parts).await
     }
 
-    /// Reduces what was gathered to segments; also the rows counted.
+    /// Packs the collected postings into segments; also returns the number of rows counted.
     async fn pack(&self, gathered: Gathered, shape: Shape) -> Result<(Packed, u64)> {
         let (width, query) = (self.width, self.query.clone());
         on_pool(move || {
@@ -331,7 +332,7 @@ impl<'a> Builder<'a> {
         .await
     }
 
-    /// Stores a window; `false` where the lease was lost meanwhile.
+    /// Stores a window; `false` if the lease was lost meanwhile.
     async fn put(&self, window: Window, built: Built, segments: Vec<Vec<u8>>, mut lease: Lease) -> Result<bool> {
         let (store, dataset) = (self.dataset.store(), &self.query.frame.dataset);
         let name = &self.query.frame.spec.name;
@@ -354,7 +355,8 @@ impl<'a> Builder<'a> {
             let segment = record.key.strip_prefix(&prefix);
             segment.is_none_or(|segment| built.segments.iter().all(|name| name != segment))
         });
-        // As one decision: one who takes the window over may put what is stale now, and needs it then.
+        // In one atomic commit: a builder that takes over the window may store, and then need, a segment that is
+        // stale now.
         before.extend(stale.map(|record| catalog::delete(record.key.clone())));
         held(store.commit(dataset, Commit { before, ..Commit::default() }).await)
     }
@@ -364,7 +366,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What a window is packed from: postings, and every tile with its print.
+/// The input for packing a window: postings, and every tile with its print.
 #[derive(Default)]
 struct Gathered {
     parts: Vec<Postings>,
@@ -374,8 +376,9 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// The print of the window as it was indexed: some tiles may hold other chunks than they did when they were looked at. A later build
-    /// returns to the window where it finds another print, also for tiles that were left out and may not be then.
+    /// The print of the window as it was indexed: some tiles may have other chunks than when they were observed. A
+    /// later build returns to the window if it finds another print, also for tiles that were left out and may count
+    /// by then.
     fn print(&self, looked: &[ObservedTile]) -> u64 {
         let indexed: HashMap<i64, u64> = self.tiles.iter().copied().collect();
         let print = |seen: &ObservedTile| {
@@ -391,7 +394,7 @@ struct Mapped {
     postings: Option<Postings>,
     tiles: Vec<(i64, u64)>,
     hidden: Vec<i64>,
-    /// Tiles that are damaged, have too many values or rows that do not count.
+    /// Tiles that are damaged, have too many values, or have rows that do not count.
     left_out: u64,
 }
 
@@ -405,12 +408,13 @@ fn map(query: &Arc<Query>, parts: Vec<ParsedChunk>) -> Result<Mapped> {
         }
     }
     let read = |parts: Vec<ParsedChunk>| match Values::of(query, parts) {
-        // A read of the tile will say what is wrong with it.
+        // A read of the tile reports what is wrong with it.
         Err(ArchiveError::Damaged { .. }) => Ok(None),
         values => values,
     };
     let count = tiles.len();
-    // A chunk may have rows of a batch that has ended, or been removed, since the build began: to other readers it holds others.
+    // A chunk may have rows of a batch that ended or was removed after the build began, so that later readers get
+    // other rows from it.
     let hides = |tile: &Vec<ParsedChunk>| tile.iter().any(|part| query.hides_rows_of(&part.head));
     let hidden = tiles.extract_if(.., |tile| hides(tile)).map(|tile| tile[0].chunk.key.tile.cell.0).collect();
     let read: Vec<Values> = tiles.into_par_iter().map(read).filter_map(Result::transpose).collect::<Result<_>>()?;
@@ -421,10 +425,10 @@ fn map(query: &Arc<Query>, parts: Vec<ParsedChunk>) -> Result<Mapped> {
     Ok(Mapped { postings, tiles, hidden, left_out })
 }
 
-/// Decoded bytes of the values of one tile past which it is left out.
+/// Decoded bytes of the values of one tile above which it is left out.
 const VALUES_BYTES_MAX: usize = 64 << 20;
 
-/// The values of the index's columns in the rows that a read of a tile alone returns.
+/// The values of the index's columns in the rows that a read of this tile alone returns.
 struct Values {
     cell: i64,
     print: u64,
@@ -433,7 +437,8 @@ struct Values {
 }
 
 impl Values {
-    /// Of the chunks of one tile, in pieces, so that a tile of any size takes bounded memory; `None` where it has too many values.
+    /// Reads the chunks of one tile in pieces, so that memory is bounded for tiles of any size; `None` if it has too
+    /// many values.
     fn of(query: &Arc<Query>, parts: Vec<ParsedChunk>) -> Result<Option<Self>> {
         let Some(cell) = parts.first().map(|part| part.chunk.key.tile.cell.0) else { return Ok(None) };
         let keys: Vec<ChunkKey> = parts.iter().map(|part| part.chunk.key).collect();
@@ -455,7 +460,7 @@ impl Values {
         Ok(Some(values))
     }
 
-    /// Adds rows, already counted, and counts equal ones together.
+    /// Adds rows to those counted before, and merges equal ones.
     fn add(&mut self, rows: &[ArrayRef]) -> std::result::Result<(), arrow_schema::ArrowError> {
         let columns = join(&[std::mem::take(&mut self.columns), rows.to_vec()], rows.len())?;
         let groups = Groups::new(&columns, self.counts.len())?;
@@ -466,7 +471,7 @@ impl Values {
     }
 }
 
-/// Counts equal rows of each tile.
+/// Counts the equal rows of each tile.
 fn reduce(read: Vec<Values>, width: usize) -> std::result::Result<Option<Postings>, arrow_schema::ArrowError> {
     let (mut rows, mut sets) = (Vec::new(), Vec::with_capacity(read.len()));
     for values in read {
@@ -493,12 +498,12 @@ fn reduce(read: Vec<Values>, width: usize) -> std::result::Result<Option<Posting
     }))
 }
 
-/// The print of a tile; another one while some of its rows do not count.
+/// The print of a tile; a different one while some of its rows do not count.
 fn counting_print(seen: &ObservedTile) -> u64 {
     if seen.visible { seen.print } else { !seen.print }
 }
 
-/// Hash of the tiles of a window, each with its cell and print.
+/// Hash of the cells and prints of a window's tiles.
 fn window_print(mut tiles: Vec<(i64, u64)>) -> u64 {
     tiles.sort_unstable();
     let mut bytes = Vec::with_capacity(tiles.len() * 16);
@@ -509,7 +514,7 @@ fn window_print(mut tiles: Vec<(i64, u64)>) -> u64 {
     xxh3_64(&bytes)
 }
 
-/// Limits a query of everything to the windows that a period touches: they are indexed as a whole.
+/// Limits a query to the windows that a period touches; these are indexed completely.
 fn limit_windows(query: &mut Query, time: &TimeRange) -> Result<()> {
     let spec = &query.frame.spec;
     query.windows = crate::time_axis::Bounds::new(spec, time)?.windows(spec);

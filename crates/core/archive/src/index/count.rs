@@ -1,4 +1,4 @@
-//! Reads, counts and counts by value, with the help of an index where there is one.
+//! Reads, counts and counts by value that use an index if there is one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::read::stream;
 use crate::request::ReadRequest;
 use crate::time_axis::place_rows;
 
-/// Name of the column of counts, and of that of windows.
+/// Names of the columns of counts and of windows.
 const COUNT: &str = "count";
 const WINDOW: &str = "window";
 
 impl Dataset {
-    /// Limits a read to the tiles that can hold a row asked for, as far as an index tells.
+    /// Limits a read to the tiles that may contain a requested row, as far as an index tells.
     pub(crate) async fn prune_by_index(&self, query: &mut Query, request: &ReadRequest) -> Result<IndexUse> {
         let choice = match choose(&query.frame, request, Purpose::Rows)? {
             Ok(choice) => choice,
@@ -45,7 +45,7 @@ impl Dataset {
         })
     }
 
-    /// Rows that the request asks for, from an index as far as it knows them; `None` where no index serves.
+    /// Counts the rows of a request, from an index for the tiles that it covers; `None` if no index is suitable.
     pub(crate) async fn count_by_index(&self, mut query: Query, request: &ReadRequest) -> Result<Option<u64>> {
         let Ok(choice) = choose(&query.frame, request, Purpose::Counts(&[]))? else { return Ok(None) };
         let Ok(plan) = Plan::new(self, &mut query, choice).await? else { return Ok(None) };
@@ -62,12 +62,14 @@ impl Dataset {
         Ok(Some(rows))
     }
 
-    /// Rows counted by the values of columns, and by window with `by_window`: the columns `window` if so (its first moment, in
-    /// the type of the time column), those named, and `count` (uint64), by window and value. An index that has all columns of the request answers for the tiles it knows.
+    /// Counts rows by the values of columns, and by window with `by_window`. The result has the columns `window` with
+    /// `by_window` (start of the window, in the type of the time column), the named columns, and `count` (uint64),
+    /// ordered by window and value. An index that has all columns of the request answers for the tiles that it
+    /// covers.
     ///
     /// # Errors
-    /// As [`Dataset::read`]; a column named twice, or called like one of the result's own; more than `groups_max` groups, which
-    /// are held in memory.
+    /// As [`Dataset::read`]; a column named twice, or named like one of the result's own; more than `groups_max`
+    /// groups, since groups are held in memory.
     pub async fn count_by(
         &self,
         request: ReadRequest,
@@ -121,7 +123,8 @@ impl Dataset {
         Ok((tally.finish(&query.frame, fields, by_window).map_err(failed)?, report))
     }
 
-    /// How a read, or with `by` a count by these columns, would use an index and filters of texts. Reads heads of chunks and no rows.
+    /// How a read, or with `by` a count by these columns, would use an index and text filters. Reads heads of chunks
+    /// but no rows.
     ///
     /// # Errors
     /// As [`Dataset::read`].
@@ -151,7 +154,7 @@ impl Dataset {
         Ok(report)
     }
 
-    /// Counts the chunks that filters of texts leave to read.
+    /// Counts the chunks that text filters exclude and those that remain.
     async fn count_filtered(&self, query: &Query, report: &mut IndexUse) -> Result<()> {
         let keys: Option<HashSet<ChunkKey>> = query.keys.as_ref().map(|keys| keys.iter().copied().collect());
         let mut tiles = whole_tiles(scan(self.store_arc(), query, query.slices.clone(), HEADS).await?);
@@ -174,7 +177,7 @@ fn windows_of(query: &Query, time: &ArrayRef) -> Result<Vec<Window>> {
     Ok(placed.map_err(|_| query.frame.refuse("a stored row has no time; run verify"))?.1)
 }
 
-/// The first moment of each window, in the type of the time column.
+/// The start of each window, in the type of the time column.
 fn starts(frame: &Frame, windows: impl Iterator<Item = Window>) -> std::result::Result<ArrayRef, ArrowError> {
     let ticks = windows.map(|window| frame.spec.window_start(window));
     let epoch = match frame.spec.time.format {
@@ -187,7 +190,7 @@ fn starts(frame: &Frame, windows: impl Iterator<Item = Window>) -> std::result::
 }
 
 impl Plan {
-    /// Calls `each` with window, segment, value and rows of every posting that counts.
+    /// Calls `each` with window, segment, value and row count for every value with rows in the counted tiles.
     fn each_count(&self, mut each: impl FnMut(Window, usize, usize, u64)) {
         let mut counted: BTreeMap<(Window, usize), Vec<bool>> = BTreeMap::new();
         for (window, segment, place) in &self.counted {
@@ -215,7 +218,7 @@ struct Tally {
     groups: HashMap<(Option<Window>, OwnedKey), usize>,
     counts: Vec<u64>,
     windows: Vec<Window>,
-    /// Values of the groups, in the order in which they were found.
+    /// Values of the groups, in the order in which they were first found.
     sets: Vec<Vec<ArrayRef>>,
     sets_bytes: usize,
     held: Held,
@@ -226,7 +229,7 @@ impl Tally {
         Self { width, groups: HashMap::new(), counts: vec![], windows: vec![], sets: vec![], sets_bytes: 0, held }
     }
 
-    /// Charges what the groups hold, and refuses more than `groups_max`.
+    /// Charges the memory of the groups, and refuses more than `groups_max`.
     fn check(&mut self, frame: &Frame, groups_max: Option<usize>) -> Result<()> {
         let group = size_of::<((Option<Window>, OwnedKey), usize)>() + size_of::<(u64, Window)>();
         self.held.set(self.groups.capacity() * group + self.sets_bytes)?;
@@ -261,7 +264,7 @@ impl Tally {
         windows: Option<Vec<Window>>,
         rows: usize,
     ) -> std::result::Result<(), ArrowError> {
-        // Equal rows first: a key that is kept costs more than one that is compared.
+        // Group equal rows first: storing a key costs more than comparing one.
         let groups = Groups::new(columns, rows)?;
         let mut counted: HashMap<(u32, Option<Window>), u64> = HashMap::new();
         for (row, group) in groups.of_row.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Rows with equal values, counted.
+//! Groups rows with equal values and counts them.
 
 use arrow_array::{ArrayRef, UInt32Array};
 use arrow_schema::ArrowError;
@@ -8,7 +8,7 @@ use hashbrown::HashMap;
 
 use crate::keys::{Key, Keys};
 
-/// Rows of some columns, put into groups of equal values; floats are equal where their bits are.
+/// Rows of some columns, grouped by equal values; floats are equal if their bits are.
 pub(crate) struct Groups {
     /// Group of each row.
     pub of_row: Vec<u32>,

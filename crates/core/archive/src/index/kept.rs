@@ -1,8 +1,8 @@
-//! What a process keeps of indexes and of the tiles of slices from one request to the next.
+//! The cache of index segments and of the tiles of slices that a process keeps between requests.
 //!
-//! Nothing of it is trusted by its age. A segment is known by the hash of its bytes, which the record of its window names; the tiles of
-//! a slice are used as long as the engine's record of changes ([`chronotile_store::changes_key`]) is what it was before they were
-//! looked at.
+//! No entry expires by age. A segment is identified by the hash of its bytes, which the record of its window names.
+//! The tiles of a slice are valid as long as the engine's record of changes ([`chronotile_store::changes_key`]) is
+//! the same as before they were read.
 
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,32 +14,32 @@ use hashbrown::HashMap;
 use super::observed::SliceTiles;
 use super::segment::Segment;
 
-/// Bytes of segments, and of tiles, that a process keeps of one dataset.
+/// Bytes of segments, and of tiles, that a process caches for one dataset.
 const SEGMENTS_BYTES: usize = 32 << 20;
 pub(crate) const TILES_BYTES: usize = 64 << 20;
 
-/// What is kept of one dataset.
+/// The cache of one dataset.
 #[derive(Debug)]
 pub(crate) struct Kept {
     segments: Mutex<Recent<String, Arc<Segment>>>,
     slices: Mutex<Recent<SliceId, Observed>>,
 }
 
-/// What is known of a slice in one of its states.
+/// The cached tiles of a slice in one of its states.
 #[derive(Clone, Debug)]
 struct Observed {
     state: Bytes,
     tiles: Tiles,
 }
 
-/// What to do about the tiles of a slice.
+/// How to get the tiles of a slice.
 #[derive(Clone, Debug)]
 pub(crate) enum Tiles {
-    /// Look at those that are asked for: the slice may have changed again by the next request.
+    /// Read only the requested ones: the slice may have changed again by the next request.
     Once,
-    /// Look at all and keep them: the slice is as it was at the request before.
+    /// Read and cache all of them: the slice has not changed since the previous request.
     Fill,
-    /// They take too much memory.
+    /// Too large for the cache.
     TooMany,
     Known(Arc<SliceTiles>),
 }
@@ -60,7 +60,7 @@ impl Kept {
         lock(&self.segments).put(key, segment, bytes);
     }
 
-    /// What to do about the tiles of a slice that is in this state.
+    /// How to get the tiles of a slice that is in this state.
     pub(crate) fn tiles(&self, slice: SliceId, state: &Bytes) -> Tiles {
         let mut slices = lock(&self.slices);
         match slices.get(&slice) {
@@ -72,7 +72,7 @@ impl Kept {
         }
     }
 
-    /// Keeps the tiles that a slice had in this state; `None` where they are too many.
+    /// Caches the tiles that a slice had in this state; `None` if they are too large.
     pub(crate) fn keep_tiles(&self, slice: SliceId, state: Bytes, tiles: Option<Arc<SliceTiles>>) {
         let bytes = tiles.as_ref().map_or(0, |tiles| tiles.memory_bytes());
         let tiles = tiles.map_or(Tiles::TooMany, Tiles::Known);
@@ -84,7 +84,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Values by key. Where they take more than `bytes_max` together, those go that were not asked for the longest.
+/// An LRU cache: if the values exceed `bytes_max` together, those unused for the longest are dropped.
 #[derive(Debug)]
 struct Recent<K, V> {
     entries: HashMap<K, Entry<V>>,
@@ -125,7 +125,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Recent<K, V> {
         }
     }
 
-    /// Drops the oldest quarter at least, so that this is seldom done.
+    /// Drops at least a quarter of the bytes, oldest first, so that this seldom happens.
     fn shrink(&mut self) {
         let mut order: Vec<(u64, K)> = self.entries.iter().map(|(key, entry)| (entry.turn, key.clone())).collect();
         order.sort_unstable_by_key(|(turn, _)| *turn);

@@ -1,7 +1,7 @@
-//! Leases: which builder is at which window.
+//! Leases: which builder is working on which window.
 //!
-//! A lease spares builders the same work and nothing more. Nothing wrong is stored where two build the same window, so a clock that
-//! goes wrong costs time only.
+//! A lease only saves builders from doing the same work twice. Two builders of one window store nothing wrong, so a
+//! wrong clock costs only time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +30,12 @@ pub(crate) struct Lease {
     lasts: Duration,
     clock: Arc<Clock>,
     renewed: Instant,
-    /// As it lies in the catalog.
+    /// The value stored in the catalog.
     stored: Bytes,
 }
 
 impl Lease {
-    /// Takes the lease of a window; `None` where somebody else has it.
+    /// Acquires the lease of a window; `None` if another builder holds it.
     pub(crate) async fn take(
         store: &dyn Store,
         dataset: &DatasetRef,
@@ -60,7 +60,7 @@ impl Lease {
         }
     }
 
-    /// Renews the lease where a third of it is over; `false` where somebody else has taken it meanwhile.
+    /// Renews the lease once a third of it has passed; `false` if another builder has acquired it.
     pub(crate) async fn keep(&mut self, store: &dyn Store, dataset: &DatasetRef) -> Result<bool> {
         if self.renewed.elapsed() * 3 < self.lasts {
             return Ok(true);
@@ -69,7 +69,7 @@ impl Lease {
         held(store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await)
     }
 
-    /// A put that renews the lease, under the condition that it is still held.
+    /// A put that renews the lease, on condition that it is still held.
     pub(crate) fn renewal(&mut self) -> Result<RecordPut> {
         let renewed = value(&self.key, &self.holder, self.lasts, &self.clock)?;
         let before = std::mem::replace(&mut self.stored, renewed.clone());
@@ -77,13 +77,13 @@ impl Lease {
         Ok(catalog::put(self.key.clone(), renewed, Expect::Is(before)))
     }
 
-    /// A put that gives the lease up, under the condition that it is still held.
+    /// A put that releases the lease, on condition that it is still held.
     pub(crate) fn release(&self) -> RecordPut {
         catalog::delete_known(self.key.clone(), self.stored.clone())
     }
 }
 
-/// Whether a commit under the condition of a lease took effect.
+/// Whether a commit that depends on a lease took effect.
 pub(crate) fn held(outcome: chronotile_store::Result<()>) -> Result<bool> {
     match outcome {
         Ok(()) => Ok(true),

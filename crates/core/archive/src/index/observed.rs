@@ -1,4 +1,4 @@
-//! Tiles as the heads of their chunks show them.
+//! Tiles as observed from the heads of their chunks.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use chronotile_store::ChunkKey;
 use chronotile_types::{SliceId, Tile, Window, ZoneKey};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// A tile that was looked at.
+/// An observed tile.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedTile {
     pub slice: SliceId,
     pub tile: Tile,
-    /// Where its keys stand.
+    /// The range of its chunk keys in [`SliceTiles::keys`].
     pub keys: Range<usize>,
     /// Hash of the ids of its chunks.
     pub print: u64,
@@ -23,15 +23,15 @@ pub(crate) struct ObservedTile {
     pub ids: (ZoneKey, ZoneKey),
 }
 
-/// Tiles of one slice or several, in the order of a scan.
+/// Tiles of one or more slices, in the order of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct SliceTiles {
     pub tiles: Vec<ObservedTile>,
     pub keys: Vec<ChunkKey>,
-    /// A head for each set of attempts that the rows of a chunk come from; none where nothing is to be kept.
+    /// One head for each distinct set of origins of a chunk; empty if the tiles are not to be cached.
     pub heads: Vec<Head>,
     pub heads_bytes: usize,
-    /// The tiles by window.
+    /// Positions of the tiles, ordered by window.
     pub by_window: Vec<(Window, u32)>,
 }
 
@@ -68,7 +68,7 @@ impl SliceTiles {
         size_of_val(&self.tiles[..]) + size_of_val(&self.keys[..]) + size_of_val(&self.by_window[..]) + self.heads_bytes
     }
 
-    /// Places of the tiles of some windows, in order.
+    /// Positions of the tiles in a range of windows, in order.
     pub(super) fn in_windows(&self, (first, last): (Window, Window)) -> Vec<u32> {
         let (Some((low, _)), Some((high, _))) = (self.by_window.first(), self.by_window.last()) else { return vec![] };
         if first <= *low && *high <= last {
@@ -82,7 +82,7 @@ impl SliceTiles {
     }
 }
 
-/// Hash of the ids of the chunks of a tile, in any order.
+/// Hash of the ids of a tile's chunks, independent of their order.
 pub(crate) fn print(keys: &[ChunkKey]) -> u64 {
     let mut ids: Vec<[u8; 16]> = keys.iter().map(|key| key.id.to_bytes()).collect();
     ids.sort_unstable();

@@ -1,4 +1,4 @@
-//! How a read or a count uses an index: which tiles it answers for, and which have to be read.
+//! Decides how a read or count uses an index: which tiles the index answers for, and which must be read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,32 +20,32 @@ use crate::read::predicate::Test;
 use crate::read::query::Query;
 use crate::request::{Place, ReadRequest};
 
-/// Where an index leaves more than this share of the chunks to read, reading all of them in one walk is faster.
+/// If an index leaves more than this share of the chunks to read, one scan of all of them is faster.
 const WORTH_WHILE: f64 = 0.6;
-/// So many windows of segments in memory take less time than to start a thread for them.
+/// Filtering this many windows of cached segments takes less time than starting a thread.
 const WINDOWS_FEW: usize = 8;
 
-/// What an index is wanted for.
+/// What an index is used for.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose<'a> {
-    /// To leave out tiles that hold no row asked for.
+    /// To skip tiles that contain no requested row.
     Rows,
     /// To count rows by the values of these columns of the dataset.
     Counts(&'a [usize]),
 }
 
-/// The index that serves a request best, and the request's predicates on its columns.
+/// The most suitable index for a request, and the request's predicates on its columns.
 pub(crate) struct Choice {
     pub index: IndexSpec,
     /// Positions of its columns in the dataset.
     pub columns: Vec<usize>,
     types: Vec<arrow_schema::DataType>,
-    /// Each with the place of its column in the index.
+    /// Each with the position of its column in the index.
     tests: Vec<(usize, Test)>,
     counts: bool,
 }
 
-/// Chooses an index; the reason where none serves.
+/// Chooses an index, or returns the reason why none is suitable.
 pub(crate) fn choose(
     frame: &Frame,
     request: &ReadRequest,
@@ -89,23 +89,23 @@ pub(crate) fn choose(
     Ok(best.map(|(_, _, choice)| choice).ok_or(none))
 }
 
-/// What is indexed of one window, with the query's conditions applied.
+/// The index of one window, with the query's predicates applied.
 pub(crate) struct Indexed {
-    /// By cell.
+    /// Ordered by cell.
     pub segments: Vec<Arc<Segment>>,
-    /// Per segment and value: whether the conditions hold.
+    /// For each segment and value: whether the value satisfies the predicates.
     pub passing: Vec<Vec<bool>>,
-    /// Per segment and tile: whether it holds a value that passes.
+    /// For each segment and tile: whether the tile has a value that satisfies the predicates.
     matching: Vec<Vec<bool>>,
 }
 
-/// What an index says of a tile.
+/// The entry of a tile in an index.
 #[derive(Clone, Copy)]
 struct Entry {
     segment: usize,
-    /// Its place in the segment.
+    /// The tile's position in the segment.
     place: u32,
-    /// Whether it holds a value that passes.
+    /// Whether the tile has a value that satisfies the predicates.
     matching: bool,
     print: u64,
 }
@@ -143,9 +143,9 @@ impl Indexed {
 /// What to do with a tile.
 #[derive(Clone, Copy)]
 struct Decision {
-    /// What the index says of it.
+    /// The tile's entry in the index, if it has one.
     entry: Option<Entry>,
-    /// Whether the index answers for it; otherwise it is read.
+    /// Whether the index is valid for the tile; otherwise the tile is read.
     trusted: bool,
 }
 
@@ -155,18 +155,18 @@ impl Decision {
     }
 }
 
-/// A query, shared between an index and the tiles themselves.
+/// Divides a query between an index and the tiles to read.
 pub(crate) struct Plan {
     pub report: IndexUse,
     pub windows: BTreeMap<Window, Indexed>,
-    /// Tiles that the index answers for and that hold values which pass: window, segment, place.
+    /// Tiles to count from the index, which have values that satisfy the predicates: window, segment, position.
     pub counted: Vec<(Window, usize, u32)>,
-    /// Chunks of all other tiles that may hold rows asked for.
+    /// Chunks of all other tiles that may contain requested rows.
     pub keys: Vec<ChunkKey>,
 }
 
 impl Plan {
-    /// `None` where nothing is built that the query covers, or the index would not help.
+    /// Returns the report alone if nothing is built for the query's period, or the index would not help.
     pub(crate) async fn new(
         dataset: &Dataset,
         query: &mut Query,
@@ -194,10 +194,10 @@ impl Plan {
         Ok(Ok(plan))
     }
 
-    /// Compares each tile with what was indexed of it.
+    /// Compares each tile with its entry in the index.
     fn compare(&mut self, query: &Query, looked: &Looked) -> Vec<Decision> {
         let (report, windows) = (&mut self.report, &self.windows);
-        // Neighbouring tiles are mostly of one window.
+        // Neighbouring tiles are usually in the same window.
         let mut last: Option<(Window, Option<&Indexed>)> = None;
         let decide = |seen: &ObservedTile| {
             let window = seen.tile.window;
@@ -219,7 +219,8 @@ impl Plan {
         looked.tiles().map(decide).collect()
     }
 
-    /// Where several tiles may hold versions of one record, an index of each does not tell which is the newest.
+    /// Marks tiles to be read that may share records with others: if versions of a record are in several tiles, the
+    /// index does not tell which is the newest.
     fn keep_shared_together(&mut self, query: &Query, looked: &Looked, decisions: &mut [Decision]) {
         if !query.newest_only {
             return;
@@ -230,10 +231,10 @@ impl Plan {
         if cell_follows && in_ids(&frame.spec.time.column.as_str()) {
             return;
         }
-        // Where the cell follows from the ids, versions of one record lie in one cell.
+        // If the cell is computed from the ids, all versions of a record are in one cell.
         let group = |seen: &ObservedTile| if cell_follows { seen.tile.cell.0 } else { 0 };
         let mut order: Vec<(i64, u32)> = looked.tiles().map(group).zip(0..).collect();
-        // Cells that follow time are in order over all slices.
+        // Often sorted already, such as when the cell grows with time.
         if !order.is_sorted() {
             order.sort_unstable();
         }
@@ -277,7 +278,8 @@ impl Plan {
         }
         self.report.tiles = looked.len() as u64;
         self.report.chunks_read = self.keys.len() as u64;
-        // A window whose tiles are not all answered by the index comes first with `false`.
+        // Sorting puts `false` first, so deduplication keeps it: such a window has tiles that the index does not
+        // answer.
         windows.sort_unstable();
         windows.dedup_by_key(|(window, _)| *window);
         let answered =
@@ -287,12 +289,12 @@ impl Plan {
     }
 }
 
-/// Tiles that hold no row asked for by themselves, but perhaps newer versions of rows in tiles that do.
+/// Tiles without a requested row of their own that may have newer versions of rows in tiles that have one.
 fn overlapping_with_wanted(tiles: &[usize], looked: &Looked, decisions: &[Decision]) -> Vec<usize> {
     let mut wanted: Vec<(ZoneKey, ZoneKey)> = Vec::new();
     for at in tiles.iter().copied().filter(|at| decisions[*at].is_wanted()) {
         let (min, max) = looked.tile(at).ids;
-        // The greatest end of all that begin no later.
+        // The greatest end of all ranges up to this one.
         let max = wanted.last().map_or(max, |(_, before)| max.max(*before));
         wanted.push((min, max));
     }
@@ -304,7 +306,7 @@ fn overlapping_with_wanted(tiles: &[usize], looked: &Looked, decisions: &[Decisi
     tiles.iter().copied().filter(|at| !decisions[*at].is_wanted()).filter(shares).collect()
 }
 
-/// Of tiles by their least id, those that may share an id with another.
+/// Those of the tiles, given in order of their least id, that may share an id with another.
 fn overlapping(tiles: &[usize], looked: &Looked) -> Vec<usize> {
     let mut shared = Vec::new();
     let mut greatest: Option<ZoneKey> = None;
@@ -320,7 +322,8 @@ fn overlapping(tiles: &[usize], looked: &Looked) -> Vec<usize> {
     shared
 }
 
-/// What is built of the windows that the query covers; `None` if nothing. A segment that cannot be read is as good as not built.
+/// Loads the index of the windows that the query covers; `None` if nothing is built. A window with an unreadable
+/// segment counts as not built.
 async fn load(dataset: &Dataset, query: &Query, choice: Choice) -> Result<Option<(String, BTreeMap<Window, Indexed>)>> {
     let frame = query.frame.clone();
     let (Some(first), Some(last)) = (query.slices.first(), query.slices.last()) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What the catalog holds of an index: a small record for each window, its postings, and leases of builders.
+//! Catalog records of an index: a small record for each window, its postings, and leases of builders.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,27 +12,28 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::catalog;
 use crate::error::{ArchiveError, Result};
 
-/// Records looked up at once.
+/// Records looked up concurrently.
 const AT_ONCE: usize = 32;
-/// Up to this many windows are looked up one by one: a listing is cheap on one machine, but asks every part of a cluster.
+/// Up to this many windows are looked up one by one: a listing is cheap on one machine, but on a cluster it queries
+/// every partition of the catalog.
 const LOOKED_UP_MAX: i64 = 64;
 
-/// What is known of one window of an index.
+/// The record of one window of an index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Built {
     pub built_us: i64,
-    /// Hash of the tiles the window had and their prints, those left out included.
+    /// Hash of the window's tiles and their prints, including tiles that were left out.
     pub print: u64,
     pub tiles: u64,
     pub left_out: u64,
     pub rows: u64,
     pub values: u64,
     pub bytes: u64,
-    /// Hashes of the segments, by cell.
+    /// Names (hashes) of the segments, ordered by cell.
     pub segments: Vec<String>,
 }
 
-/// A window in keys, in an order-keeping form.
+/// A window as text in keys, in a form that sorts like the number.
 fn window_text(window: Window) -> String {
     format!("{:08x}", (window.0 as u32) ^ 0x8000_0000)
 }
@@ -53,7 +54,7 @@ pub(crate) fn posting_prefix(dataset: &DatasetName, id: &str, window: Window) ->
     format!("posting/{dataset}/{id}.{}/", window_text(window))
 }
 
-/// Name of a segment: it says what it holds, so that a reader never mixes two builds.
+/// Name of a segment: a hash of its content, so that a reader never mixes two builds.
 pub(crate) fn segment_name(bytes: &[u8]) -> String {
     format!("{:016x}", xxh3_64(bytes))
 }
@@ -64,7 +65,7 @@ fn parse_key(key: &str) -> Result<(&str, Window)> {
     parsed.ok_or_else(|| ArchiveError::Catalog { key: key.to_owned(), reason: "its key names no window".to_owned() })
 }
 
-/// All windows built of an index.
+/// All windows that an index was built for.
 pub(crate) async fn list(store: &dyn Store, dataset: &DatasetName, id: &str) -> Result<BTreeMap<Window, Built>> {
     let records = catalog::list(store, &format!("index/{dataset}/{id}.")).await?;
     let parse = |record: &chronotile_store::Record| {
@@ -73,19 +74,19 @@ pub(crate) async fn list(store: &dyn Store, dataset: &DatasetName, id: &str) -> 
     records.iter().map(parse).collect()
 }
 
-/// The windows of an index that somebody is building, or was when it was cut off.
+/// The windows of an index with a lease: some builder is building them, or was interrupted.
 pub(crate) async fn leased(store: &dyn Store, dataset: &DatasetName, id: &str) -> Result<BTreeSet<Window>> {
     let records = catalog::list(store, &format!("lease/{dataset}/{id}.")).await?;
     records.iter().map(|record| Ok(parse_key(&record.key)?.1)).collect()
 }
 
-/// Ids of the indexes of which something is stored, dropped ones included.
+/// Ids of the indexes with stored records, including dropped ones.
 pub(crate) async fn ids(store: &dyn Store, dataset: &DatasetName) -> Result<Vec<String>> {
     let records = catalog::list(store, &format!("index/{dataset}/")).await?;
     records.iter().map(|record| Ok(parse_key(&record.key)?.0.to_owned())).collect()
 }
 
-/// What is built of the windows from `first` to `last`.
+/// The records of the built windows from `first` to `last`.
 pub(crate) async fn built(
     store: &dyn Store,
     dataset: &DatasetName,

@@ -1,19 +1,19 @@
-//! What users ask of indexes, and what they are told.
+//! Options and reports of indexes.
 
 use chronotile_types::{TimeRange, Window};
 
-/// What to build.
+/// Options of a build.
 #[derive(Clone, Debug)]
 pub struct IndexBuildOptions {
-    /// The index; all of the dataset where `None`.
+    /// The index; `None` for all indexes of the dataset.
     pub name: Option<String>,
-    /// The period whose windows are built; all where open.
+    /// The period whose windows are built; all windows if it is open.
     pub time: TimeRange,
     /// Seconds after which others may take over a window that a builder has not finished or renewed, 1 to 3,600.
     pub lease_s: u64,
-    /// Whether to wait for windows that others are building, and to build those that they give up.
+    /// Whether to wait for windows that others are building, and to build those that they abandon.
     pub wait: bool,
-    /// Build all windows anew, whether or not they have changed.
+    /// Whether to rebuild all windows, including unchanged ones.
     pub rebuild: bool,
 }
 
@@ -23,20 +23,21 @@ impl Default for IndexBuildOptions {
     }
 }
 
-/// What a build did.
+/// The result of a build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexBuildReport {
-    /// Windows looked at, once for each index.
+    /// Windows checked, once for each index.
     pub windows: u64,
-    /// Windows that needed work and got it here.
+    /// Changed windows that this builder built.
     pub windows_built: u64,
-    /// Windows that needed work which another builder did, or is doing.
+    /// Changed windows that another builder has built or is building.
     pub windows_elsewhere: u64,
     /// Tiles read.
     pub tiles_read: u64,
-    /// Tiles in built windows whose part of the index stayed as it was.
+    /// Unchanged tiles in built windows, whose postings were reused.
     pub tiles_kept: u64,
-    /// Tiles left out: damaged, of too many values, or with rows that did not count: they are read directly.
+    /// Tiles left out because they were damaged, had too many values or had rows that did not count. Queries read
+    /// them directly.
     pub tiles_left_out: u64,
     /// Rows read.
     pub rows: u64,
@@ -44,7 +45,7 @@ pub struct IndexBuildReport {
     pub bytes: u64,
 }
 
-/// What there is of an index.
+/// The state of an index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexStatus {
     /// Its name.
@@ -53,15 +54,15 @@ pub struct IndexStatus {
     pub columns: Vec<String>,
     /// Windows built.
     pub windows: u64,
-    /// Half-open range of ticks from the first of them to the last.
+    /// Half-open range of ticks from the first window to the last.
     pub ticks: Option<(i64, i64)>,
     /// Tiles indexed.
     pub tiles: u64,
-    /// Tiles left out: damaged, of too many values, or with rows that did not count.
+    /// Tiles left out because they were damaged, had too many values or had rows that did not count.
     pub tiles_left_out: u64,
     /// Rows counted.
     pub rows: u64,
-    /// Distinct values, each window's for itself.
+    /// Distinct values, counted separately for each window.
     pub values: u64,
     /// Bytes stored.
     pub bytes: u64,
@@ -69,37 +70,37 @@ pub struct IndexStatus {
     pub built_us: Option<i64>,
 }
 
-/// How a read or a count uses an index, and filters of texts.
+/// How a read or a count uses an index and text filters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexUse {
     /// The index used.
     pub index: Option<String>,
-    /// Why none is used, or why not for all that it could do.
+    /// Why no index is used, or why it is not used fully.
     pub reason: Option<String>,
-    /// Whether the index alone gives the answer for tiles that it knows: counts.
+    /// Whether the index can answer by itself for valid tiles: true for counts.
     pub counts: bool,
-    /// Tiles that lie in what was asked for.
+    /// Tiles within the cells and windows of the request.
     pub tiles: u64,
-    /// Tiles answered by the index: counted, or known to hold no row that is asked for.
+    /// Tiles answered by the index: counted, or known to contain no requested row.
     pub tiles_indexed: u64,
-    /// Tiles that the index does not know.
+    /// Tiles that are not in the index.
     pub tiles_unindexed: u64,
-    /// Tiles whose chunks are not those that were indexed.
+    /// Tiles whose chunks have changed since they were indexed, or have rows that do not count.
     pub tiles_changed: u64,
-    /// Tiles that lie partly outside the time range.
+    /// Tiles that are partly outside the time range.
     pub tiles_partial: u64,
-    /// Tiles that may hold versions of records that lie in other tiles too.
+    /// Tiles that may share records with other tiles.
     pub tiles_shared: u64,
-    /// Tiles read: those above, and for rows those that the index names.
+    /// Tiles read: the four kinds above, and for reads of rows those in which the index finds matches.
     pub tiles_read: u64,
-    /// Chunks in all of the tiles; 0 where neither an index nor filters were looked at.
+    /// Chunks in all of the tiles; 0 if neither an index nor text filters were used.
     pub chunks: u64,
     /// Chunks read.
     pub chunks_read: u64,
-    /// Chunks that would be read, but for filters that show that they hold no text asked for.
+    /// Chunks that text filters exclude because they contain no matching text.
     pub chunks_filtered: u64,
-    /// Windows answered through the index, whole tiles of which may still have been read for their rows.
+    /// Windows in which the index is valid for all tiles; tiles with matching rows may still have been read.
     pub windows_indexed: Vec<Window>,
-    /// Windows of which some or all tiles are read because the index does not know their present state.
+    /// Windows with some or all tiles read because the index is not valid for their current state.
     pub windows_direct: Vec<Window>,
 }

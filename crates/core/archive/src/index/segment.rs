@@ -1,4 +1,4 @@
-//! A part of what an index knows of one window, and its bytes (`docs/format.md`).
+//! Segments: parts of the index of one window, and their encoding (`docs/format.md`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::keys::Keys;
 const VERSION: u8 = 1;
 /// Segments of several tiles are cut at this many bytes.
 const BYTES_GOOD: usize = 1 << 20;
-/// A tile whose segment alone would be larger is left out: an index of it would serve nobody.
+/// A tile whose segment alone would be larger is left out: an index of it would help no query.
 const BYTES_MAX: usize = 4 << 20;
 
-/// How often values occur in tiles: entry by entry the values, the cell of the tile, the rows.
+/// How often values occur in tiles. Each entry has the values, the cell of the tile, and the number of rows.
 #[derive(Clone)]
 pub(crate) struct Postings {
     pub columns: Vec<ArrayRef>,
@@ -31,7 +31,7 @@ pub(crate) struct Postings {
 }
 
 impl Postings {
-    /// Entries of several parts, by cell.
+    /// Joins the entries of several parts, ordered by cell.
     pub(crate) fn join(parts: Vec<Self>, width: usize) -> Result<Self, ArrowError> {
         let cells: Vec<i64> = parts.iter().flat_map(|part| part.cells.iter().copied()).collect();
         let counts: Vec<u64> = parts.iter().flat_map(|part| part.counts.iter().copied()).collect();
@@ -57,25 +57,25 @@ impl Postings {
     }
 }
 
-/// Neighbouring tiles of a window, and the values that occur in them.
+/// Neighbouring tiles of a window and the values that occur in them.
 #[derive(Debug)]
 pub(crate) struct Segment {
     /// Cells of the tiles, ascending.
     pub cells: Vec<i64>,
-    /// What each tile was made from.
+    /// The print of each tile.
     pub prints: Vec<u64>,
     /// Distinct values, one array for each column of the index.
     pub values: Vec<ArrayRef>,
-    /// First posting of each value, and the number of all.
+    /// First posting of each value, followed by the total number of postings.
     pub starts: Vec<u32>,
-    /// Posting by posting, by value and cell: the tile's place in `cells`.
+    /// The tile of each posting, as its position in `cells`; ordered by value and cell.
     pub tiles: Vec<u32>,
-    /// Posting by posting the rows.
+    /// The number of rows of each posting.
     pub counts: Vec<u64>,
 }
 
 impl Segment {
-    /// The postings of `tiles`, by cell, each with its print.
+    /// The segment of `tiles`, given as cell and print in order of cell, with their postings.
     fn new(postings: &Postings, tiles: &[(i64, u64)]) -> Result<Self, ArrowError> {
         let groups = Groups::new(&postings.columns, postings.cells.len())?;
         let found = representatives(&postings.columns, &groups)?;
@@ -97,7 +97,7 @@ impl Segment {
             counts: Vec::with_capacity(entries.len()),
         };
         for (rank, cell, count) in entries {
-            // Every posting is of a tile that is given.
+            // Every posting belongs to one of the given tiles.
             let Ok(tile) = segment.cells.binary_search(&cell) else { continue };
             segment.tiles.push(tile as u32);
             segment.counts.push(count);
@@ -114,12 +114,12 @@ impl Segment {
         size_of::<Self>() + values + tiles + postings
     }
 
-    /// Postings of the value number `value`.
+    /// Range of the postings of a value, given by its number.
     pub(crate) fn postings(&self, value: usize) -> Range<usize> {
         self.starts[value] as usize..self.starts[value + 1] as usize
     }
 
-    /// The entries of the tiles that `keep` names.
+    /// The entries of the tiles that `keep` selects.
     pub(crate) fn entries_of(&self, keep: &[bool]) -> Result<Postings, ArrowError> {
         let (mut rows, mut cells, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         for value in 0..self.starts.len() - 1 {
@@ -159,7 +159,7 @@ impl Segment {
     }
 
     /// # Errors
-    /// Bytes that are no segment of this index and window.
+    /// Bytes that are not a segment of this index and window.
     pub(crate) fn decode(bytes: &[u8], shape: &Shape) -> Result<Self, Damage> {
         let Some((&VERSION, mut rest)) = bytes.split_first() else {
             return Err(Damage::malformed("a segment of an unknown version"));
@@ -185,7 +185,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// From lengths of lists and steps within them to places.
+    /// Converts list lengths and steps within the lists to positions.
     fn read_lists(&mut self, lengths: &[u32]) -> Result<(), Damage> {
         let malformed = || Damage::malformed("the postings of a segment do not fit its values and tiles");
         let mut next = 0usize;
@@ -208,7 +208,7 @@ impl Segment {
     }
 }
 
-/// The layouts of the blocks of a segment, and where they belong.
+/// The layouts of the blocks of a segment, and the index and window that these belong to.
 pub(crate) struct Shape {
     layouts: [Layout; 3],
     id: u64,
@@ -216,7 +216,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// For an index of columns of these types; `id` is its own, as in the catalog.
+    /// For an index with columns of these types; `id` is the index's id in the catalog.
     pub(crate) fn new(types: &[DataType], id: &str, window: Window) -> Result<Self, SchemaError> {
         let layout = |fields: Vec<Field>| Layout::new(Arc::new(Schema::new(fields)));
         let plain = |name: &str, data_type| Field::new(name, data_type, false);
@@ -227,7 +227,7 @@ impl Shape {
             layout(values)?,
             layout(vec![plain("tile", DataType::UInt32), plain("rows", DataType::UInt64)])?,
         ];
-        // Ids are made here, of hexadecimal digits.
+        // Ids are generated by this library as hexadecimal digits.
         Ok(Self { layouts, id: u64::from_str_radix(id, 16).unwrap_or(0), window })
     }
 
@@ -273,7 +273,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8; 4]> {
     Some(taken)
 }
 
-/// Segments in bytes, and how many tiles are not in them because they have too many values.
+/// Encoded segments, and the number of tiles left out because they have too many values.
 #[derive(Default)]
 pub(crate) struct Packed {
     pub segments: Vec<Vec<u8>>,
@@ -283,7 +283,7 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Packs the postings of `tiles`, both by cell, in segments of a good size.
+    /// Packs `tiles` and their postings, both ordered by cell, into segments of suitable size.
     pub(crate) fn add(&mut self, shape: &Shape, postings: &Postings, tiles: &[(i64, u64)]) -> Result<(), ArrowError> {
         if tiles.is_empty() {
             return Ok(());

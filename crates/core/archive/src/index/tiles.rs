@@ -1,4 +1,4 @@
-//! The tiles that a query covers, from the heads of their chunks, or from what was kept of an earlier look.
+//! The tiles that a query covers, from the heads of their chunks or from the cache.
 
 use std::sync::Arc;
 
@@ -21,14 +21,15 @@ use crate::read::slices::slices_in;
 use crate::read::visible::Found;
 
 impl SliceTiles {
-    /// Looks at what the query covers in one slice. A part of a batch makes a tile another one than it will be, which readers of an
-    /// index notice.
+    /// Observes the tiles that the query covers in one slice. A tile with only a part of a batch gets another print
+    /// than it will have later, which readers of an index notice.
     pub(crate) async fn observe(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<Self> {
         let found = scan(dataset.store_arc(), query, vec![slice], HEADS).await?;
         Ok(Self::of_query(query, found).await?.0)
     }
 
-    /// The tiles of a scan with rows that count; also whether some batches ended so late that rows of theirs may have been missed.
+    /// The tiles of a scan with rows that count. Also returns whether some batches ended so late that some of their
+    /// rows may have been missed.
     async fn of_query(query: &Query, mut found: BoxStream<'static, Result<Vec<Chunk>>>) -> Result<(Self, bool)> {
         let (mut tiles, mut late) = (Self::default(), false);
         while let Some(chunks) = found.try_next().await? {
@@ -43,7 +44,7 @@ impl SliceTiles {
         Ok((tiles.finished(), late))
     }
 
-    /// All tiles of a slice, whichever rows count; `None` where they take too much memory to be kept.
+    /// All tiles of a slice, whether or not their rows count; `None` if they are too large for the cache.
     async fn whole(store: &dyn Store, frame: &Frame, slice: SliceId) -> Result<Option<Self>> {
         let windows = frame.spec.windows().into();
         let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: false, older: true };
@@ -74,12 +75,12 @@ impl SliceTiles {
 #[derive(Default)]
 pub(crate) struct Looked {
     parts: Vec<Arc<SliceTiles>>,
-    /// The part and the place in it of each tile.
+    /// For each tile, its part and its position there.
     places: Vec<(u32, u32)>,
 }
 
 impl Looked {
-    /// Looks at all that the query covers, in slices too that came up meanwhile.
+    /// Looks at everything that the query covers, including slices that were created meanwhile.
     pub(crate) async fn new(dataset: &Dataset, query: &mut Query) -> Result<Self> {
         let (looked, late) = Self::look(dataset, query, &query.slices).await?;
         let Some(visible) = &query.visible else { return Ok(looked) };
@@ -87,12 +88,12 @@ impl Looked {
         if !late {
             return Ok(looked);
         }
-        // What had ended by now is found whole.
+        // The second look finds every batch that has ended by now completely.
         query.slices = slices_in(dataset.store(), &query.frame, query.windows).await?;
         Ok(Self::look(dataset, query, &query.slices).await?.0)
     }
 
-    /// Also whether some batches ended so late that rows of theirs may have been missed.
+    /// Also returns whether some batches ended so late that some of their rows may have been missed.
     async fn look(dataset: &Dataset, query: &Query, slices: &[SliceId]) -> Result<(Self, bool)> {
         let (mut looked, mut late) = (Self::default(), false);
         let mut unknown: Vec<SliceId> = Vec::new();
@@ -163,7 +164,8 @@ fn covers(cells: &Cells, cell: Cell) -> bool {
     }
 }
 
-/// All tiles of a slice, where they are known and all of their rows count; also what was found out about the attempts in them.
+/// All tiles of a slice, if they are cached (or can be) and all of their rows count. Also returns the result of
+/// deciding about their attempts.
 async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Option<Arc<SliceTiles>>, Found)> {
     let unknown = Ok((None, Found::All));
     let (store, kept) = (dataset.store(), dataset.kept());
@@ -172,11 +174,11 @@ async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Opti
         Tiles::Known(tiles) => tiles,
         Tiles::Fill if matches!(query.cells, Cells::All) => {
             let tiles = match SliceTiles::whole(store, &query.frame, slice).await {
-                // It may lie where the query does not look.
+                // The damage may be outside the query.
                 Err(ArchiveError::Damaged { .. }) => None,
                 tiles => tiles?.map(Arc::new),
             };
-            // What was found is what the slice held all the while, if it is still in the same state.
+            // The tiles are valid for this state only if the slice is still in it after the scan.
             if state_of(store, &query.frame, slice).await?.as_ref() != Some(&state) {
                 return unknown;
             }
@@ -192,9 +194,9 @@ async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Opti
     Ok(((!hidden).then_some(tiles), found))
 }
 
-/// What differs after every change of a slice; `None` from an engine that does not tell.
+/// A value that differs after every change of a slice; `None` if the engine does not provide one.
 async fn state_of(store: &dyn Store, frame: &Frame, slice: SliceId) -> Result<Option<Bytes>> {
-    // Engines of several machines do not, and the question would be a request.
+    // Engines on several machines do not, and asking would cost a request.
     if !store.capabilities().atomic_commits {
         return Ok(None);
     }

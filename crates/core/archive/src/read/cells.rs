@@ -18,10 +18,10 @@ use crate::keys::{Keys, Wanted};
 use crate::read::literal::exact_values;
 use crate::request::Place;
 
-/// A column and a row that cannot be filed, and why.
+/// Column, row and reason of a value for which there is no cell.
 pub(crate) type Unfit = (String, usize, String);
 
-/// Checks the part of a cell rule that the sky decides.
+/// Checks the pixelization of a cell rule.
 pub(crate) fn check(spec: &DatasetSpec) -> Result<()> {
     pixelization(&spec.cell).map(|_| ())
 }
@@ -74,7 +74,7 @@ fn cells_of_columns(rule: &CellRule, columns: &[ArrayRef], rows: usize) -> std::
     }
 }
 
-/// Degrees as float64; a null has no place.
+/// Degrees as float64; null has no position.
 fn degrees(column: &ArrayRef) -> std::result::Result<Float64Array, (usize, &'static str)> {
     if let Some(row) = (0..column.len()).find(|row| column.is_null(*row)) {
         return Err((row, "is null; every record needs a position"));
@@ -144,11 +144,11 @@ fn integer_bits(column: &ArrayRef, row: usize) -> u64 {
     }
 }
 
-/// A place made ready for a scan: the cells to look in, and what single rows must fulfil.
+/// A place resolved for a scan: the cells to read, and the condition on single rows.
 pub(crate) struct Placed {
     pub cells: Cells,
     pub rows: RowRule,
-    /// Cells of the keys asked for, with the number of distinct keys in each; empty for other places.
+    /// Cells of the requested keys, with the number of distinct keys in each; empty for other places.
     pub keys_in_cell: HashMap<Cell, usize>,
 }
 
@@ -158,17 +158,17 @@ impl Placed {
     }
 }
 
-/// What the place asks of single rows of a covered cell.
+/// The condition that a place sets for single rows of the covered cells.
 pub(crate) enum RowRule {
-    /// Nothing.
+    /// No condition.
     All,
     /// The cell rule's columns have one of these values.
     Keys(Wanted),
-    /// The position lies in the region.
+    /// The position is in the region.
     Region(Region),
 }
 
-/// Ranges of pixels a region may be covered with before neighbouring ones are joined: each costs a look-up.
+/// Maximum number of pixel ranges that cover a region before neighbouring ones are joined: each range costs a lookup.
 const COVER_RANGES_MAX: usize = 4_096;
 
 /// The cells that `place` covers.
@@ -198,7 +198,7 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<Placed> {
             let Some(pixels) = pixelization(&spec.cell)? else {
                 return Err(refuse("it is not filed by sky position: read it by cells, keys or ids".to_owned()));
             };
-            // An older version of a record may lie in the region when the newest does not, and the reverse.
+            // An older version of a record may be in the region when the newest is not, and vice versa.
             let reach_deg = if matches!(spec.merge, MergeRule::Latest { .. }) { spec.moves_deg } else { 0.0 };
             let cover = region.cover_around(&pixels, reach_deg, COVER_RANGES_MAX);
             Ok(Placed::new(pixel_cells(&cover), RowRule::Region(region.clone())))
@@ -221,7 +221,7 @@ fn pixel_cells(cover: &[PixelRange]) -> Cells {
     Cells::Ranges(Arc::from(cells))
 }
 
-/// Arrays given as values of `names`, cast to the dataset's types.
+/// Casts arrays that were given as values of `names` to the dataset's types.
 pub(crate) fn conform_keys(
     spec: &DatasetSpec,
     names: &[&str],
@@ -247,7 +247,7 @@ pub(crate) fn conform_keys(
     names.iter().zip(given).map(conform).collect()
 }
 
-/// Sorted, disjoint inclusive ranges of the cells named.
+/// The given cells as sorted, disjoint, inclusive ranges.
 fn ranges(mut cells: Vec<i64>) -> Cells {
     cells.sort_unstable();
     cells.dedup();
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(cover(half - 2, half + 1), [(i64::MIN, i64::MIN + 1), (i64::MAX - 1, i64::MAX)]);
     }
 
-    /// As docs/format.md has it: what is hashed of each type, put together by hand.
+    /// Hashes rows as docs/format.md defines it; the bytes to hash are written out by hand.
     #[test]
     fn values_of_every_type_are_hashed_by_their_bytes() {
         use arrow_array::*;

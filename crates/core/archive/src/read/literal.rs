@@ -1,8 +1,8 @@
-//! Constants that meet a column: compared as what they are, never rounded to the column's type.
+//! Constants compared with a column: compared exactly, never rounded to the column's type.
 //!
-//! A constant of a type of whole steps (integers, decimals, times, booleans) is either a value of the type or lies between two of them.
-//! Text is read exactly; a float64 means its shortest decimal, as it is written and printed, and a float32 column holds
-//! 0.1 where 0.1 was stored.
+//! In a discrete type (integers, decimals, times, booleans), a constant is either a value of the type or lies between
+//! two of them. Text is read exactly. A float64 stands for its shortest decimal, as it is written and printed; in a
+//! float32 column, 0.1 matches a value that was stored as 0.1.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use arrow_schema::{DataType, TimeUnit};
 use crate::read::number::{Number, Spot};
 use crate::write::input::conform_array;
 
-/// Constants as a column's type has them.
+/// Constants located in a column's type.
 pub(crate) enum Spots {
-    /// Counts of the type's own steps.
+    /// In units of a discrete type.
     Whole(Vec<Spot<i128>>),
     Floats(Vec<Spot<f64>>),
     /// Text and bytes, of the column's type.
@@ -31,7 +31,7 @@ type Converted<T> = std::result::Result<T, String>;
 const STRICT: CastOptions<'static> = CastOptions { safe: false, format_options: FORMAT };
 const FORMAT: arrow_cast::display::FormatOptions<'static> = arrow_cast::display::FormatOptions::new();
 
-/// Where each of the constants lies; none of them is null.
+/// Locates each constant in the column's type; the constants must not be null.
 pub(crate) fn spots(given: &ArrayRef, wanted: &DataType) -> Converted<Spots> {
     let given = &plain(given)?;
     if wanted.is_temporal() {
@@ -53,10 +53,10 @@ pub(crate) fn spots(given: &ArrayRef, wanted: &DataType) -> Converted<Spots> {
     }
 }
 
-/// The constants in the column's type, nulls kept; refused where the type does not have one of them.
+/// Converts constants to the column's type, keeping nulls. Refuses a value that the type cannot hold exactly.
 ///
 /// # Errors
-/// What does not fit, to follow the name of the column.
+/// The reason, worded to follow the name of the column.
 pub fn exact_values(given: &ArrayRef, wanted: &DataType) -> Converted<ArrayRef> {
     if given.data_type() == wanted {
         return Ok(given.clone());
@@ -107,7 +107,7 @@ fn values_at(spots: &Spots, wanted: &DataType) -> Converted<ArrayRef> {
     }
 }
 
-/// Values of a type of whole steps, as counts of its steps; the reverse of [`whole_array`].
+/// Values of a discrete type in its units; the reverse of [`whole_array`].
 fn counts(array: &ArrayRef) -> Converted<Vec<i128>> {
     match array.data_type() {
         DataType::UInt64 => Ok(array.as_primitive::<UInt64Type>().values().iter().map(|v| i128::from(*v)).collect()),
@@ -119,7 +119,7 @@ fn counts(array: &ArrayRef) -> Converted<Vec<i128>> {
     }
 }
 
-/// A column of a type of whole steps, of counts that lie in its range.
+/// A column of a discrete type, from values in its units that are within its range.
 pub(crate) fn whole_array(counts: &[i128], wanted: &DataType) -> Converted<ArrayRef> {
     let failed = |e: arrow_schema::ArrowError| e.to_string();
     match wanted {
@@ -138,7 +138,7 @@ pub(crate) fn whole_array(counts: &[i128], wanted: &DataType) -> Converted<Array
     }
 }
 
-/// The least and the greatest count of a type of whole steps.
+/// The least and the greatest value of a discrete type in its units.
 fn whole_range(wanted: &DataType) -> Option<(i128, i128)> {
     let bits = |bits: u32| (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1);
     let unsigned = |bits: u32| (0, (1_i128 << bits) - 1);

@@ -1,25 +1,26 @@
-//! Numbers in exact form, whatever type they came in.
+//! Exact numbers, whatever type they were given in.
 
-/// Where a constant lies among the values of a type.
+/// Where a constant is relative to the values of a type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Spot<T> {
-    /// Less than all of them.
+    /// Less than all values.
     Below,
-    /// It is this value.
+    /// Equal to this value.
     At(T),
     /// Greater than this value and less than the next one.
     After(T),
-    /// Greater than all of them.
+    /// Greater than all values.
     Above,
     /// Not a number: neither less nor greater.
     Nan,
 }
 
-/// A number as a constant gives it.
+/// A numeric constant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Number {
     Float(f64),
-    /// `digits * 10^exponent`, or less than one unit of the last digit further from zero where `more` is set.
+    /// `digits * 10^exponent`; with `more`, digits were cut off, so the number is further from zero by less than one
+    /// unit of the last digit.
     Decimal {
         negative: bool,
         digits: u128,
@@ -28,10 +29,10 @@ pub(crate) enum Number {
     },
 }
 
-/// Decimal digits that fit in every 128-bit integer.
+/// Number of decimal digits that always fit in a 128-bit integer.
 const DIGITS_MAX: usize = 38;
 
-/// Floats of this size, 2^53 to 2^126, are whole numbers that fit in 128 bits; they are taken as such.
+/// Floats from 2^53 to 2^126 are integers that fit in 128 bits, and are converted as such.
 const WHOLE: std::ops::Range<f64> = 9_007_199_254_740_992.0..8.507059173023462e37;
 
 impl From<i128> for Number {
@@ -85,7 +86,7 @@ impl Number {
         Some(found)
     }
 
-    /// Where the number lies among multiples of `10^-scale`, counted by them.
+    /// Locates the number among the multiples of `10^-scale`, counted in these.
     pub(crate) fn among_steps(self, scale: i8) -> Spot<i128> {
         match self {
             Self::Float(value) if value.is_nan() => Spot::Nan,
@@ -99,7 +100,7 @@ impl Number {
         }
     }
 
-    /// Where the number lies among floats; `narrow` where the floats are of 32 bits.
+    /// Locates the number among floats; `narrow` for 32-bit floats.
     pub(crate) fn among_floats(self, narrow: bool) -> Spot<f64> {
         let spot = match self {
             Self::Float(value) => Spot::At(value),
@@ -127,7 +128,7 @@ fn narrowed(value: f64) -> f64 {
     if same { f64::from(narrow) } else { value }
 }
 
-/// An exponent as text; one of very many digits is as good as a large one.
+/// An exponent as text; one with very many digits counts as a large one.
 fn small_exponent(text: &str) -> Option<i32> {
     let (sign, digits) = match text.as_bytes().first()? {
         b'-' => (-1, &text[1..]),
@@ -156,7 +157,7 @@ fn finite(value: f64) -> Spot<f64> {
     }
 }
 
-/// Where `digits * 10^exponent` lies among whole numbers.
+/// Locates `digits * 10^exponent` among integers.
 fn decimal_step(negative: bool, digits: u128, exponent: i32, more: bool) -> Spot<i128> {
     let beyond = if negative { Spot::Below } else { Spot::Above };
     if digits == 0 && !more {

@@ -1,4 +1,4 @@
-//! Chunks at work: heads are parsed and in memory, bodies too or, where they are many, in a temporary file.
+//! Chunks of a read: parsed heads are in memory, bodies too unless they are large, when they go to a temporary file.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,13 +14,13 @@ use crate::frame::Frame;
 
 /// A chunk with its parsed head.
 pub(crate) struct ParsedChunk {
-    /// Without head and body once the body lies in a file.
+    /// Head and body are empty once the body is in a file.
     pub chunk: Chunk,
     pub head: Head,
     place: Option<Place>,
 }
 
-/// Where in a file a body lies.
+/// The location of a body in a file.
 struct Place {
     file: Arc<Spill>,
     offset: u64,
@@ -32,7 +32,7 @@ impl ParsedChunk {
         Self { chunk, head, place: None }
     }
 
-    /// Whether the body lies in a file.
+    /// Whether the body is in a file.
     pub(crate) fn is_spilled(&self) -> bool {
         self.place.is_some()
     }
@@ -48,7 +48,7 @@ impl ParsedChunk {
         }
     }
 
-    /// Calls `work` with the body, verified and decompressed.
+    /// Calls `work` with the body after verifying and decompressing it.
     pub(crate) fn with_body<T>(&self, frame: &Frame, work: impl FnOnce(&Body) -> Result<T>) -> Result<T> {
         let bytes = self.body(frame)?;
         let body = Body::open(&self.head, &bytes).map_err(|damage| frame.damaged(&self.chunk.key, damage))?;
@@ -56,27 +56,27 @@ impl ParsedChunk {
     }
 }
 
-/// Holds the bodies of chunks: up to a number of bytes in memory, what comes after in a temporary file.
+/// Stores the bodies of chunks: a limited number of bytes in memory, the rest in a temporary file.
 pub(crate) struct Shelf {
     room: usize,
     file: Option<Arc<Spill>>,
 }
 
 impl Shelf {
-    /// With room for so many bytes in memory.
+    /// A shelf with room for this many bytes in memory.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { room: bytes, file: None }
     }
 
-    /// Bytes of bodies in memory, of `room` that there was at first.
+    /// Bytes of bodies in memory, given the initial `room`.
     pub(crate) fn taken(&self, room: usize) -> usize {
         room - self.room.min(room)
     }
 
-    /// Takes the body of a part, which from then on is in memory or in the file.
+    /// Stores the body of a part, in memory or in the file.
     ///
     /// # Errors
-    /// A temporary file that cannot be made or written.
+    /// A temporary file that cannot be created or written.
     pub(crate) fn keep(&mut self, frame: &Frame, part: &mut ParsedChunk) -> Result<()> {
         let bytes = part.chunk.body.len();
         if part.is_spilled() {
@@ -86,7 +86,7 @@ impl Shelf {
             self.room = room;
             return Ok(());
         }
-        // Small bodies that come later do not fill what a great one has left.
+        // Once one body does not fit, later ones go to the file too, even if they are small.
         self.room = 0;
         self.spill(part).map_err(|e| spill_error(frame, &e))
     }
@@ -98,14 +98,14 @@ impl Shelf {
         };
         let bytes = part.chunk.body.len();
         let offset = file.append(&part.chunk.body)?;
-        // An engine may have put both into one buffer.
+        // Release both: an engine may have put them into one buffer.
         (part.chunk.head, part.chunk.body) = (Bytes::new(), Bytes::new());
         part.place = Some(Place { file, offset, bytes });
         Ok(())
     }
 }
 
-/// A temporary file without a name, gone with the last part that lies in it.
+/// An unnamed temporary file, deleted with the last part that refers to it.
 struct Spill {
     file: Mutex<File>,
 }
@@ -139,7 +139,7 @@ fn spill_error(frame: &Frame, error: &std::io::Error) -> ArchiveError {
     ))
 }
 
-/// Ranges of `parts` that belong to one tile each.
+/// Ranges of `parts` that belong to the same tile.
 pub(crate) fn tile_ranges(parts: &[ParsedChunk]) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let mut start = 0;

@@ -1,4 +1,4 @@
-//! Conditions on texts: parts of them, and regular expressions.
+//! Conditions on texts: substrings, prefixes and regular expressions.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, StringArray};
@@ -7,11 +7,10 @@ use regex::{Regex, RegexBuilder};
 use regex_syntax::ast::Span;
 use regex_syntax::hir::Hir;
 
-/// Bytes that a compiled expression may take: enough for some hundred words, and no place for a counted repetition of counted
-/// repetitions.
+/// Maximum size of a compiled expression in bytes: allows several hundred words, but no nested counted repetitions.
 const PATTERN_BYTES_MAX: usize = 2 << 20;
 
-/// A condition on texts, which a null never fulfils.
+/// A condition on texts. Null never satisfies it.
 pub(crate) enum Pattern {
     Contains(Box<Finder<'static>>),
     Prefix(String),
@@ -23,10 +22,10 @@ impl Pattern {
         Self::Contains(Box::new(Finder::new(part).into_owned()))
     }
 
-    /// A regular expression, which may match anywhere in a text, and its syntax tree.
+    /// A regular expression, which may match anywhere in a text, with its syntax tree.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// What is wrong with the expression, and where.
     pub(crate) fn matches(expression: &str) -> Result<(Self, Hir), String> {
         let tree = regex_syntax::parse(expression).map_err(|error| match &error {
             regex_syntax::Error::Parse(error) => misread(expression, error.kind(), error.span()),
@@ -42,13 +41,13 @@ impl Pattern {
         }
     }
 
-    /// Clears `keep` for rows whose text does not fulfil the condition.
+    /// Clears `keep` for rows whose text does not satisfy the condition.
     pub(crate) fn filter(&self, column: &ArrayRef, keep: &mut [bool]) {
         let Some(texts) = column.as_string_opt::<i32>() else { return keep.fill(false) };
         match self {
             Self::Contains(finder) => keep_found(texts, finder, keep),
             Self::Prefix(prefix) => keep_where(texts, keep, |text| text.starts_with(prefix.as_str())),
-            // Lines of files from Windows end in a carriage return, which `$` does not pass over by itself.
+            // Lines of files from Windows end in a carriage return, after which `$` alone would not match.
             Self::Matches(regex) => keep_where(texts, keep, |text| {
                 regex.is_match(text) || text.strip_suffix('\r').is_some_and(|line| regex.is_match(line))
             }),
@@ -67,7 +66,7 @@ fn keep_where(texts: &StringArray, keep: &mut [bool], holds: impl Fn(&str) -> bo
     }
 }
 
-/// Searches all texts at once, as they lie one after the other: most rows are passed without being looked at each for itself.
+/// Searches the contiguous buffer of all texts at once, so that rows without a match need no search of their own.
 fn keep_found(texts: &StringArray, finder: &Finder<'_>, keep: &mut [bool]) {
     if finder.needle().is_empty() {
         return keep_where(texts, keep, |_| true);
@@ -77,11 +76,11 @@ fn keep_found(texts: &StringArray, finder: &Finder<'_>, keep: &mut [bool]) {
     while next < keep.len() {
         let start = offsets[next] as usize;
         let Some(found) = finder.find(&bytes[start..offsets[keep.len()] as usize]) else { break };
-        // The row in which it begins is the last that starts there or before.
+        // The match begins in the last row that starts at or before it.
         let row = next + offsets[next + 1..=keep.len()].partition_point(|end| *end as usize <= start + found);
         keep[next..row].fill(false);
         let ends_inside = start + found + finder.needle().len() <= offsets[row + 1] as usize;
-        // One that goes on into the next row is none, and there is no other before it.
+        // A match that crosses into the next row does not count, and this row has no earlier one.
         keep[row] = keep[row] && texts.is_valid(row) && ends_inside;
         next = row + 1;
     }

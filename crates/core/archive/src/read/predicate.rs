@@ -1,4 +1,4 @@
-//! Predicates, made ready for a dataset's columns and applied to rows.
+//! Predicates prepared for a dataset's columns and applied to rows.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Float64Type};
@@ -15,13 +15,13 @@ use crate::read::pattern::Pattern;
 use crate::read::text::Need;
 use crate::request::{Comparison, Predicate};
 
-/// A predicate on a known column with constants of its type.
+/// A predicate on an existing column, with constants of its type.
 pub(crate) struct Test {
     /// Position of the column in the dataset.
     pub column: usize,
-    /// What a filter of the column's texts must have for the predicate to hold for some row; `None` where it tells nothing.
+    /// What the column's text filter must contain if the predicate holds for some row; `None` if filters cannot tell.
     pub need: Option<Need>,
-    /// All of them must hold.
+    /// All of them must be satisfied.
     kinds: Vec<Kind>,
 }
 
@@ -71,7 +71,7 @@ impl Test {
         Ok(Self { column, need, kinds })
     }
 
-    /// Clears `keep` for rows of `column` for which the predicate does not hold.
+    /// Clears `keep` for rows of `column` that do not satisfy the predicate.
     pub(crate) fn filter(&self, column: &ArrayRef, keep: &mut [bool]) -> std::result::Result<(), ArrowError> {
         self.kinds.iter().try_for_each(|kind| kind.filter(column, keep))
     }
@@ -104,15 +104,15 @@ impl Kind {
     }
 }
 
-/// A comparison with constants that may lie between the values of a type, as one with values of the type.
+/// An exact comparison with values of the type, equivalent to one whose constants may lie between such values.
 enum Exact<T> {
-    /// Holds for every value that is not null.
+    /// True for every value that is not null.
     Always,
     OneOf(Vec<T>),
     Compare(Comparison, T),
 }
 
-/// Which comparisons with values of the type hold exactly where the one with the constants does.
+/// The comparisons with values of the type that are equivalent to the one with the constants.
 fn exact<T: Copy>(comparison: Comparison, spots: &[Spot<T>]) -> Vec<Exact<T>> {
     use Comparison::{Equal, Greater, GreaterOrEqual, In, Less, LessOrEqual, NotEqual};
     if let (Comparison::Between, [low, high]) = (comparison, spots) {
@@ -129,7 +129,7 @@ fn exact<T: Copy>(comparison: Comparison, spots: &[Spot<T>]) -> Vec<Exact<T>> {
         (Greater | GreaterOrEqual, Spot::After(value)) => Exact::Compare(Greater, value),
         (NotEqual, _) | (Less | LessOrEqual, Spot::Above) | (Greater | GreaterOrEqual, Spot::Below) => Exact::Always,
         (Equal | Less | LessOrEqual | Greater | GreaterOrEqual, _) => Exact::OneOf(vec![]),
-        // Compared above, by other means.
+        // Handled before.
         (
             Comparison::Between | Comparison::Contains | Comparison::Matches | Comparison::Prefix | Comparison::Exists,
             _,
@@ -249,7 +249,7 @@ mod tests {
         Comparison::GreaterOrEqual,
     ];
 
-    /// The rows of a column for which a comparison holds, of those that are kept.
+    /// Keeps only those rows of a column for which a comparison holds.
     fn held(comparison: Comparison, constants: ArrayRef, column: &ArrayRef, mut keep: Vec<bool>) -> Vec<bool> {
         let spots = literal::spots(&constants, column.data_type()).unwrap();
         for kind in kinds(comparison, spots, column.data_type()).unwrap() {

@@ -1,4 +1,4 @@
-//! A scan whose chunks several reads get, each those of its own windows.
+//! A scan shared by several reads; each gets the chunks in its own windows.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,20 +9,21 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::error::{ArchiveError, Result};
 
-/// Groups of chunks that wait for one of the reads.
+/// Groups of chunks that may wait for one of the reads.
 const WAITING: usize = 2;
 
-/// What a read gets of a scan: chunks, or that there are no more.
+/// What a read receives from a scan: chunks, or `None` at the end.
 type Message = Result<Option<Vec<Chunk>>>;
 
-/// What the first scan of a read returns, drawn from a scan that it shares with others.
+/// The first scan of a read, fed from a scan that it shares with others.
 pub(crate) struct SharedScan {
     older: bool,
     receiver: Mutex<Option<Receiver<Message>>>,
 }
 
 impl SharedScan {
-    /// The chunks, with or without those of older versions, unless they were taken before or the scan was begun for others.
+    /// Takes the chunks, which can be taken once; `None` if they are taken already, or if the scan was begun with
+    /// another choice of `older`.
     pub(crate) fn take(&self, older: bool) -> Option<BoxStream<'static, Result<Vec<Chunk>>>> {
         if older != self.older {
             return None;
@@ -31,7 +32,7 @@ impl SharedScan {
         let chunks = stream::try_unfold(receiver, |mut receiver| async move {
             match receiver.recv().await {
                 Some(message) => Ok(message?.map(|chunks| (chunks, receiver))),
-                // Another read got the error that ended the scan.
+                // Another read received the error that ended the scan.
                 None => Err(ArchiveError::Cancelled),
             }
         });
@@ -39,7 +40,7 @@ impl SharedScan {
     }
 }
 
-/// A read that takes part in a scan.
+/// The sending side for one of the reads that share a scan.
 pub(crate) struct Part {
     windows: Windows,
     older: bool,
@@ -47,7 +48,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// A read of chunks in these windows, and where it gets them.
+    /// Connects a read of chunks in these windows: returns the sending and the receiving side.
     pub(crate) fn new(windows: Windows, older: bool) -> (Self, SharedScan) {
         let (sender, receiver) = channel(WAITING);
         (Self { windows, older, sender }, SharedScan { older, receiver: Mutex::new(Some(receiver)) })
@@ -58,7 +59,7 @@ impl Part {
     }
 }
 
-/// Gives each read its chunks; one that ended gets no more.
+/// Sends each read its chunks; reads that have ended get no more.
 pub(crate) async fn hand_out(mut chunks: BoxStream<'static, Result<Vec<Chunk>>>, parts: Vec<Part>) {
     loop {
         let group = match chunks.try_next().await {

@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 use crate::error::Result;
 use crate::frame::Frame;
 
-/// The slices of a group, or of a dataset by itself, which are looked up when they are asked for, and once.
+/// The slices of a group or of a single dataset, looked up once, on first use.
 pub(crate) struct SliceList<'a> {
     store: &'a dyn Store,
     found: OnceCell<Vec<SliceId>>,
@@ -29,10 +29,10 @@ impl<'a> SliceList<'a> {
     }
 }
 
-/// Of so few slices, some engines find out by themselves which exist.
+/// Below this number of slices, engines with cheap missing slices need not be asked which exist.
 const FEW: i64 = 4;
 
-/// The slices to look in for these windows, ascending.
+/// The slices to read for these windows, ascending.
 pub(crate) async fn slices_in(store: &dyn Store, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
     SliceList::new(store).within(frame, windows).await
 }

@@ -1,5 +1,5 @@
-//! What tiles hold, by the heads of their chunks: for readers that look for the neighbours of a time, or keep something they
-//! have worked out from a tile and must know whether it still holds.
+//! Time spans of tiles, read from the heads of their chunks. For readers that look for the nearest rows to a time, or
+//! that cache a result computed from a tile and must know whether it is still valid.
 
 use chronotile_chunk::Head;
 use chronotile_store::{Cells, Chunk, Scan};
@@ -11,14 +11,14 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::read::slices::slices_in;
 
-/// What one tile holds.
+/// The content of one tile, as its heads show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TileSpan {
     /// The tile.
     pub tile: Tile,
-    /// A hash of the ids of its chunks: as long as it is the same, so are the tile's rows.
+    /// A hash of the ids of its chunks: while it stays the same, so do the tile's rows.
     pub fingerprint: u64,
-    /// Rows in its chunks, equal ids counted each time.
+    /// Rows in its chunks; rows with equal ids are counted separately.
     pub rows: u64,
     /// Number of its chunks.
     pub chunks: u64,
@@ -29,7 +29,8 @@ pub struct TileSpan {
 }
 
 impl Dataset {
-    /// The tiles of these cells in the windows of the inclusive range of ticks, by cell, then window. No body is read.
+    /// The tiles of these cells in the windows of an inclusive range of ticks, ordered by cell, then window. Reads no
+    /// bodies.
     ///
     /// # Errors
     /// A damaged head, or the engine.
@@ -42,7 +43,8 @@ impl Dataset {
         this.spans_in(slices, cells, windows).await
     }
 
-    /// The latest tile of a cell with a row before `tick`. Looks from there backwards and no further than needed.
+    /// The latest tile of a cell with a row before `tick`. Searches backwards from there and stops at the first one
+    /// found.
     ///
     /// # Errors
     /// As [`Dataset::spans`].
@@ -61,7 +63,8 @@ impl Dataset {
         Ok(None)
     }
 
-    /// The earliest tile of a cell with a row at or after `tick`. Looks from there onwards and no further than needed.
+    /// The earliest tile of a cell with a row at or after `tick`. Searches forwards from there and stops at the first
+    /// one found.
     ///
     /// # Errors
     /// As [`Dataset::spans`].
@@ -104,7 +107,7 @@ impl Dataset {
             let (mut rows, mut tick_min, mut tick_max) = (0, i64::MAX, i64::MIN);
             for (chunk, head) in tile {
                 ids.extend_from_slice(&chunk.key.id.to_bytes());
-                // Of a chunk whose rows do not all count others are read than of one whose rows do.
+                // A chunk with rows that do not count needs another fingerprint: its readers get other rows.
                 for origin in head.origins.iter().filter(|origin| visible.hides(origin)) {
                     ids.extend_from_slice(&origin.batch.to_bytes());
                     ids.extend_from_slice(&origin.written_us.to_be_bytes());

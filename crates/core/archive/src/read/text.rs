@@ -1,15 +1,15 @@
-//! What the filters of a chunk tell about conditions on texts.
+//! What the text filters of a chunk tell about conditions on texts.
 //!
-//! A condition names runs of bytes that every value for which it holds must have. A chunk whose filter lacks one of them has no
-//! such value. That alone does not let a read leave the chunk out: one of its rows may be the newer state of a record of which
-//! another chunk has an older one that would hold.
+//! Every value that satisfies a condition contains certain runs of bytes. If a chunk's filter lacks one of these
+//! runs, the chunk has no such value. That alone does not let a read skip the chunk: one of its rows may be the newer
+//! state of a record whose older state, in another chunk, satisfies the condition.
 
 use arrow_array::ArrayRef;
 use arrow_array::cast::AsArray;
 use chronotile_chunk::{Grams, TextFilter, fold};
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// What a filter must have for a condition to hold for some value.
+/// What a filter must contain if some value satisfies a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// All of these runs.
@@ -19,7 +19,7 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// Of values that have this text in them; `None` where the text is too short to tell.
+    /// For values that contain this text; `None` if the text is too short for a filter.
     pub(crate) fn of_text(text: &str) -> Option<Self> {
         Self::of_folded(&fold(text))
     }
@@ -29,13 +29,13 @@ impl Need {
         (!runs.is_empty()).then_some(Self::Runs(runs))
     }
 
-    /// Of values that are one of these.
+    /// For values that equal one of these.
     pub(crate) fn of_values(values: &ArrayRef) -> Option<Self> {
         let values = values.as_string_opt::<i32>()?;
         Some(Self::Any(values.iter().flatten().map(Self::of_text).collect::<Option<_>>()?))
     }
 
-    /// Of values in which a regular expression finds something.
+    /// For values in which a regular expression matches.
     pub(crate) fn of_pattern(pattern: &Hir) -> Option<Self> {
         let mut walk = Walk { steps: STEPS_MAX, ..Walk::default() };
         walk.pattern(pattern);
@@ -51,13 +51,14 @@ impl Need {
     }
 }
 
-/// Parts of a pattern that are looked at, repetitions counted each time. What comes after is taken for anything.
+/// Maximum number of parts of a pattern to visit, counting each repetition. Whatever follows is assumed to match
+/// anything.
 const STEPS_MAX: usize = 4_096;
 
-/// A walk over what a match must have, from left to right.
+/// Collects from left to right what every match must contain.
 #[derive(Default)]
 struct Walk {
-    /// The text, folded, that stands at this place of every match.
+    /// The folded text that every match has at the current position.
     run: Vec<u8>,
     needs: Vec<Need>,
     steps: usize,
@@ -70,7 +71,7 @@ impl Walk {
         }
         self.steps -= 1;
         match pattern.kind() {
-            // What matches no letter leaves its neighbours side by side.
+            // Parts that match no character leave their neighbours adjacent.
             HirKind::Empty | HirKind::Look(_) => {}
             HirKind::Literal(literal) => match std::str::from_utf8(&literal.0) {
                 Ok(text) => self.run.extend_from_slice(&fold(text)),
@@ -106,13 +107,13 @@ impl Walk {
             self.steps = walk.steps;
             needs.push(walk.finish());
         }
-        // One alternative that needs nothing is enough for a match.
+        // If one alternative needs nothing, the alternation needs nothing.
         if let Some(needs) = needs.into_iter().collect() {
             self.needs.push(Need::Any(needs));
         }
     }
 
-    /// Ends the run: what follows may be of any length.
+    /// Ends the run: what follows may have any length.
     fn anything(&mut self) {
         self.needs.extend(Need::of_folded(&self.run));
         self.run.clear();
@@ -127,9 +128,9 @@ impl Walk {
     }
 }
 
-/// The letter of a class whose letters are all the same once folded, as those of `(?i)k`.
+/// The letter of a class whose letters are all equal after folding, such as `(?i)k`.
 fn one_letter(class: &Class) -> Option<Vec<u8>> {
-    // Every letter has few variants that are folded together.
+    // No letter has more variants that fold to it.
     const VARIANTS_MAX: usize = 3;
     let letters: Vec<char> = match class {
         Class::Unicode(class) => {

@@ -1,4 +1,4 @@
-//! One row of each id: where nearly all ids stand once, found without a table of keys.
+//! Finds one row for each id. Fast when nearly all ids are unique: the hash table has row numbers instead of keys.
 
 use arrow_array::ArrayRef;
 use arrow_schema::ArrowError;
@@ -6,14 +6,14 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::keys::{Key, Keys, integers};
 
-/// Ids of rows, each with a code: rows of the same id have the same code, and others seldom do.
+/// Ids of rows, each with a hash code: equal ids have equal codes, different ids seldom do.
 pub(crate) struct Ids {
     codes: Vec<u64>,
     values: Values,
 }
 
 enum Values {
-    /// The code says it all.
+    /// Equal codes mean equal ids.
     Codes,
     /// Integer columns without nulls.
     Integers(Vec<Vec<u64>>),
@@ -21,7 +21,7 @@ enum Values {
 }
 
 impl Ids {
-    /// Of the rows of id columns, one or more of equal length.
+    /// The ids in one or more id columns of equal length.
     pub(crate) fn new(columns: &[ArrayRef]) -> Result<Self, ArrowError> {
         let numbers = |column: &ArrayRef| if column.null_count() == 0 { integers(column) } else { None };
         let Some(mut numbers) = columns.iter().map(numbers).collect::<Option<Vec<_>>>() else {
@@ -55,7 +55,8 @@ impl Ids {
             }
     }
 
-    /// Of the rows in `keep` with the same id clears all but one: `newer` tells whether its first row is to be kept rather than its second.
+    /// Clears `keep` for all but one of the rows with the same id. `newer(a, b)` returns whether row `a` wins over
+    /// row `b`.
     pub(crate) fn keep_one_each<E>(
         &self,
         keep: &mut [bool],
@@ -93,7 +94,8 @@ impl Ids {
     }
 }
 
-/// Spreads what differs in a number over its upper bits: a product with 2^64 divided by the golden ratio, after its halves were mixed.
+/// Spreads the bits of a number over its upper bits: mixes its halves, then multiplies by 2^64 divided by the golden
+/// ratio.
 fn spread(number: u64) -> u64 {
     (number ^ number >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
