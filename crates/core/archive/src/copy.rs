@@ -38,12 +38,12 @@ use verify::Verification;
 /// Most passes that repair tiles which verification found to differ.
 const ROUNDS: usize = 3;
 
-/// How to copy.
+/// Options of a copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
     /// Names of the datasets; all datasets of the source if `None`.
     pub datasets: Option<Vec<String>>,
-    /// Compare the archives and change nothing.
+    /// Whether to compare the archives without changing anything.
     pub verify_only: bool,
     /// Groups of chunks in flight, 1 to 64, each of up to 4 MiB.
     pub workers: usize,
@@ -68,7 +68,7 @@ pub struct CopyProgress {
     pub pass: u32,
     /// Tiles compared in this pass or verification.
     pub tiles_done: u64,
-    /// Tiles of the source as the pass began.
+    /// Number of tiles on the source when the pass began.
     pub tiles_total: u64,
     /// Bytes of this dataset's chunks copied, or verified.
     pub bytes: u64,
@@ -313,7 +313,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// Slices of either archive, oldest first.
+/// Slices of both archives, oldest first.
 async fn slices(shared: &Shared, scope: &Scope) -> Result<Vec<SliceId>> {
     if let Scope::Tiles(slices) = scope {
         return Ok(slices.keys().copied().collect());

@@ -1,4 +1,4 @@
-//! To whom a dataset on the target belongs: the definition it must have, and the record that makes it a copy.
+//! Ownership of a dataset on the target: the definition that it must have, and the record that makes it a copy.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::catalog::{self, CopyRecord, GroupRecord};
 use crate::dataset::{Dataset, group_change};
 use crate::error::{ArchiveError, Result};
 
-/// What this run put, or for a comparison would have put, as the dataset's copy record.
+/// The copy record that this run has put for the dataset; for a comparison, an empty one that is not stored.
 pub(super) struct Claim {
     pub record: CopyRecord,
 }
 
-/// Refuses a copy from an archive to itself, as far as the URLs tell.
+/// Refuses to copy an archive to itself, as far as the URLs show.
 pub(super) fn check_distinct(source: &Archive, target: &Archive) -> Result<()> {
-    // An archive in memory has no place that another could be at.
+    // URLs of archives in memory do not identify them.
     let has_place = ["sqlite:", "cassandra:"].iter().any(|scheme| source.url().starts_with(scheme));
     if has_place && place(source.url()) == place(target.url()) || Arc::ptr_eq(source.store(), target.store()) {
         return Err(ArchiveError::SameArchive { url: target.url().to_owned() });
@@ -30,7 +30,7 @@ pub(super) fn check_distinct(source: &Archive, target: &Archive) -> Result<()> {
     Ok(())
 }
 
-/// The place a URL names, without user, password and settings.
+/// The location in a URL, without user, password and settings.
 fn place(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once(':') else { return url.to_owned() };
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -47,7 +47,7 @@ fn place(url: &str) -> String {
     format!("{scheme}://{}/{path}", hosts.join(","))
 }
 
-/// Makes the dataset on the target, or finds it, for a copy that writes.
+/// Creates or finds the dataset on the target and claims it for a copy.
 pub(super) async fn begin(
     source: &Archive,
     dataset: &Dataset,
@@ -97,12 +97,12 @@ pub(super) async fn begin(
     Ok(Copy { shared })
 }
 
-/// The definitions of the datasets that are copied as one, as they are on the target.
+/// The definitions that the copied datasets have on the target.
 fn specs_on_target(dataset: &Dataset, target: &Archive) -> Vec<DatasetSpec> {
     dataset.frames().iter().map(|frame| on_target(&frame.spec, target)).collect()
 }
 
-/// What makes the group of the datasets on the target, or makes it as large as on the source.
+/// Puts that create the group of the datasets on the target, or add the datasets that it lacks.
 async fn group_records(source: &Archive, dataset: &Dataset, target: &Archive) -> Result<Vec<RecordPut>> {
     let Some(group) = dataset.spec().group.as_ref().map(|member| member.group.clone()) else { return Ok(vec![]) };
     let key = catalog::group_key(group.as_str());
@@ -122,7 +122,7 @@ async fn group_records(source: &Archive, dataset: &Dataset, target: &Archive) ->
     }
 }
 
-/// Finds the dataset on the target for a comparison, which changes nothing.
+/// Finds the dataset on the target for a comparison, without changing anything.
 pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyOptions) -> Result<Copy> {
     for spec in specs_on_target(dataset, target) {
         let theirs = target.dataset(spec.name.as_str()).await?;
@@ -151,7 +151,7 @@ fn shared(dataset: &Dataset, target: &Archive, claim: Claim, options: &CopyOptio
     }))
 }
 
-/// The definition of the copy. Chunks go over as they are: where the target keeps no rows, they stay chunks.
+/// The definition of the copy. Chunks are copied unchanged, so on a target without native rows the layout is chunks.
 fn on_target(spec: &DatasetSpec, target: &Archive) -> DatasetSpec {
     let layout = if target.store().capabilities().native_rows { spec.layout } else { StorageLayout::Chunks };
     DatasetSpec { layout, ..spec.clone() }
@@ -164,7 +164,8 @@ async fn put(shared: &Shared, before: Vec<RecordPut>) -> Result<()> {
     }
 }
 
-/// Chunks name schema versions by number, so the history of columns must be the same; on the target the newest may be missing.
+/// Chunks refer to schema versions by number, so both sides must have the same history of columns; the target may
+/// lack the newest ones.
 fn check_definition(theirs: &DatasetSpec, ours: &DatasetSpec) -> Result<()> {
     let widened = widened(theirs, ours);
     let difference = difference(&widened, ours)
@@ -178,7 +179,7 @@ fn check_definition(theirs: &DatasetSpec, ours: &DatasetSpec) -> Result<()> {
     }
 }
 
-/// The target's definition with the columns that were added on the source since.
+/// The target's definition with the columns that the source has gained since.
 fn widened(theirs: &DatasetSpec, ours: &DatasetSpec) -> DatasetSpec {
     let (fields, more) = (theirs.schema.fields(), ours.schema.fields());
     let begins_alike = more.iter().take(fields.len()).eq(fields.iter());
@@ -190,7 +191,8 @@ fn widened(theirs: &DatasetSpec, ours: &DatasetSpec) -> DatasetSpec {
     widened
 }
 
-/// Refuses a copy of something else: the same place, or at least one batch in common as it is.
+/// Refuses to copy a different dataset over an earlier copy: the sources must have the same location, or at least one
+/// batch in common, unchanged.
 async fn check_lineage(
     source: &Archive,
     target: &Archive,
@@ -213,7 +215,7 @@ async fn check_lineage(
     Err(ArchiveError::NotACopy { dataset: home.name.clone(), reason })
 }
 
-/// A dataset that no copy made may become one while it is empty.
+/// A dataset that was not made by a copy may become one while it is empty.
 async fn check_empty(store: &dyn Store, home: &DatasetRef) -> Result<()> {
     let refuse = |reason: &str| {
         Err(ArchiveError::NotACopy {
@@ -233,8 +235,8 @@ async fn check_empty(store: &dyn Store, home: &DatasetRef) -> Result<()> {
     Ok(())
 }
 
-/// Two URLs may name one archive: then the source has the record that was put on the target.
-/// A record that was not there before is taken back.
+/// Detects two URLs of the same archive: the source then has the record that was put on the target. Removes the
+/// record if it was not there before.
 async fn check_same(shared: &Shared, source: &Archive, first: bool) -> Result<()> {
     let key = catalog::copy_key(&shared.home);
     match catalog::get::<CopyRecord>(source.store().as_ref(), &key).await? {
@@ -249,12 +251,12 @@ async fn check_same(shared: &Shared, source: &Archive, first: bool) -> Result<()
 }
 
 impl Claim {
-    /// Refuses to go on where another run has taken the copy over.
+    /// Stops this run if another one has taken over the copy.
     pub(super) async fn check(&self, shared: &Shared) -> Result<()> {
         self.stored(shared).await.map(drop)
     }
 
-    /// The record on the target, which is still this run's.
+    /// The record on the target, if it still belongs to this run.
     async fn stored(&self, shared: &Shared) -> Result<(CopyRecord, Bytes)> {
         let key = catalog::copy_key(&shared.home);
         match catalog::get::<CopyRecord>(shared.target.as_ref(), &key).await? {
@@ -263,10 +265,11 @@ impl Claim {
         }
     }
 
-    /// Notes that the target holds all that was finished on the source. Where it is not `settled`, it has chunks of batches besides that
-    /// the source has begun to change: their records decide there, as they do before a copy has caught up.
+    /// Records that the target has everything that was finished on the source. If it is not `settled`, it also has
+    /// chunks of batches that the source has begun to change: readers must then look up the records of batches, as
+    /// they do before a copy has caught up.
     pub(super) async fn note_caught_up(&self, shared: &Shared, settled: bool) -> Result<()> {
-        // Consolidated chunks may hold rows that count no more on the source either.
+        // Consolidated chunks may contain rows that no longer count on the source either.
         let superseded = shared.from.superseded_batches().await?;
         if !superseded.is_subset(shared.into.superseded_batches().await?.as_ref()) {
             shared.into.supersede_all(&superseded).await?;
@@ -278,10 +281,10 @@ impl Claim {
         put(shared, vec![catalog::put(key.clone(), catalog::to_json(&key, &record)?, Expect::Is(bytes))]).await
     }
 
-    /// Adds the columns on the target that were added on the source, and returns how many schema versions there are, by the number
-    /// of the dataset in its group.
+    /// Adds the source's new columns on the target. Returns the number of schema versions of each dataset, by its
+    /// number in the group.
     pub(super) async fn adopt_columns(&self, shared: &Shared) -> Result<HashMap<u8, usize>> {
-        // A store that keeps rows must know the columns before it moves chunks that have them.
+        // A store with native rows must know the columns before it receives chunks that have them.
         shared.from.refresh_group().await?;
         let mut versions = HashMap::new();
         for frame in shared.into.frames() {

@@ -1,4 +1,4 @@
-//! The batches of a dataset on one of the two archives: which are finished, and which are being changed.
+//! The batches of a dataset in one of the two archives: which are finished, and which are being changed.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::catalog::{self, BatchRecord, Intent};
 use crate::error::Result;
 
-/// Records listed at once. A cluster asks many partitions for each page.
+/// Records listed in one request. On a cluster, each page queries many partitions.
 const PAGE: usize = 10_000;
-/// What the attempts of intents that a copy puts begin with.
+/// Prefix of the attempts in intents that a copy puts.
 const COPY_ATTEMPT: &str = "copy:";
 
-/// A batch record, but for what takes memory: an archive may have millions.
+/// The part of a batch record that a copy keeps in memory: an archive may have millions of them.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub written_us: i64,
     pub token: u32,
     pub removed: bool,
-    /// Of the record as the source has it.
+    /// Fingerprint of the record as it is on the source.
     pub fingerprint: u64,
-    /// Fingerprint of the copy it came by; `None` where it was written directly.
+    /// Fingerprint of the copy that brought the batch; `None` if it was written directly.
     pub copied: Option<u64>,
 }
 
@@ -36,14 +36,14 @@ pub(super) struct Begun {
 
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Removed ones included.
+    /// Includes removed batches.
     pub finished: BTreeMap<BatchId, Known>,
     pub begun: BTreeMap<BatchId, Begun>,
 }
 
 impl Ledger {
-    /// Intents are read before records. So a change that had begun before is found by its intent, or has ended and is
-    /// found by its record.
+    /// Reads the catalog, intents before records: a change that began earlier is then seen by its intent or, if it
+    /// has ended, by its record.
     pub(super) async fn read(store: &dyn Store, dataset: &DatasetRef) -> Result<Self> {
         let mut ledger = Self::default();
         for record in catalog::list(store, &catalog::items("intent", dataset)).await? {
@@ -64,20 +64,20 @@ impl Ledger {
         }
     }
 
-    /// Whether the batch is finished (or removed) and nobody is changing it.
+    /// Whether the batch is finished (or removed) and not being changed.
     pub(super) fn is_whole(&self, batch: BatchId) -> bool {
         let Some(known) = self.finished.get(&batch) else { return false };
-        // An intent of the record's own stamp is left over from the write that ended.
+        // An intent with the stamp of the record is left over from the write that ended.
         self.begun.get(&batch).is_none_or(|begun| begun.intent.written_us == known.written_us)
     }
 
-    /// Whether the batch is whole in both, with the same record.
+    /// Whether the batch is finished, and not being changed, in both archives with the same record.
     pub(super) fn is_as_in(&self, batch: BatchId, other: &Self) -> bool {
         let fingerprint = |ledger: &Self| ledger.finished.get(&batch).map(|known| known.fingerprint);
         self.is_whole(batch) && other.is_whole(batch) && fingerprint(self) == fingerprint(other)
     }
 
-    /// Whether rows of this batch and stamp belong to a finished batch.
+    /// Whether rows of this origin belong to a finished batch.
     pub(super) fn has_rows_of(&self, origin: &Origin) -> bool {
         let batch = origin.batch;
         let live =
@@ -85,7 +85,7 @@ impl Ledger {
         self.is_whole(batch) && self.finished.get(&batch).is_some_and(live)
     }
 
-    /// Keys of the batches that are being written, replaced or removed, or their ids where they have no keys.
+    /// Keys of the batches that are being written, replaced or removed; ids for batches without a key.
     pub(super) fn unfinished_names(&self) -> Vec<String> {
         let ended = |batch: &BatchId| self.is_whole(*batch);
         let begun = self.begun.iter().filter(|(batch, _)| !ended(batch));
@@ -95,7 +95,8 @@ impl Ledger {
         names
     }
 
-    /// A batch that was written to the target directly, by copy `copy` of a source with these batches.
+    /// Describes a batch that copy `copy` did not bring from `source`, such as one that was written directly; `None`
+    /// if there is none.
     pub(super) fn foreign(&self, copy: &str, source: &Self) -> Option<String> {
         let begun = self.begun.iter().find(|(_, begun)| !is_copied(&begun.intent));
         if let Some((batch, begun)) = begun {
@@ -113,14 +114,14 @@ impl Ledger {
     }
 }
 
-/// What is kept of a record.
+/// The part of a record that is kept.
 pub(super) fn known(parsed: BatchRecord) -> Result<Known> {
     let copied = parsed.copied.as_deref().map(fingerprint_of_copy);
     let (written_us, token, removed) = (parsed.written_us, parsed.token, parsed.removed);
     Ok(Known { written_us, token, removed, fingerprint: fingerprint(parsed)?, copied })
 }
 
-/// The same for a record and its copies.
+/// A hash that is equal for a record and its copies.
 pub(super) fn fingerprint(record: BatchRecord) -> Result<u64> {
     let bare = BatchRecord { copied: None, ended_us: 0, previous: None, ..record };
     Ok(xxh3_64(&catalog::to_json("batch", &bare)?))
@@ -158,7 +159,7 @@ mod tests {
         Begun { intent, bytes: Bytes::new() }
     }
 
-    /// With the batch, where there is a record or an intent of it.
+    /// A ledger with one batch, given its record and intent.
     fn ledger(record: Option<BatchRecord>, intent: Option<Begun>) -> Ledger {
         Ledger {
             finished: record.map(|record| (BATCH, known(record).unwrap())).into_iter().collect(),

@@ -1,4 +1,4 @@
-//! Records of batches on the target: unfinished before their chunks are taken away, finished once all are there.
+//! Marks batches on the target: unfinished before their chunks are removed, finished once all chunks are there.
 
 use chronotile_store::{Commit, Expect, RecordPut, StoreError};
 use chronotile_types::BatchId;
@@ -9,9 +9,9 @@ use super::{Shared, lost_race};
 use crate::catalog::{self, BatchRecord, Intent, Retired};
 use crate::error::Result;
 
-/// Batches whose records change at once.
+/// Batches whose records are changed concurrently.
 const MARK_AT_ONCE: usize = 16;
-/// Bytes of chunk lists that go in one step with the record.
+/// Bytes of chunk lists up to which they are committed together with the record.
 const ONE_STEP_BYTES: usize = 64 << 10;
 
 async fn put(shared: &Shared, before: Vec<RecordPut>, after: Vec<RecordPut>) -> Result<()> {
@@ -22,10 +22,10 @@ async fn put(shared: &Shared, before: Vec<RecordPut>, after: Vec<RecordPut>) -> 
     }
 }
 
-/// Makes batches unfinished on the target that are finished there and have changed on the source since, before any of
-/// their chunks is taken away.
+/// Marks batches as unfinished on the target if they are finished there but have changed on the source. Call this
+/// before removing any of their chunks.
 pub(super) async fn unmark(shared: &Shared, there: &mut Ledger, now: &Ledger) -> Result<()> {
-    // A removed batch that was written again counts as finished too, by the record of its removal.
+    // A removed batch that is being written again counts as finished too, because of the record of its removal.
     let stale = |id: &BatchId| !there.begun.contains_key(id) && !there.is_as_in(*id, now);
     let stale: Vec<BatchId> = there.finished.keys().copied().filter(stale).collect();
     let unmarks = stale.into_iter().map(|batch| unmark_one(shared, batch));
@@ -45,11 +45,11 @@ async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun, 
         return Err(lost_race(shared));
     };
     let key = catalog::intent_key(home, batch);
-    // A stamp of its own: with the record's it would count as a write that ended.
+    // A stamp of its own: with the record's stamp, the intent would count as left over from a write that ended.
     let attempt = copy_attempt(&shared.claim.record.attempt);
     let intent = Intent { key: record.key.clone(), written_us: shared.into.stamp_us().await?, attempt };
     let value = catalog::to_json(&key, &intent)?;
-    // Readers of the target see no row of it until it is whole again.
+    // Hides the batch from readers of the target until it is complete again.
     shared.into.supersede(batch).await?;
     let previous = Some(record.as_previous());
     let hidden = BatchRecord { removed: true, ended_us: shared.into.stamp_us().await?, previous, ..record };
@@ -58,8 +58,8 @@ async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun, 
     Ok((batch, Begun { intent, bytes: value }, hidden))
 }
 
-/// Makes these batches on the target what they are on the source, there and in what is known of it; those that change on the source
-/// meanwhile are left for the next pass. Returns how many were finished and how many removed.
+/// Gives these batches on the target the state that they have on the source, and updates `there`. Leaves batches that
+/// are changing on the source for the next pass. Returns how many were finished and how many removed.
 pub(super) async fn mark(
     shared: &Shared,
     batches: Vec<BatchId>,
@@ -87,7 +87,7 @@ async fn mark_one(
 ) -> Result<Option<(BatchId, BatchRecord)>> {
     let (home, source, target) = (&shared.home, shared.source.as_ref(), shared.target.as_ref());
     let parts = catalog::parts(source, home, batch).await?;
-    // Read after the parts: where they are unchanged the parts are those of the record.
+    // Read after the parts: if the record has not changed, the parts belong to it.
     let begun = catalog::get::<Intent>(source, &catalog::intent_key(home, batch)).await?;
     let key = catalog::batch_key(home, batch);
     let Some((record, _)) = catalog::get::<BatchRecord>(source, &key).await? else { return Ok(None) };
@@ -98,7 +98,7 @@ async fn mark_one(
         return Ok(None);
     }
     let (parts, _) = record.own_parts(parts);
-    // Whoever reads the target while it comes must not take it for one that was there before.
+    // A new end stamp: reads of the target that run now must not assume that the batch was there before.
     let ended_us = shared.into.stamp_us().await?;
     let marked = BatchRecord { ended_us, copied: Some(shared.claim.record.copy.clone()), ..record };
     let mut lists: Vec<RecordPut> = parts.iter().map(|part| part.put(home, batch)).collect();
@@ -116,14 +116,14 @@ async fn mark_one(
     last.push(RecordPut { key: intent_key, value: None, expect });
     let bytes: usize = lists.iter().filter_map(|put| put.value.as_ref()).map(bytes::Bytes::len).sum();
     if bytes <= ONE_STEP_BYTES {
-        // All of one group: they take effect together, in a single round.
+        // All records are in one group of the catalog, so they take effect together, in a single round trip.
         lists.append(&mut last);
     }
     put(shared, lists, last).await?;
     Ok(Some((batch, marked)))
 }
 
-/// Makes the records of retired slices the same as on the source.
+/// Makes the target's records of retired slices equal to the source's.
 pub(super) async fn copy_retired(shared: &Shared) -> Result<()> {
     let prefix = catalog::items("retired", &shared.home);
     let there = catalog::list(shared.target.as_ref(), &prefix).await?;

@@ -18,36 +18,36 @@ use crate::frame::binding;
 use crate::read::on_pool;
 use crate::report::{DamageReport, DatasetCopyReport};
 
-/// Bytes and chunks fetched and put together.
+/// Limits of a group of chunks that is fetched and put together.
 const LOAD_BYTES: usize = 4 << 20;
 const LOAD_CHUNKS: usize = 1_024;
-/// Bytes of heads and keys of changed tiles that are kept before their chunks are exchanged.
+/// Bytes of heads and keys of changed tiles that are collected before their chunks are exchanged.
 const CHANGED_BYTES: usize = 32 << 20;
-/// About what is kept of a chunk besides its head.
+/// Estimated bytes that are kept for a chunk besides its head.
 const KEY_BYTES: usize = 512;
 
-/// A tile that changed on the source: the target has chunks that the source has no more, or lacks rewritten ones.
+/// A tile that changed on the source: the target has chunks that the source no longer has, or lacks rewritten ones.
 struct Changed {
     missing: Vec<ObservedChunk>,
     superfluous: Vec<ObservedChunk>,
 }
 
-/// What became of some chunks.
+/// The result of transferring some chunks.
 #[derive(Default)]
 struct Moved {
     chunks: u64,
     rows: u64,
     bytes: u64,
     removed: u64,
-    /// Batches of chunks that could not be copied because somebody rewrote their tile meanwhile.
+    /// Batches of chunks that could not be copied because their tile was rewritten meanwhile.
     held: Vec<BatchId>,
-    /// Whether a tile was left as it was.
+    /// Whether some of a tile was not transferred.
     skipped: bool,
     damage: Vec<DamageReport>,
 }
 
 impl Moved {
-    /// The tile stays as it is: batches of chunks that it lacks and of chunks that it must lose are not finished there.
+    /// The result for a tile that stays unchanged: batches with missing or superfluous chunks are not finished there.
     fn none_of(wanted: &[ObservedChunk], superfluous: &[ObservedChunk]) -> Self {
         Self { held: batches(wanted.iter().chain(superfluous)), skipped: true, ..Self::default() }
     }
@@ -55,16 +55,16 @@ impl Moved {
 
 pub(super) struct Pass<'a, 'm> {
     shared: &'a Arc<Shared>,
-    /// Chunks to put though the target has them.
+    /// Chunks to put even if the target has them.
     again: &'a HashSet<ChunkKey>,
-    /// Tiles of which it is noted what the source has.
+    /// Tiles whose print on the source is recorded.
     watched: &'a Scope,
     prints: HashMap<(SliceId, Tile), u64>,
     report: &'a mut DatasetCopyReport,
     meter: &'a mut Meter<'m>,
-    /// The source as the pass began.
+    /// The source's catalog when the pass began.
     plan: Ledger,
-    /// Schema versions that the target knows.
+    /// Number of schema versions that the target knows, by the number of the dataset in its group.
     versions: HashMap<u8, usize>,
     load: Vec<ObservedChunk>,
     load_bytes: usize,
@@ -73,17 +73,17 @@ pub(super) struct Pass<'a, 'm> {
     running: FuturesUnordered<BoxFuture<'static, Result<Moved>>>,
     held: HashSet<BatchId>,
     skipped: bool,
-    /// Batches of the chunks that the target has, or is sent.
+    /// Batches of the chunks that the target has or is being sent.
     sent: HashSet<BatchId>,
 }
 
-/// What a pass has come to.
+/// The result of a pass.
 pub(super) struct Passed {
     /// Whether it found nothing new.
     pub caught_up: bool,
-    /// Whether every batch that the target has chunks of is there as it is on the source, by its record.
+    /// Whether the target has, for every batch with chunks there, the same record as the source.
     pub settled: bool,
-    /// What the source had in the tiles watched.
+    /// Prints of the watched tiles on the source.
     pub prints: HashMap<(SliceId, Tile), u64>,
 }
 
@@ -97,9 +97,9 @@ impl<'a, 'm> Pass<'a, 'm> {
     ) -> Result<Self> {
         let (mut there, plan) = look(shared).await?;
         shared.into.set_unsettled(true).await?;
-        // Before chunks of another edition of a batch join those that are there.
+        // Must come before chunks of another version of a batch are added to those on the target.
         marks::unmark(shared, &mut there, &plan).await?;
-        // Read after the plan: columns of all batches in it are known then.
+        // Read after the plan, so that the columns of all batches in the plan are known.
         let versions = shared.claim.adopt_columns(shared).await?;
         Ok(Self {
             shared,
@@ -142,14 +142,14 @@ impl<'a, 'm> Pass<'a, 'm> {
         Ok(Passed { caught_up: !found_new, settled, prints: self.prints })
     }
 
-    /// Whether the slice was retired on the source; it is then dropped on the target.
+    /// Drops the slice on the target if it was retired on the source; returns whether it was.
     async fn drop_retired(&mut self, slice: SliceId) -> Result<bool> {
         if self.shared.source.slices(&self.shared.home).await?.contains(&slice)
             || !marks::is_retired(self.shared, slice).await?
         {
             return Ok(false);
         }
-        // Nobody else writes to the target, and the record comes before the drop as it does on the source.
+        // Check that the claim still holds. As on the source, the record of a retired slice comes before the drop.
         look(self.shared).await?;
         marks::copy_retired(self.shared).await?;
         self.shared.target.drop_slice(&self.shared.on_target(slice)?, slice, DropSlice::default()).await?;
@@ -160,10 +160,10 @@ impl<'a, 'm> Pass<'a, 'm> {
 
     async fn slice(&mut self, slice: SliceId) -> Result<()> {
         match self.compare(slice).await {
-            // A scan of a slice that is dropped meanwhile may fail; the next pass finds it retired.
+            // A scan may fail if its slice is dropped meanwhile; the next pass finds the slice retired.
             Err(error) if !self.shared.source.slices(&self.shared.home).await?.contains(&slice) => {
                 self.skipped = true;
-                // A slice that neither archive has does not fail a scan.
+                // Scanning a slice that neither archive has does not fail, so any other error is real.
                 if marks::is_retired(self.shared, slice).await? { Ok(()) } else { Err(error) }
             }
             result => result,
@@ -202,7 +202,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         if newest.is_some_and(unknown) {
             self.versions = self.shared.claim.adopt_columns(self.shared).await?;
         }
-        // A consolidated chunk may hold rows that are newer than the plan: those batches are looked at again first.
+        // A consolidated chunk may contain rows newer than the plan: the catalogs are then read again first.
         if superfluous.is_empty() && missing.iter().all(|seen| is_planned(&self.plan, seen)) {
             for seen in missing {
                 self.load_bytes += seen.bytes;
@@ -223,7 +223,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         Ok(())
     }
 
-    /// Refuses a tile with a chunk that the target cannot take before anything of the tile is put.
+    /// Refuses a tile with a chunk that is too large for the target before putting anything of the tile.
     fn check_sizes(&self, missing: &[ObservedChunk]) -> Result<()> {
         let target = self.shared.target.capabilities();
         let Some(seen) = missing.iter().find(|seen| seen.bytes > target.chunk_bytes_max) else { return Ok(()) };
@@ -233,7 +233,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         Err(StoreError::TooLarge { what, bytes, bytes_max, engine }.into())
     }
 
-    /// Sends off what has gathered, once there is a free worker.
+    /// Sends the collected chunks as soon as a worker is free.
     async fn send_load(&mut self) -> Result<()> {
         let load = std::mem::take(&mut self.load);
         self.load_bytes = 0;
@@ -245,7 +245,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         Ok(())
     }
 
-    /// Waits until no more than `left` workers are at work.
+    /// Waits until at most `left` workers are busy.
     async fn drain(&mut self, left: usize) -> Result<()> {
         while self.running.len() > left {
             let Some(moved) = self.running.try_next().await? else { return Ok(()) };
@@ -261,7 +261,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         Ok(())
     }
 
-    /// Exchanges the chunks of changed tiles, of which both catalogs were read after their chunks.
+    /// Exchanges the chunks of changed tiles. Both catalogs must have been read after the chunks were scanned.
     async fn exchange(&mut self, there: &mut Ledger, now: &Ledger) -> Result<()> {
         self.changed_bytes = 0;
         let changed = std::mem::take(&mut self.changed);
@@ -277,10 +277,10 @@ impl<'a, 'm> Pass<'a, 'm> {
     }
 }
 
-/// The catalogs of target and source. Read in this order the source knows every batch that a copy brought.
+/// Reads the catalogs of target and source. In this order, the source knows every batch that a copy has brought.
 ///
 /// # Errors
-/// Batches on the target that did not come from the source; another copy at work.
+/// Batches on the target that did not come from the source; another copy that has taken over.
 async fn look(shared: &Shared) -> Result<(Ledger, Ledger)> {
     let there = Ledger::read(shared.target.as_ref(), &shared.home).await?;
     let now = Ledger::read(shared.source.as_ref(), &shared.home).await?;
@@ -291,19 +291,20 @@ async fn look(shared: &Shared) -> Result<(Ledger, Ledger)> {
     Ok((there, now))
 }
 
-/// Whether a chunk of the source holds rows of a finished batch. One that was consolidated does: unfinished batches are not.
+/// Whether a chunk of the source has rows of a finished batch. Consolidated chunks always do, since unfinished
+/// batches are not consolidated.
 fn is_wanted(plan: &Ledger, seen: &ObservedChunk) -> bool {
     match &seen.head {
         Ok(head) => match &head.origins[..] {
             [origin] => plan.has_rows_of(origin),
             _ => true,
         },
-        // Nobody can tell; what is damaged is copied and reported.
+        // Its batches are unknown; damaged chunks are copied and reported.
         Err(_) => true,
     }
 }
 
-/// Whether all rows of a chunk belong to batches that were finished as the pass began.
+/// Whether all rows of a chunk belong to batches that were finished when the pass began.
 fn is_planned(plan: &Ledger, seen: &ObservedChunk) -> bool {
     let known = |head: &Head| head.origins.iter().all(|origin| plan.has_rows_of(origin));
     seen.head.as_ref().is_ok_and(known)
@@ -315,8 +316,8 @@ fn batches<'a>(chunks: impl Iterator<Item = &'a ObservedChunk>) -> Vec<BatchId> 
     batches.into_iter().collect()
 }
 
-/// Fetches chunks and puts them, and takes others of the same tile away. Where the tile was rewritten meanwhile, on either side,
-/// nothing is taken away.
+/// Fetches and puts chunks, and removes superfluous chunks of the same tile. If the tile is rewritten meanwhile on
+/// either side, removes nothing.
 async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: Vec<ObservedChunk>) -> Result<Moved> {
     let mut moved = Moved::default();
     let mut loads = loads(&wanted);
@@ -336,7 +337,7 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: 
                 return Ok(Moved { damage: moved.damage, ..Moved::none_of(&wanted, &superfluous) });
             }
         }
-        // What is written to the target later is later than what is copied to it, whatever clock that had.
+        // Later writes to the target need stamps after those of the copied rows, whatever clock stamped these.
         let clock = shared.into.clock();
         load.iter().filter_map(|seen| seen.head.as_ref().ok()).for_each(|head| clock.saw_head(head));
         let (chunks, rows, bytes) = totals(&put);
@@ -361,7 +362,7 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: 
     Ok(moved)
 }
 
-/// Chunks in groups of bounded size.
+/// Splits chunks into groups of bounded size.
 fn loads(wanted: &[ObservedChunk]) -> Vec<&[ObservedChunk]> {
     let mut loads = Vec::new();
     let (mut start, mut bytes) = (0, 0);
@@ -384,7 +385,7 @@ fn totals(chunks: &[Chunk]) -> (u64, u64, u64) {
     (chunks.len() as u64, rows, bytes)
 }
 
-/// The chunks, and which of them are damaged.
+/// Returns the chunks, with reports on the damaged ones.
 async fn check(chunks: Vec<Chunk>) -> Result<(Vec<Chunk>, Vec<DamageReport>)> {
     on_pool(move || {
         let damage = chunks.par_iter().filter_map(|chunk| {

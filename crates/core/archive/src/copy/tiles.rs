@@ -1,4 +1,4 @@
-//! The chunks of two archives side by side, tile by tile, in bounded memory.
+//! Pairs the chunks of two archives tile by tile, in bounded memory.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::error::{ArchiveError, Result};
 use crate::frame::binding;
 use crate::read::on_pool;
 
-/// Which tiles are looked at.
+/// The tiles to compare.
 pub(super) enum Scope {
     All,
     Tiles(TilesBySlice),
@@ -46,13 +46,13 @@ impl Scope {
     }
 }
 
-/// A chunk that a scan found, without its body.
+/// A scanned chunk without its body.
 #[derive(Debug)]
 pub(super) struct ObservedChunk {
     pub chunk: Chunk,
-    /// Its parsed head, or what is wrong with the chunk: with its head, and with its body where that was scanned too.
+    /// Its parsed head, or the damage found in the head or, if bodies were scanned, in the body.
     pub head: std::result::Result<Head, Damage>,
-    /// Of head and body.
+    /// Size of head and body.
     pub bytes: usize,
 }
 
@@ -87,7 +87,7 @@ impl Tiles {
         Ok(Self { groups: groups.and_then(look).boxed(), waiting: VecDeque::new(), ended: false })
     }
 
-    /// The chunks of the next tile; none at the end.
+    /// The chunks of the next tile; empty at the end.
     async fn next(&mut self) -> Result<Vec<ObservedChunk>> {
         loop {
             if let Some(first) = self.waiting.front() {
@@ -107,7 +107,7 @@ impl Tiles {
     }
 }
 
-/// One tile in both archives; in one of them it may have no chunks.
+/// One tile in both archives; one of them may have no chunks of it.
 pub(super) struct Pair {
     pub tile: Tile,
     pub source: Vec<ObservedChunk>,
@@ -115,7 +115,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Tells one set of chunks on the source from another; 0 for none.
+    /// A hash of the set of chunks on the source; 0 if there are none.
     pub(super) fn source_print(&self) -> u64 {
         let ids: Vec<u8> = self.source.iter().flat_map(|seen| seen.chunk.key.id.to_bytes()).collect();
         if ids.is_empty() { 0 } else { xxh3_64(&ids) }
@@ -132,7 +132,7 @@ pub(super) struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// Scans heads; with `bodies` those of the target too.
+    /// Scans heads; with `bodies`, also the bodies on the target.
     pub(super) async fn open(shared: &Shared, scope: &'a Scope, slice: SliceId, bodies: bool) -> Result<Self> {
         let mut target = Tiles::open(&shared.target, &shared.on_target(slice)?, scope.scan(slice, bodies)).await?;
         let mut source = Tiles::open(&shared.source, &shared.on_source(slice)?, scope.scan(slice, false)).await?;

@@ -1,4 +1,4 @@
-//! Comparing the two archives tile by tile.
+//! Compares the two archives tile by tile.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,9 +11,9 @@ use super::{Meter, Shared, slices};
 use crate::error::Result;
 use crate::report::TileDifference;
 
-/// Differing tiles kept; more are counted only.
+/// Maximum number of differing tiles in the report; others are only counted.
 const TILES_KEPT: usize = 10_000;
-/// Chunks named for a tile.
+/// Maximum number of chunks named per tile.
 const CHUNKS_NAMED: usize = 4;
 
 #[derive(Default)]
@@ -24,21 +24,21 @@ pub(super) struct Verification {
     pub bytes: u64,
     pub tiles_differing: u64,
     pub differing: BTreeMap<(SliceId, Tile), TileDifference>,
-    /// What the source has in differing tiles.
+    /// Prints of the differing tiles on the source.
     pub prints: HashMap<(SliceId, Tile), u64>,
-    /// Chunks that the target has and must get again.
+    /// Chunks that the target has but must receive again.
     pub again: HashSet<ChunkKey>,
 }
 
-/// Compares keys, rows and heads of both archives, and bodies on the target with the checksums in their heads.
-/// `damaged` are chunks that are known to be damaged on the source.
+/// Compares keys, rows and heads of both archives, and checks bodies on the target against the checksums in their
+/// heads. `damaged` are chunks that are known to be damaged on the source.
 pub(super) async fn verify(
     shared: &Shared,
     scope: &Scope,
     damaged: &HashSet<(Tile, ChunkId)>,
     meter: &mut Meter<'_>,
 ) -> Result<Verification> {
-    // Read before the chunks: what is finished on the target has all of them there from now on.
+    // Read before the chunks: a batch that is finished on the target now has all its chunks there.
     let there = Ledger::read(shared.target.as_ref(), &shared.home).await?;
     let mut found = Verification::default();
     for slice in slices(shared, scope).await? {
@@ -52,7 +52,7 @@ pub(super) async fn verify(
 }
 
 impl Verification {
-    /// The tiles to look at again.
+    /// The tiles to compare again.
     pub(super) fn scope(&self) -> Scope {
         if self.tiles_differing > self.differing.len() as u64 {
             return Scope::All;
@@ -60,7 +60,7 @@ impl Verification {
         Scope::of(self.differing.keys().copied())
     }
 
-    /// Leaves out tiles that the source has rewritten since a pass in which it had these, and returns how many those are.
+    /// Drops tiles that the source has rewritten since the pass that recorded `prints`; returns their number.
     pub(super) fn leave_out_moved(&mut self, prints: &HashMap<(SliceId, Tile), u64>) -> u64 {
         let known = self.differing.len();
         self.differing.retain(|place, _| self.prints.get(place) == Some(prints.get(place).unwrap_or(&0)));
@@ -69,7 +69,7 @@ impl Verification {
         moved
     }
 
-    /// Returns the bytes of the tile on the target.
+    /// Compares one tile; returns its bytes on the target.
     fn tile(&mut self, slice: SliceId, pair: Pair, there: &Ledger, damaged: &HashSet<(Tile, ChunkId)>) -> u64 {
         let (tile, print) = (pair.tile, pair.source_print());
         let ours: HashMap<ChunkId, &ObservedChunk> = pair.source.iter().map(|seen| (seen.chunk.key.id, seen)).collect();
@@ -108,13 +108,13 @@ impl Verification {
     }
 }
 
-/// Whether a chunk is on the target as it is on the source, where it may be damaged.
+/// Whether a chunk is the same in both archives; a chunk that is damaged on the source may be damaged on the target.
 fn is_same(source: &ObservedChunk, target: &ObservedChunk, damaged: bool) -> bool {
     let alike = source.chunk.head == target.chunk.head && source.chunk.rows == target.chunk.rows;
     alike && (target.head.is_ok() || damaged)
 }
 
-/// Whether a chunk of the source holds rows of a batch that counts as finished on the target.
+/// Whether a chunk of the source has rows of a batch that is finished on the target.
 fn is_due(there: &Ledger, source: &ObservedChunk) -> bool {
     match &source.head {
         Ok(head) => head.origins.iter().any(|origin| there.has_rows_of(origin)),

@@ -36,8 +36,8 @@ use crate::read::slices::slices_in;
 
 /// Batch records looked up concurrently.
 const LOOKED_UP_AT_ONCE: usize = 64;
-/// For more batches than this, all records are listed instead. On a cluster, a listing is a request to each of
-/// several hundred partitions.
+/// For more batches than this, all records are listed instead. On a cluster, a listing is a request to each of a few
+/// hundred partitions.
 const LOOKED_UP: usize = 500;
 /// Maximum number of attempts remembered as counting; about 40 bytes each.
 const REMEMBERED: usize = 1 << 20;
