@@ -1,5 +1,5 @@
-//! Batches as their callers list, look up and remove them, also where slices of theirs were retired; limits of age; and names that
-//! are free again.
+//! Batches as their callers list, look up and remove them, also after some of their slices were retired; retention
+//! limits; and reuse of names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ fn before(t: i64) -> RetireLimit {
 
 #[tokio::test]
 async fn what_was_retired_of_a_batch_is_told_however_many_slices_it_spans() {
-    // Slices of two hours. Notes of 16 are looked up one by one, those of more are listed.
+    // Slices of two hours. Records of up to 16 slices are looked up one by one, of more slices they are listed.
     for slices in [3, 16, 17, 40] {
         let store = memory();
         let dataset = create(&store, spec()).await;
         let places: Vec<_> = (0..slices * 2).map(|hour| (hour * HOUR, hour, 0)).collect();
         write(&dataset, &rows(&[(0, 1_000, 0), (1, 1_001, 0)]), named("before")).await.unwrap();
         dataset.retire(before(2 * HOUR), false).await.unwrap();
-        // That its first slice was retired before says nothing of a batch that came later.
+        // Retiring the first slice earlier does not affect a batch that is written to it later.
         write(&dataset, &rows(&places), named("a")).await.unwrap();
         let after: Vec<_> = places[4..].iter().map(|(t, id, tag)| (t + 1, id + 100, *tag)).collect();
         write(&dataset, &rows(&after), named("after")).await.unwrap();
@@ -44,7 +44,7 @@ async fn what_was_retired_of_a_batch_is_told_however_many_slices_it_spans() {
         assert_eq!(all().await, [2, 4, 0], "{slices}");
         dataset.retire(before(6 * HOUR), false).await.unwrap();
         assert_eq!(all().await, [2, 6, 2], "{slices}");
-        // Only one whose rows are all gone gives its name to other content.
+        // Other content may take a name only once all rows of the batch are gone.
         for (key, free) in [("before", true), ("a", slices == 3), ("after", slices == 3)] {
             let other = write(&dataset, &rows(&[(100 * HOUR, 5_000, 0)]), named(key)).await;
             assert_eq!(other.is_ok(), free, "{slices} {key}");
@@ -56,7 +56,7 @@ async fn what_was_retired_of_a_batch_is_told_however_many_slices_it_spans() {
     }
 }
 
-/// What is known of batch `a`: whether it is finished, as it is looked up and as it is listed.
+/// Whether batch `a` is finished, `None` if it is unknown; checks that lookup and listing agree.
 async fn known(dataset: &Dataset) -> Option<bool> {
     let found = dataset.batch("a").await.unwrap();
     assert_eq!(dataset.batches().await.unwrap(), found.clone().into_iter().collect::<Vec<_>>());
@@ -91,7 +91,7 @@ async fn a_batch_is_unfinished_from_its_first_step_and_gone_after_its_removal() 
             assert!(matches!(again, ArchiveError::BatchNotFound { .. }), "{again}");
         }
         write(&dataset, &rows(&[(0, 1, 0)]), named("a")).await.unwrap();
-        // What is stored counts until what replaces it is.
+        // Until a replacement ends, the stored content counts.
         half(replacing("a")).await;
         assert_eq!(known(&dataset).await, Some(true));
         assert_eq!(ids(&read_all(&dataset).await), [1]);

@@ -1,4 +1,4 @@
-//! Reads of some datasets in the cells that rows of another name: as of one moment, whatever ends meanwhile.
+//! Reads of some datasets in the cells that rows of another name, from one snapshot whatever ends meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ async fn rows_lie_in_the_cells_that_the_first_dataset_names() {
         store_visit(&group, "a", 1).await;
         store_visit(&group, "b", 2).await;
         assert_eq!(look(&group).await.unwrap(), vec![visits(&["a", "b"]); 3]);
-        // Cells that no row names are not looked into.
+        // Reads skip cells that no row names.
         let elsewhere = vec![("sources", noted(&[(9, OBJECT, 5)], "c"))];
         write_all(&group, elsewhere, named("c")).await.unwrap();
         assert_eq!(look(&group).await.unwrap(), vec![visits(&["a", "b"]); 3]);
@@ -97,7 +97,7 @@ async fn what_datasets_of_a_group_have_in_common_is_looked_up_once() {
         found.unwrap();
         [0, 1].map(|at| counts[at].load(Ordering::SeqCst) - before[at])
     };
-    // A batch that ended a moment ago is looked up the first time that it is met.
+    // A batch that ended recently is looked up when it is first found.
     look(&group).await.unwrap();
     assert_eq!(requests(true).await, [1, 3]);
     assert_eq!(requests(false).await, [1, 3]);
@@ -111,7 +111,7 @@ async fn what_ends_between_the_reads_is_in_all_of_the_results_or_in_none() {
         for at in 0.. {
             let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
             survey(&store).await;
-            // Rows of what was replaced or removed stay for a while, as reads that began before need them.
+            // Replaced and removed rows stay for a while for reads that began earlier.
             let group = Archive::on("test:", store.clone()).group("survey").await.unwrap();
             store_visit(&group, "a", 1).await;
             if change != "stored" {
@@ -135,7 +135,7 @@ async fn what_ends_between_the_reads_is_in_all_of_the_results_or_in_none() {
                 }) as futures::future::BoxFuture<'static, ()>
             };
             let reading = archive(&Interposed::at(store, at, Box::new(action))).group("survey").await.unwrap();
-            // What the reader knows of the batches before must not matter.
+            // The result must not depend on what the reader already knows about batches.
             let opened = struck.load(Ordering::SeqCst);
             let found = look(&reading).await.unwrap();
             assert_eq!([&found[1], &found[2]], [&found[0]; 2], "{change} before call {at}");

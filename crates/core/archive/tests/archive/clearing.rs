@@ -1,4 +1,5 @@
-//! What consolidation takes away: what writes left that were cut off a day ago, and rows that no reader needs any more.
+//! Consolidation cleans up: it removes what writes left that were interrupted a day ago, and rows that no reader
+//! needs any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +13,16 @@ use chronotile_types::BatchId;
 use crate::common::*;
 
 const DAY_US: i64 = 24 * HOUR;
-/// When all of this happens, in microseconds since 1970.
+/// The current time in these tests, in microseconds since 1970.
 const NOW_US: i64 = 1_700_000_000_000_000;
-/// For so long rows stay that do not count any more.
+/// How long rows that no longer count are kept.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// An engine and its clock.
 #[derive(Clone)]
 struct Engine {
     store: Arc<dyn Store>,
-    /// Where stamps set the clock.
+    /// The store whose clock is set by the stamps of commits.
     below: Arc<dyn Store>,
 }
 
@@ -31,13 +32,13 @@ impl Engine {
         Self { below: store.clone(), store }
     }
 
-    /// Memory, and memory without the promises of one machine.
+    /// Memory, with and without the capabilities of an engine on one machine.
     fn all() -> [Self; 2] {
         let (memory, other) = (Self::memory(), Self::memory());
         [memory, Self { store: Arc::new(Weakened::stepwise(other.below.clone())), ..other }]
     }
 
-    /// The dataset as a process has it whose machine, as those of the engine, says this time.
+    /// The dataset in a process whose machine, like those of the engine, has this time.
     async fn at(&self, now_us: i64) -> Dataset {
         self.below.commit(&placed(), Commit { stamp_us: now_us, ..Commit::default() }).await.unwrap();
         let archive = Archive::on("test:", self.store.clone()).with_machine_time(move || now_us);
@@ -58,7 +59,7 @@ async fn consolidate(dataset: &Dataset) {
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
 }
 
-/// Begins a write of several steps, which ends in the middle.
+/// Begins a write of several steps and dies in the middle of it.
 async fn begin(engine: &Engine, now_us: i64) {
     let cut = Engine { store: dying_in_a_write(&engine.store), ..engine.clone() };
     cut.at(now_us).await.write(several_steps("cut off"), tight(named("cut"))).await.unwrap_err();
@@ -98,7 +99,7 @@ async fn what_a_write_left_that_went_on_meanwhile_is_not_cleared_away() {
     let engine = Engine::memory();
     begin(&engine, NOW_US - DAY_US).await;
     let (other, done) = (engine.clone(), AtomicBool::new(false));
-    // The consolidation has found the write, and takes it over.
+    // The consolidation has found the write and is taking it over.
     let busy = Faulty::new(engine.store.clone(), move |call| {
         let takes = |commit: &Commit| commit.before.iter().any(|put| put.key.starts_with("intent/"));
         if call.commit.is_some_and(takes) && !done.swap(true, Ordering::SeqCst) {
@@ -130,7 +131,7 @@ async fn rows_that_were_replaced_or_removed_are_taken_away_once_no_reader_needs_
             }
             let left = if removes { vec![2] } else { vec![2, 3] };
             let kept_us = KEPT.as_micros() as i64;
-            // What counts lies in one chunk, and what does not in another.
+            // One chunk has the rows that count, another those that do not.
             for (passed_us, expected) in [(0, 2), (kept_us - 1_000_000, 2), (kept_us + 1_000_000, 1)] {
                 let now = engine.at(NOW_US + HOUR + passed_us).await;
                 assert_eq!(ids(&read_all(&now).await), left);
@@ -144,8 +145,8 @@ async fn rows_that_were_replaced_or_removed_are_taken_away_once_no_reader_needs_
     }
 }
 
-/// Chunks without any record of their batch: what a write leaves that was cut off before it said anything, or a backup that was
-/// made in between.
+/// Chunks without any record of their batch, as left by a write that was interrupted before its first record, or by a
+/// backup made in between.
 async fn with_unknown_rows(engine: &Engine, written_us: i64) -> Dataset {
     let dataset = engine.at(written_us).await;
     write(&dataset, &rows(&[(0, 1, 0), (3 * HOUR, 2, 0)]), named("unknown")).await.unwrap();
@@ -171,7 +172,7 @@ async fn rows_of_a_batch_that_the_catalog_does_not_know_are_taken_away_after_a_d
         consolidate(&now).await;
         assert_eq!(engine.chunks().await, 2);
         assert_eq!(ids(&read_all(&now).await), [3, 4]);
-        // Its writer would find a record of the removal, and begin again.
+        // The writer would find the record of the removal and begin again.
         let removed = format!("batch/records/{}", BatchId::of_key("unknown"));
         assert!(engine.keys("batch").await.contains(&removed));
         assert_eq!(engine.keys("intent").await, Vec::<String>::new());
@@ -182,7 +183,7 @@ async fn rows_of_a_batch_that_the_catalog_does_not_know_are_taken_away_after_a_d
     }
 }
 
-/// A chunk of an earlier attempt that lies where no record leads: it came back from a node that missed its removal.
+/// A chunk of an earlier attempt that no record refers to: it returned from a node that missed its removal.
 #[tokio::test(start_paused = true)]
 async fn rows_of_an_earlier_attempt_that_came_back_are_taken_away_once_no_reader_needs_them() {
     let engine = Engine::memory();
@@ -196,7 +197,7 @@ async fn rows_of_an_earlier_attempt_that_came_back_are_taken_away_once_no_reader
     assert_eq!(engine.chunks().await, 1);
     put_chunks(engine.store.as_ref(), &placed(), returning).await;
     write(&engine.at(NOW_US + 2 * HOUR).await, &rows(&[(2, 4, 0)]), named("c")).await.unwrap();
-    // A process whose clock is behind takes the replacement for new.
+    // To a process whose clock is behind, the replacement is recent.
     consolidate(&engine.at(NOW_US + HOUR + kept_us - 1_000_000).await).await;
     let dataset = engine.at(NOW_US + 2 * HOUR).await;
     assert_eq!(dataset.verify(None).await.unwrap().foreign.len(), 1);

@@ -1,4 +1,5 @@
-//! What the tests of the archive share: datasets, rows, reads, and a store that promises less than the one below.
+//! Shared by the tests of the archive: datasets, rows, reads, and a store with fewer capabilities than the one it
+//! wraps.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use futures::stream::BoxStream;
 /// An hour in the time unit of [`spec`].
 pub const HOUR: i64 = 3_600_000_000;
 
-/// Microseconds since the Unix epoch by the clock of this machine.
+/// Microseconds since the Unix epoch by this machine's clock.
 #[expect(clippy::disallowed_methods, reason = "tests of true time")]
 pub fn machine_us() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64
@@ -60,7 +61,7 @@ pub fn rows(places: &[(i64, i64, i64)]) -> RecordBatch {
     noted(places, "")
 }
 
-/// As [`rows`], with a text that tells batches apart.
+/// As [`rows`], with a note that distinguishes batches.
 pub fn noted(places: &[(i64, i64, i64)], note: &str) -> RecordBatch {
     let column = |pick: fn(&(i64, i64, i64)) -> i64| places.iter().map(pick).collect::<Vec<_>>();
     let (t, id, tag) = (column(|p| p.0), column(|p| p.1), column(|p| p.2));
@@ -81,7 +82,7 @@ pub fn spread_rows(first: i64, count: i64, hours: i64, note: &str) -> RecordBatc
     noted(&(0..count).map(place).collect::<Vec<_>>(), note)
 }
 
-/// Text that hardly shrinks.
+/// Text that hardly compresses.
 pub fn noise(seed: u64, bytes: usize) -> String {
     let mut state = seed + 1;
     let mut next = || {
@@ -91,21 +92,21 @@ pub fn noise(seed: u64, bytes: usize) -> String {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// A SQLite store in a folder that lives as long as the store is needed.
+/// A SQLite store in a folder that is deleted with the returned guard.
 pub fn sqlite() -> (Arc<dyn Store>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    // Power cuts are not part of these tests, and a sync for each commit would take most of their time.
+    // These tests do not cut the power, and a sync for each commit would take most of their time.
     let options = Options { synchronous: Synchronous::Normal, ..Options::default() };
     (Arc::new(SqliteStore::open(folder.path().join("archive.db"), options).unwrap()), folder)
 }
 
-/// Both engines, each with what keeps it alive.
+/// Both engines, each with the guard of its folder.
 pub fn engines() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
     let (store, folder) = sqlite();
     vec![(Arc::new(MemoryStore::new()), None), (store, Some(folder))]
 }
 
-/// An archive whose superseded rows go at once: nobody reads meanwhile.
+/// An archive that keeps superseded rows for no time, since no reads are running.
 pub fn archive(store: &Arc<dyn Store>) -> Archive {
     Archive::on("test:", store.clone()).keeping_superseded_for(std::time::Duration::ZERO)
 }
@@ -114,7 +115,7 @@ pub async fn create(store: &Arc<dyn Store>, spec: DatasetSpec) -> Dataset {
     archive(store).create(spec, true).await.unwrap()
 }
 
-/// Another handle on a dataset, as another process has it.
+/// A second handle on a dataset, as in another process.
 pub async fn open(store: &Arc<dyn Store>, name: &str) -> Dataset {
     archive(store).dataset(name).await.unwrap()
 }
@@ -127,7 +128,7 @@ pub fn replacing(batch: &str) -> WriteOptions {
     WriteOptions { replace: true, ..named(batch) }
 }
 
-/// As small a buffer as there is.
+/// With the smallest possible buffer.
 pub fn tight(options: WriteOptions) -> WriteOptions {
     WriteOptions { buffer_bytes: 0, ..options }
 }
@@ -136,7 +137,7 @@ pub async fn write(dataset: &Dataset, rows: &RecordBatch, options: WriteOptions)
     dataset.write(input([rows.clone()]), options).await
 }
 
-/// A store of a process that dies before its second commit that puts chunks: in the middle of a write of several steps.
+/// A store whose process dies before its second commit that puts chunks, in the middle of a write of several steps.
 pub fn dying_in_a_write(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     let (dead, put) = (AtomicBool::new(false), AtomicBool::new(false));
     Arc::new(Faulty::new(store.clone(), move |call| {
@@ -149,7 +150,7 @@ pub fn dying_in_a_write(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     }))
 }
 
-/// Rows that are written in several steps, with [`tight`].
+/// Rows that take several steps to write, with [`tight`].
 pub fn several_steps(note: &str) -> Vec<std::result::Result<RecordBatch, ArrowError>> {
     input((0..3).map(|part| spread_rows(part * 10, 10, 2, &note.repeat(40_000))))
 }
@@ -162,7 +163,7 @@ pub async fn read(dataset: &Dataset, request: ReadRequest) -> Result<RecordBatch
     whole(dataset.read(request).await?).await
 }
 
-/// The newest row of each cell that is asked for.
+/// The newest row of each requested cell.
 pub async fn latest(dataset: &Dataset, request: ReadRequest) -> Result<RecordBatch> {
     whole(dataset.latest(request, None).await?).await
 }
@@ -218,7 +219,7 @@ pub async fn chunks(store: &dyn Store, dataset: &DatasetRef) -> Vec<Chunk> {
     store.scan(dataset, scan).await.unwrap().try_concat().await.unwrap()
 }
 
-/// Puts chunks as they are.
+/// Puts chunks unchanged.
 pub async fn put_chunks(store: &dyn Store, dataset: &DatasetRef, put: Vec<Chunk>) {
     store.commit(dataset, Commit { put, ..Commit::default() }).await.unwrap();
 }
@@ -228,29 +229,29 @@ pub async fn assert_sound(dataset: &Dataset) {
     assert!(report.ok(), "verify found damage: {report:?}");
 }
 
-/// A store that promises less than the one below. Each promise can be taken away on its own.
+/// A store that lacks some capabilities of the store it wraps.
 #[derive(Debug)]
 pub struct Weakened {
     below: Arc<dyn Store>,
     promises: Capabilities,
-    /// How far the clock of its machine is ahead of that of the tests; `None` where it is the clock below.
+    /// How far the machine's clock is ahead of the tests' clock; `None` to use the clock of the wrapped store.
     ahead_us: Option<i64>,
 }
 
 impl Weakened {
-    /// With what `take_away` leaves of the promises.
+    /// With the capabilities that `take_away` leaves.
     pub fn new(below: Arc<dyn Store>, take_away: impl FnOnce(&mut Capabilities)) -> Self {
         let mut promises = below.capabilities();
         take_away(&mut promises);
         Self { below, promises, ahead_us: None }
     }
 
-    /// With the promises of a cluster: none.
+    /// With the capabilities of a cluster: none of [`PROMISES`].
     pub fn stepwise(below: Arc<dyn Store>) -> Self {
         Self::new(below, |promises| PROMISES.iter().for_each(|(_, take_away)| take_away(promises)))
     }
 
-    /// A store with the clock of a machine that is ahead of that of the tests.
+    /// A store on a machine whose clock is ahead of the tests' clock.
     pub fn with_clock_ahead(below: Arc<dyn Store>, ahead_us: i64) -> Arc<dyn Store> {
         let by_machine = Self::new(below, |promises| promises.clock = ClockSource::MachineTime);
         Arc::new(Self { ahead_us: Some(ahead_us), ..by_machine })
@@ -260,16 +261,16 @@ impl Weakened {
         Arc::new(Self { below, ..*self })
     }
 
-    /// The clock of the store below stands for that of a machine, which no stamp moves.
+    /// The wrapped store's clock stands for that of a machine, which stamps do not set.
     fn stamp_us(&self, commit: &Commit) -> i64 {
         if self.promises.clock == ClockSource::LatestStamp { commit.stamp_us } else { 0 }
     }
 }
 
-/// Takes away a promise.
+/// Removes a capability.
 pub type TakeAway = fn(&mut Capabilities);
 
-/// What a store can promise beyond the contract, each with how to take it away.
+/// Capabilities beyond the contract, each with a function that removes it.
 pub const PROMISES: [(&str, TakeAway); 4] = [
     ("atomic_commits", |promises| promises.atomic_commits = false),
     ("atomic_drops", |promises| promises.atomic_drops = false),
@@ -277,7 +278,7 @@ pub const PROMISES: [(&str, TakeAway); 4] = [
     ("cheap_missing_slices", |promises| promises.cheap_missing_slices = false),
 ];
 
-/// The store itself, without each of its promises, and without all.
+/// The store itself, the store without each one of its capabilities, and the store without all of them.
 pub fn weakened(store: &Arc<dyn Store>) -> Vec<Arc<dyn Store>> {
     let mut all: Vec<Arc<dyn Store>> = vec![store.clone()];
     all.extend(PROMISES.map(|(_, take_away)| Arc::new(Weakened::new(store.clone(), take_away)) as Arc<dyn Store>));
@@ -305,8 +306,8 @@ impl Store for Weakened {
             return self.below.commit(dataset, Commit { stamp_us, ..commit }).await;
         }
         commit.check_sizes(self.promises.engine, self.promises.chunk_bytes_max)?;
-        // What the contract demands of every engine: a missing slice and a failing condition of `before` or `remove` prevent
-        // all of it.
+        // The contract demands this of every engine: a missing slice or a failing condition of `before` or `remove`
+        // prevents the whole commit.
         let slices = self.below.slices(dataset).await?;
         if let Some(chunk) = commit.put.iter().find(|chunk| !slices.contains(&chunk.key.slice)) {
             return Err(StoreError::NoSlice { dataset: dataset.name.clone(), slice: chunk.key.slice });

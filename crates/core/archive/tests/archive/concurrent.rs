@@ -1,4 +1,4 @@
-//! Several handles at one dataset at once.
+//! Several handles that change one dataset concurrently.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use chronotile_types::{DatasetSpec, ErrorKind, MergeRule};
 
 use crate::common::*;
 
-/// Repeats a write for as long as somebody else is at the batch.
+/// Repeats a write while other writers hold the batch.
 async fn insist(dataset: &Dataset, note: &str, options: WriteOptions) -> chronotile_archive::Result<WriteReport> {
     let mut races = 0;
     loop {
@@ -69,7 +69,7 @@ async fn a_large_batch_that_somebody_ends_while_another_begins_it_stays_finished
     assert_sound(&dataset).await;
 }
 
-/// What happens to batch "a" before its first writer, whose answer was lost, looks what became of it.
+/// What happens to batch "a" after its first writer has lost the answer and before it looks up the outcome.
 #[derive(Clone, Copy, Debug)]
 enum Meanwhile {
     /// The first writer's commit takes effect.
@@ -96,7 +96,8 @@ impl Meanwhile {
     }
 }
 
-/// Writes batch "a" with the note "first". Of the commit with its record the writer learns only that others' records lie there by now.
+/// Writes batch "a" with the note "first". The commit with its record is answered as overtaken: other writers have
+/// changed the records.
 async fn write_overtaken(
     store: &Arc<dyn Store>,
     meanwhile: &'static [Meanwhile],
@@ -132,7 +133,7 @@ async fn a_write_whose_answer_was_lost_to_others_finds_out_whether_its_rows_coun
         (&[Lands, Removes], Ok(true), None),
         (&[Stores("first")], Ok(false), Some("first")),
         (&[Stores("second")], Err(ErrorKind::BatchDiffers), Some("second")),
-        // The catalog tells of two attempts only.
+        // The catalog records only the last two attempts.
         (&[Stores("second"), Removes], Err(ErrorKind::OutcomeUnknown), None),
         (&[Lands, Replaces("second"), Replaces("third")], Err(ErrorKind::OutcomeUnknown), Some("third")),
         (&[Stores("second"), Replaces("third")], Err(ErrorKind::OutcomeUnknown), Some("third")),
@@ -233,7 +234,7 @@ async fn writes_reads_removals_and_consolidations_at_once_lose_nothing() {
     }
 }
 
-/// Where an engine gives the time of a machine, stamps do not go back behind what the writer has read.
+/// If an engine gives the time of a machine, stamps never fall behind what the writer has read.
 #[tokio::test]
 async fn a_write_is_newer_than_what_its_writer_has_read_of_a_machine_whose_clock_is_ahead() {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());

@@ -1,4 +1,5 @@
-//! What a consolidation rewrites and what it leaves: which tiles, which parts of a large one, and which versions come apart.
+//! What a consolidation rewrites and what it leaves alone: which tiles, which parts of a large tile, and which older
+//! versions it moves to chunks of their own.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -19,7 +20,7 @@ async fn consolidate(dataset: &Dataset) -> ConsolidateReport {
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap()
 }
 
-/// Consolidates; what was reported, and the progress on the way.
+/// Consolidates; returns the report and the progress calls.
 async fn with_progress(dataset: &Dataset, options: ConsolidateOptions) -> (ConsolidateReport, Vec<(u64, u64)>) {
     let seen = Mutex::new(Vec::new());
     let report =
@@ -31,7 +32,7 @@ fn bytes(chunks: &[&Chunk]) -> u64 {
     chunks.iter().map(|chunk| (chunk.head.len() + chunk.body.len()) as u64).sum()
 }
 
-/// What a report must say of chunks before and after.
+/// The expected report, from the chunks before and after.
 fn difference(before: &[Chunk], after: &[Chunk]) -> ConsolidateReport {
     let gone: Vec<&Chunk> = before.iter().filter(|chunk| !after.contains(chunk)).collect();
     let new: Vec<&Chunk> = after.iter().filter(|chunk| !before.contains(chunk)).collect();
@@ -52,7 +53,7 @@ fn difference(before: &[Chunk], after: &[Chunk]) -> ConsolidateReport {
 async fn a_report_says_what_was_rewritten_and_a_dry_run_says_it_beforehand() {
     for store in [memory(), Arc::new(Weakened::stepwise(memory())) as Arc<dyn Store>] {
         let dataset = create(&store, spec()).await;
-        // Tiles of 150 cells, of which one batch alone has the last five.
+        // Tiles of 150 cells; only one batch has the last five.
         for batch in 0..3_i64 {
             let rows: Vec<_> = (0..150 - batch * 5).map(|tag| (batch, batch * 1_000 + tag, tag)).collect();
             write(&dataset, &noted(&rows, &batch.to_string()), named(&batch.to_string())).await.unwrap();
@@ -102,7 +103,7 @@ async fn only_windows_that_end_by_the_limit_and_tiles_with_enough_chunks_are_rew
     }
 }
 
-/// Writes rows of some mebibytes each, one batch a row.
+/// Writes rows of several MiB each, one batch per row.
 async fn write_great(dataset: &Dataset, places: impl Iterator<Item = (i64, i64, i64)>, length: usize) {
     for place in places {
         let key = format!("great {place:?}");
@@ -114,7 +115,7 @@ async fn write_great(dataset: &Dataset, places: impl Iterator<Item = (i64, i64, 
 async fn a_commit_takes_no_tile_that_would_give_it_more_than_16_mebibytes() {
     let store = memory();
     let dataset = create(&store, spec()).await;
-    // Two chunks of some three mebibytes in each of three tiles.
+    // Two chunks of about three MiB in each of three tiles.
     write_great(&dataset, (0..6).map(|row| (row, row, row / 2)), 7 << 19).await;
     let sizes = dataset.info().await.unwrap().tile_bytes;
     assert!(sizes.min > 16 << 18 && sizes.max < 16 << 19, "neither two nor three fit: {sizes:?}");
@@ -122,7 +123,7 @@ async fn a_commit_takes_no_tile_that_would_give_it_more_than_16_mebibytes() {
     assert_eq!(progress, [(2, 3), (3, 3)]);
 }
 
-/// A tile of more than 16 MiB: great rows early and late, small ones between them.
+/// A tile of more than 16 MiB: large rows early and late, small ones between them.
 async fn large_tile(store: &Arc<dyn Store>) -> Dataset {
     let dataset = create(store, spec()).await;
     write_great(&dataset, (0..4).chain(2_000..2_005).map(|t| (t, t, 0)), 27 << 17).await;
@@ -139,7 +140,7 @@ async fn of_a_large_tile_only_parts_that_were_written_to_are_rewritten() {
     let store = memory();
     let dataset = large_tile(&store).await;
     let expected = id_notes(&read_all(&dataset).await);
-    // The small rows come together; the last great ones have no part in that.
+    // The small rows are merged; the last large ones are not touched.
     let before = chunks(store.as_ref(), &placed()).await;
     let (report, progress) = with_progress(&dataset, ConsolidateOptions::default()).await;
     let after = chunks(store.as_ref(), &placed()).await;
@@ -152,7 +153,7 @@ async fn of_a_large_tile_only_parts_that_were_written_to_are_rewritten() {
     assert_eq!(consolidate(&dataset).await, ConsolidateReport::default(), "nothing was written since");
     assert_eq!(chunks(store.as_ref(), &placed()).await, after);
 
-    // A row after all others touches nothing of the earlier part.
+    // A row after all others does not touch the earlier part.
     write(&dataset, &rows(&[(3_000, 3_000, 0), (3_001, 3_001, 0)]), named("late")).await.unwrap();
     let before = chunks(store.as_ref(), &placed()).await;
     let report = consolidate(&dataset).await;
@@ -177,7 +178,7 @@ async fn a_large_tile_that_changes_while_it_is_rewritten_is_counted_and_left() {
     let store = memory();
     large_tile(&store).await;
     let (other, done) = (store.clone(), AtomicBool::new(false));
-    // The heads have been looked at by then.
+    // At the first fetch, the heads have already been read.
     let busy: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), move |call| {
         if call.operation == Operation::Fetch && !done.swap(true, Ordering::SeqCst) {
             let other = other.clone();
@@ -199,7 +200,7 @@ fn latest() -> DatasetSpec {
     DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() }
 }
 
-/// Chunks and rows of older versions in the one tile that there is.
+/// Chunks and rows of older versions in the only tile.
 async fn older(store: &Arc<dyn Store>) -> (u64, u64) {
     let tiles = store.statistics(&placed(), SliceId(0)).await.unwrap();
     assert_eq!(tiles.len(), 1);
@@ -228,7 +229,7 @@ async fn older_versions_come_apart_where_they_are_64_and_a_fourth_of_all_or_as_m
         let dataset = create(&store, latest()).await;
         write(&dataset, &versions(total - replaced, "old"), named("old")).await.unwrap();
         write(&dataset, &versions(replaced, "new"), named("new")).await.unwrap();
-        // So that there are two chunks also where nothing was replaced.
+        // Ensures two chunks even if nothing was replaced.
         write(&dataset, &rows(&[]), named("empty")).await.unwrap();
         let expected = id_notes(&read_all(&dataset).await);
         dataset.consolidate(ConsolidateOptions { older_min, ..Default::default() }, None).await.unwrap();

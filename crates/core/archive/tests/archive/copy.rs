@@ -1,5 +1,5 @@
-//! Copies to another archive: cut off anywhere and repeated, beside a source that changes, and onto targets that are not
-//! theirs.
+//! Copies to another archive: interrupted at any call and repeated, from a source that changes, and into targets that
+//! do not belong to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,7 +48,8 @@ fn verify_only() -> CopyOptions {
     CopyOptions { verify_only: true, ..CopyOptions::default() }
 }
 
-/// Editions of batches, which their rows carry as a note, and the ids each has.
+/// The rows of an edition of a batch, which carry its name as their note: `a2` is edition 2 of batch `a`. Editions
+/// differ in their number of rows.
 fn edition(note: &str) -> RecordBatch {
     let (batch, number) = note.split_at(1);
     let first = 1_000 * i64::from(batch.as_bytes()[0] - b'a');
@@ -77,7 +78,7 @@ async fn fill(source: &Arc<dyn Store>) -> Dataset {
     dataset
 }
 
-/// What happens to a source after it was copied: all that changes tiles.
+/// Every kind of change to tiles, applied to the source after a copy.
 async fn change(dataset: &Dataset) {
     dataset.remove_batch("c").await.unwrap();
     write_edition(dataset, "d2").await;
@@ -89,14 +90,14 @@ async fn change(dataset: &Dataset) {
     dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
 }
 
-/// The records under a prefix, without what a copy adds and the checksum that covers it.
+/// The records under a prefix, without what a copy adds and without the checksum.
 async fn records(store: &dyn Store, prefix: &str) -> BTreeMap<String, String> {
     let bare = |record: Record| {
         let text = match std::str::from_utf8(&record.value) {
             Ok(text) if text.starts_with('{') => {
                 let mut value: serde_json::Value = serde_json::from_str(text).unwrap();
                 let members = value.as_object_mut().unwrap();
-                // When a record was put, and what it took the place of, is of each archive.
+                // End stamp and predecessor of a record differ between archives.
                 for own in ["copied", "ended_us", "previous"] {
                     members.remove(own);
                 }
@@ -110,7 +111,7 @@ async fn records(store: &dyn Store, prefix: &str) -> BTreeMap<String, String> {
     store.records(prefix, None, 10_000).await.unwrap().into_iter().map(bare).collect()
 }
 
-/// The raw state of both archives is the same, but for what marks a copy.
+/// Asserts that the raw state of both archives is the same, except for the marks of the copy.
 async fn assert_equal(source: &Arc<dyn Store>, target: &Arc<dyn Store>, context: &str) {
     let (source, target) = (source.as_ref(), target.as_ref());
     let dataset = placed();
@@ -120,13 +121,14 @@ async fn assert_equal(source: &Arc<dyn Store>, target: &Arc<dyn Store>, context:
     }
 }
 
-/// Which batches are finished and which are being changed.
+/// The intents and the batch records: which batches are being changed and which are finished.
 async fn state(store: &Arc<dyn Store>) -> [BTreeMap<String, String>; 2] {
     [records(store.as_ref(), "intent/records/").await, records(store.as_ref(), "batch/records/").await]
 }
 
-/// What readers of finished batches see of the target is whole editions; damage and missing chunks there are none. A batch
-/// whose replacement begins during a read may be seen in part, of any archive: such reads tell nothing.
+/// Asserts that readers see every finished batch on the target in a single edition and completely, without damage or
+/// missing chunks. A batch whose replacement begins during a read may be seen in part in any archive, so such reads
+/// are ignored.
 async fn assert_readable(target: &Arc<dyn Store>, context: &str) {
     let state_before = state(target).await;
     let Ok(dataset) = archive("test:target", target).dataset("records").await else { return };
@@ -181,7 +183,7 @@ async fn a_copy_is_the_same_to_the_byte_and_a_second_one_does_nothing() {
     }
 }
 
-/// When the one fault of a run strikes, and where.
+/// Where and when the single fault of a run occurs.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     call: u64,
@@ -189,7 +191,7 @@ struct Fault {
     on_target: bool,
 }
 
-/// A store that fails once at a call, and with it all calls after: as if the process had ended.
+/// A store that fails at one call and at all later ones, as if the process had died.
 fn dying(inner: &Arc<dyn Store>, fault: Fault) -> (Arc<dyn Store>, Arc<AtomicBool>) {
     let struck = Arc::new(AtomicBool::new(false));
     let strikes = struck.clone();
@@ -206,7 +208,7 @@ fn dying(inner: &Arc<dyn Store>, fault: Fault) -> (Arc<dyn Store>, Arc<AtomicBoo
     (Arc::new(faulty), struck)
 }
 
-/// Both archives before a copy that is cut off: the source, and the target that an earlier copy may have filled.
+/// Prepares both archives for an interrupted copy: the source and, with `update`, a target filled by an earlier copy.
 async fn before(source: &Arc<dyn Store>, target: &Arc<dyn Store>, update: bool) {
     let dataset = fill(source).await;
     if update {
@@ -215,7 +217,8 @@ async fn before(source: &Arc<dyn Store>, target: &Arc<dyn Store>, update: bool) 
     }
 }
 
-/// Cuts a copy off at one call, looks at the target as readers do, and repeats the copy. Whether the fault struck.
+/// Interrupts a copy at one call, checks the target as readers see it, and repeats the copy. Returns whether the
+/// fault occurred.
 async fn cut_off(source: Arc<dyn Store>, update: bool, stepwise: bool, fault: Fault) -> bool {
     let target = memory();
     before(&source, &target, update).await;
@@ -236,7 +239,7 @@ async fn cut_off(source: Arc<dyn Store>, update: bool, stepwise: bool, fault: Fa
     true
 }
 
-/// Strikes at every call, or at each `stride`-th of them.
+/// Interrupts a copy at every call, or at every `stride`-th.
 async fn cut_off_everywhere(
     source: impl Fn() -> (Arc<dyn Store>, Option<tempfile::TempDir>),
     stepwise: bool,
@@ -244,7 +247,7 @@ async fn cut_off_everywhere(
 ) {
     for update in [false, true] {
         for on_target in [true, false] {
-            // Each round meets other calls.
+            // Each round starts at another call.
             let first = (usize::from(update) + 2 * usize::from(on_target)) % stride;
             for call in (first as u64..).step_by(stride) {
                 let mut struck = false;
@@ -330,7 +333,7 @@ impl Event {
     }
 }
 
-/// Lets the event happen before a call of the copy, to either store. Whether it happened.
+/// Runs the event before one call of the copy to either store. Returns whether it ran.
 async fn interposed(event: Event, update: bool, on_target: bool, at: u64) -> bool {
     let (source, target) = (memory(), memory());
     before(&source, &target, update).await;
@@ -416,7 +419,7 @@ async fn a_copy_beside_a_writer_shows_whole_batches_at_any_moment_and_ends_with_
     assert_equal(&source, &target, "in the end").await;
 }
 
-/// Begins a write of several steps that is cut off after its first.
+/// Begins a write of several steps that is interrupted after the first.
 async fn write_half(store: &Arc<dyn Store>, key: &str) {
     let whole = chunks(store.as_ref(), &placed()).await.len();
     for call in 0.. {
@@ -469,7 +472,7 @@ async fn a_batch_written_to_the_target_is_never_touched() {
     assert_eq!(after, state);
     let report = copy_with(&source, &target, verify_only()).await.unwrap().datasets.remove(0);
     assert!(!report.ok() && report.batches_foreign == 1, "{report:?}");
-    // A copied batch that was replaced on the target is the target's own as well.
+    // A copied batch that was replaced on the target counts as the target's own.
     let (source, target) = (memory(), memory());
     fill(&source).await;
     copy_one(&source, &target).await;
@@ -585,7 +588,7 @@ async fn one_archive_under_two_names_is_found_out() {
     assert_eq!(store.records("copy/", None, 10).await.unwrap(), vec![]);
 }
 
-/// A store that takes small chunks only.
+/// A store that accepts only small chunks.
 #[derive(Debug)]
 struct Narrow(Arc<dyn Store>, usize);
 
@@ -644,7 +647,7 @@ async fn a_tile_with_a_chunk_too_large_for_the_target_is_refused_before_any_of_i
     assert!(matches!(&error, ArchiveError::Store(StoreError::TooLarge { bytes_max: 1_000, .. })), "{error}");
     assert!(error.to_string().contains("cell 1 window 0"), "{error}");
     assert_eq!(chunks(below.as_ref(), &placed()).await, vec![]);
-    // One that is just as large as the target takes is taken.
+    // A chunk of exactly the maximum size is accepted.
     let largest = chunks(source.as_ref(), &placed()).await.iter().map(|c| c.head.len() + c.body.len()).max().unwrap();
     let target: Arc<dyn Store> = Arc::new(Narrow(memory(), largest));
     assert!(copy_one(&source, &target).await.ok());
@@ -674,7 +677,7 @@ async fn a_damaged_chunk_of_the_target_is_put_again_and_one_of_the_source_report
     assert_eq!(report.damage.iter().map(|damage| damage.chunk).collect::<Vec<_>>(), [hurt.key.id]);
     assert_equal(&source, &fresh, "damage and all").await;
 
-    // So is one that says another number of rows than its head.
+    // So is a chunk stored with another number of rows than its head has.
     let source = memory();
     fill(&source).await;
     let mut hurt = chunks(source.as_ref(), &placed()).await.remove(3);
@@ -1041,8 +1044,7 @@ async fn datasets_are_copied_that_were_named_and_reported_by_name() {
     assert_eq!(names(&copy_all(&source, &target).await.unwrap()), ["a", "b", "c"]);
 }
 
-/// The condition under which a marked batch depends on nothing but its own records: a put that expects a record absent and
-/// leaves it absent.
+/// Marking a batch relies on this: a put may expect a record to be absent and leave it absent.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_absent_record_may_be_expected_and_left_absent() {
     for (store, _folder) in engines() {
@@ -1054,8 +1056,9 @@ async fn an_absent_record_may_be_expected_and_left_absent() {
     }
 }
 
-/// A consolidated chunk brings rows of batches that the source has begun to replace. The copy has no record of them, so readers of the
-/// copy must see none of their rows, nor may a consolidation there take them for what a write left.
+/// A consolidated chunk brings rows of batches that the source has begun to replace. The copy has no record of these,
+/// so its readers must not see their rows, and a consolidation of the copy must not remove them as leftovers of a
+/// write.
 #[tokio::test]
 async fn a_consolidated_chunk_shows_nothing_of_a_batch_that_is_being_replaced() {
     const DAY_US: i64 = 86_400_000_000;
@@ -1087,8 +1090,8 @@ async fn a_consolidated_chunk_shows_nothing_of_a_batch_that_is_being_replaced() 
     assert_eq!(id_notes(&read_all(&copied).await), id_notes(&read_all(&dataset).await));
 }
 
-/// Chunks of a copy come before the records of their batches, and may be years old: a consolidation must not take them for what a
-/// write left that was cut off long ago.
+/// Chunks are copied before the records of their batches and may be years old: a consolidation must not remove them
+/// as leftovers of a write that was interrupted long ago.
 #[tokio::test(flavor = "multi_thread")]
 async fn consolidation_of_a_target_takes_nothing_of_a_copy_that_was_cut_off() {
     const THREE_DAYS_US: i64 = 3 * 86_400_000_000;

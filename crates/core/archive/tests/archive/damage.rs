@@ -1,4 +1,4 @@
-//! Damaged, moved and missing chunks are found, named, and never passed over.
+//! Damaged, moved and missing chunks are found, named, and never skipped silently.
 
 use std::sync::Arc;
 
@@ -74,13 +74,13 @@ async fn every_flipped_byte_of_a_consolidated_chunk_is_found() {
     flip_each_byte(&store, &dataset, &chunk).await;
 }
 
-/// A value of the file, found by what it holds, so that the test stands on no table layout.
+/// A value in the file, found by its content, so that the test does not depend on the layout of tables.
 struct Blob {
     table: String,
     column: String,
     row: i64,
     bytes: Vec<u8>,
-    /// Where in it the bytes looked for begin.
+    /// Offset of the searched bytes in the value.
     start: usize,
 }
 
@@ -218,14 +218,14 @@ async fn consolidation_names_a_damaged_tile_and_rewrites_the_others() {
     assert_eq!(report.failed[0].tile, bad.key.tile);
     assert!(report.failed[0].reason.contains(&bad.key.id.to_string()), "{}", report.failed[0].reason);
     assert_eq!(of_tile().await, before);
-    // A damaged head is told as well.
+    // A damaged head is reported too.
     let sound = bad.clone();
     bad.head = flipped(&bad.head, 3, 0);
     put_chunks(store.as_ref(), &placed(), vec![bad.clone()]).await;
     let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
     assert_eq!((report.tiles, report.failed.len()), (0, 1));
     put_chunks(store.as_ref(), &placed(), vec![sound]).await;
-    // Writing the batches anew repairs it.
+    // Writing the batches again repairs it.
     for (key, first) in [("a", 0), ("b", 12)] {
         dataset.remove_batch(key).await.unwrap();
         write(&dataset, &spread_rows(first, 12, 1, key), named(key)).await.unwrap();
@@ -234,7 +234,7 @@ async fn consolidation_names_a_damaged_tile_and_rewrites_the_others() {
     assert_eq!(read_all(&dataset).await.num_rows(), 24);
 }
 
-/// A chunk that the engine knows of and cannot read.
+/// A chunk that the engine lists but cannot read.
 #[tokio::test]
 async fn a_tile_that_the_engine_cannot_read_is_named_and_the_others_are_consolidated() {
     let (store, folder) = sqlite();

@@ -1,5 +1,5 @@
-//! Slices that are moved elsewhere while others change them: each change between any two calls of a move, and the parts of a
-//! move between any two calls of a change.
+//! Slices that are moved elsewhere while others change them: every change between any two calls of a move, and the
+//! steps of a move between any two calls of a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -23,43 +23,43 @@ use crate::interposed::Interposed;
 enum Change {
     /// Writes a batch.
     Write,
-    /// Ends a write whose chunks are durable and which had not ended before.
+    /// Ends a write whose chunks are already durable.
     End,
     Replace,
     Remove,
     Consolidate,
-    /// Drops the slice, whatever it holds, and says how many rows went.
+    /// Drops the slice whatever it contains, and reports the number of rows.
     Retire,
-    /// Moves the slice elsewhere: reads it, and drops it if it holds the same still.
+    /// Moves the slice elsewhere: reads it, then drops it if it has not changed.
     Move,
     /// Reads the slice for such a move.
     Look,
-    /// Drops the slice as it was when it was looked at.
+    /// Drops the slice if it is as it was when it was read.
     Drop,
 }
 
-/// What was read of a slice, and what it held then.
+/// The rows read from a slice, and the slice's fingerprint at that time.
 struct Noted {
     slice: SliceId,
     fingerprint: u128,
     ids: Vec<i64>,
 }
 
-/// A write that waits before it ends.
+/// A write that pauses before its end.
 struct Paused {
     go_on: Arc<Notify>,
     report: JoinHandle<chronotile_archive::Result<bool>>,
 }
 
-/// An archive that several processes change, and what they know.
+/// What the processes that change one archive know about it.
 #[derive(Default)]
 struct World {
-    /// What is stored, as far as it was acknowledged: the ids of each batch.
+    /// Ids of each batch whose write was acknowledged.
     stored: Mutex<BTreeMap<&'static str, Range<i64>>>,
     removed: Mutex<Vec<i64>>,
-    /// Rows elsewhere, of slices that were moved.
+    /// Rows of moved slices, now stored elsewhere.
     elsewhere: Mutex<BTreeSet<i64>>,
-    /// How many rows went with slices, by what was said of them.
+    /// Number of rows dropped with slices, according to the reports.
     retired: AtomicU64,
     noted: Mutex<Vec<Noted>>,
     paused: Mutex<Option<Paused>>,
@@ -82,7 +82,7 @@ fn assert_is_race(error: &ArchiveError) {
 }
 
 impl World {
-    /// A slice with rows of a batch and of one of which the write has not ended; or an empty slice.
+    /// A slice with the rows of one batch and of an unfinished write; or an empty slice.
     async fn new(store: &Arc<dyn Store>, empty: bool) -> Arc<Self> {
         let world = Arc::new(Self::default());
         let dataset = create(store, spec()).await;
@@ -120,7 +120,7 @@ impl World {
     }
 
     async fn write(&self, dataset: &Dataset, batch: &'static str, ids: Range<i64>, options: WriteOptions) {
-        // Repeated as its error asks for.
+        // Repeated, as its error advises.
         for _ in 0..5 {
             match write(dataset, &two_hours(ids.clone()), options.clone()).await {
                 Ok(_) => {
@@ -170,7 +170,7 @@ impl World {
         go_on.notify_one();
         match report.await.unwrap() {
             Ok(_) => drop(self.stored.lock().unwrap().insert("ended", ENDED)),
-            // Not acknowledged: its rows may be there or not.
+            // Not acknowledged: its rows may or may not be there.
             Err(error) => assert_ne!(error.outcome(), Outcome::Refused, "{error}"),
         }
     }
@@ -208,7 +208,7 @@ impl World {
         }
     }
 
-    /// Every row that was acknowledged is here or elsewhere, and none that was removed is here.
+    /// Asserts that every acknowledged row is here or elsewhere, and no removed row is here.
     async fn assert_whole(&self, store: &Arc<dyn Store>, context: &str) {
         let dataset = open(store, "records").await;
         let here: BTreeSet<i64> = ids(&read_all(&dataset).await).into_iter().collect();
@@ -217,7 +217,7 @@ impl World {
             let is_lost = |id: &i64| !here.contains(id) && !elsewhere.contains(id);
             lost.extend(ids.clone().filter(is_lost).map(|id| (*batch, id)));
         }
-        // Of a drop that fails nobody is told what went.
+        // A drop that fails does not report the rows that it dropped.
         let retired = self.retired.load(Ordering::SeqCst);
         assert!(lost.len() as u64 <= retired, "{context}: {retired} rows went, and nowhere are {lost:?}");
         let back: Vec<i64> = self.removed.lock().unwrap().iter().filter(|id| here.contains(id)).copied().collect();
@@ -225,7 +225,7 @@ impl World {
     }
 }
 
-/// Reads the slices that are to be moved.
+/// Reads the slices to be moved.
 async fn look(dataset: &Dataset) -> Vec<Noted> {
     let mut noted = Vec::new();
     for slice in dataset.retire(LIMIT, true).await.unwrap() {
@@ -236,10 +236,10 @@ async fn look(dataset: &Dataset) -> Vec<Noted> {
     noted
 }
 
-/// Makes an engine of a store.
+/// Wraps a store into an engine.
 type Engine = fn(Arc<dyn Store>) -> Arc<dyn Store>;
 
-/// Engines without promises, with some and with all.
+/// Engines with no, some and all capabilities.
 const ENGINES: [Engine; 4] = [
     |below| Arc::new(Weakened::stepwise(below)),
     |below| Arc::new(Weakened::new(below, |promises| promises.atomic_commits = false)),
@@ -317,7 +317,7 @@ async fn a_slice_may_change_between_any_two_calls_of_its_move_or_drop() {
     }
 }
 
-/// Rows that come between any two calls of a move, and go between any two later ones.
+/// Rows are added between any two calls of a move, and dropped between any two later ones.
 #[tokio::test(start_paused = true)]
 async fn a_slice_may_be_filled_and_emptied_between_the_calls_of_its_move() {
     for engine in [ENGINES[0], ENGINES[3]] {

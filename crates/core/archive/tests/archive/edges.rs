@@ -1,4 +1,4 @@
-//! Inputs and requests at the edge of what there is.
+//! Inputs and requests at the limits of what is valid.
 
 use std::sync::Arc;
 
@@ -258,7 +258,7 @@ async fn rows_come_back_by_time_in_whatever_order_they_are_given() {
     let near = |step: u64| f64::from_bits(60_000_f64.to_bits() + step);
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let ticks = order.map(|place| place + 5);
-        // Days so near one another that they fall on one tick.
+        // Days so close together that they share a tick.
         let days = order.map(|place: i64| near(place as u64));
         let timestamps = timed(DataType::Timestamp(TimeUnit::Microsecond, None), TimeFormat::Timestamp, "1h");
         let by_time = DatasetSpec { id: vec!["t".into()], ..timestamps.clone() };
@@ -395,7 +395,7 @@ async fn many_rows_in_many_tiles_pass_through_the_smallest_buffer() {
         assert!(parts.len() >= 10, "only {} steps: the buffer was not kept small", parts.len());
         assert_eq!(ids(&read_all(&dataset).await), (0..PARTS * ROWS).collect::<Vec<_>>());
         assert!(!dataset.write(batches(), tight(named("a"))).await.unwrap().stored);
-        // The same rows, cut otherwise and turned, are the same content.
+        // The same rows in other batches and another order are the same content.
         let turned = (0..PARTS).rev().map(part).flat_map(|rows| [rows.slice(5_000, 5_000), rows.slice(0, 5_000)]);
         assert!(!dataset.write(input(turned), named("a")).await.unwrap().stored);
         assert_eq!(dataset.count(ReadRequest::default()).await.unwrap(), (PARTS * ROWS) as u64);
@@ -420,7 +420,7 @@ async fn retiring_takes_whole_slices_before_the_limit_and_a_dry_run_takes_none()
         assert_eq!(gone.iter().map(|slice| slice.rows).sum::<u64>() + rest, 60);
         let early = ReadRequest { time: between(0, 2 * HOUR), ..ReadRequest::default() };
         assert_eq!(dataset.count(early.clone()).await.unwrap(), 0);
-        // Late rows make the slice begin anew, and what was retired is not missed.
+        // Late rows create the slice again, and the retired rows are not reported as missing.
         write(&dataset, &rows(&[(5, 1_000, 0)]), named("late")).await.unwrap();
         assert_eq!(dataset.count(early).await.unwrap(), 1);
         assert_sound(&dataset).await;
@@ -456,7 +456,7 @@ async fn future_times_do_not_make_present_rows_expire() {
     assert_eq!(dataset.retire(RetireLimit::OlderThan("1h".parse().unwrap()), false).await.unwrap(), vec![]);
 }
 
-/// On a cluster each look at the catalog is a round of requests.
+/// On a cluster, each look at the catalog costs a round trip.
 #[tokio::test]
 async fn a_new_batch_is_one_commit_and_one_that_is_stored_is_looked_up() {
     for (store, _folder) in engines() {
@@ -468,7 +468,7 @@ async fn a_new_batch_is_one_commit_and_one_that_is_stored_is_looked_up() {
         let before = (calls(Operation::Record), calls(Operation::Commit));
         let pieces = [rows(&[(1, 1, 1)]), rows(&[]), rows(&[(2, 2, 1)])];
         assert!(dataset.write(input(pieces), named("new")).await.unwrap().stored);
-        // The latest stamp of the engine and the definition are the records that are looked at.
+        // Two records are read: the latest stamp of the engine and the definition.
         assert_eq!((calls(Operation::Record), calls(Operation::Commit)), (before.0 + 2, before.1 + 1));
         assert!(!write(&dataset, &rows(&[(2, 2, 1), (1, 1, 1)]), named("new")).await.unwrap().stored);
         assert!(calls(Operation::Record) > before.0 + 4);
@@ -478,7 +478,7 @@ async fn a_new_batch_is_one_commit_and_one_that_is_stored_is_looked_up() {
     }
 }
 
-/// An engine that does not commit as a whole gives the time of one of its machines, here one of long ago.
+/// An engine without atomic commits gives the time of one of its machines, here a time long ago.
 #[tokio::test]
 async fn the_time_of_a_cluster_is_asked_once_and_is_that_of_the_batches() {
     const TIME_US: i64 = 1_700_000_000_000_000;
@@ -491,7 +491,7 @@ async fn the_time_of_a_cluster_is_asked_once_and_is_that_of_the_batches() {
     let before = asked();
     for batch in 0..5 {
         write(&dataset, &rows(&[(1, batch, 1)]), named(&batch.to_string())).await.unwrap();
-        // And once which slices are being dropped.
+        // And once the list of slices being dropped.
         assert_eq!(asked(), before + 2, "batch {batch}");
     }
     let batches = dataset.batches().await.unwrap();
@@ -500,7 +500,7 @@ async fn the_time_of_a_cluster_is_asked_once_and_is_that_of_the_batches() {
     assert!(batches.iter().all(near), "{batches:?}");
 }
 
-/// The answer holds for the middle between question and answer; from there on the writer's own clock counts.
+/// The answer is taken as the time halfway between request and answer; from there the writer's own clock counts on.
 #[tokio::test(start_paused = true)]
 async fn a_writer_whose_clock_is_wrong_stamps_by_the_time_of_the_cluster() {
     const TIME_US: i64 = 1_700_000_000_000_000;
@@ -522,12 +522,12 @@ async fn a_writer_whose_clock_is_wrong_stamps_by_the_time_of_the_cluster() {
     let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
     let (written_us, ended_us) = (record["written_us"].as_i64().unwrap(), record["ended_us"].as_i64().unwrap());
     assert_eq!(written_us - TIME_US, 4_000_000);
-    // It ends once its chunks are put, and the record of slices that are dropped was looked at.
+    // The end follows after the chunks are put and the record of slices being dropped is read.
     let took_s = (ended_us - written_us) / 1_000_000;
     assert!((5..=30).contains(&took_s), "{took_s}");
 }
 
-/// A reader asks which attempt counts of the batches that its chunks are of, once for each.
+/// A reader looks up once for each batch in its chunks which attempt counts.
 #[tokio::test]
 async fn batches_are_looked_up_once_and_only_where_rows_of_them_are() {
     for (store, _folder) in engines() {
@@ -557,13 +557,13 @@ async fn batches_are_looked_up_once_and_only_where_rows_of_them_are() {
         write(&writer, &spread_rows(0, 10, 2, "new"), replacing("0")).await.unwrap();
         let before = calls(Operation::Record);
         assert_eq!(read(&dataset, near).await.unwrap().num_rows(), 200);
-        // Besides, the list has a page now, and the batch ended just now.
+        // The list has a page now, and the batch ended recently.
         assert_eq!(calls(Operation::Record) - before, 2 + 3);
         assert_sound(&dataset).await;
     }
 }
 
-/// Many are not looked up one by one.
+/// Many batches are listed instead of being looked up one by one.
 #[tokio::test]
 async fn many_batches_are_listed_and_those_that_are_not_finished_left_out() {
     let (store, _folder) = sqlite();

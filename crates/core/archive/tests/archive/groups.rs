@@ -64,7 +64,7 @@ pub async fn write_all(
     group.write(tables.into_iter().map(|(name, rows)| (name, input([rows]))).collect(), options).await
 }
 
-/// What all datasets hold, in order.
+/// The content of all datasets, in order.
 async fn contents(group: &Group) -> Vec<Vec<(i64, String)>> {
     let mut all = Vec::new();
     for name in NAMES {
@@ -103,12 +103,12 @@ async fn a_batch_is_one_over_all_its_datasets() {
             assert!(again.iter().all(|report| !report.stored), "{again:?}");
             assert_eq!(again.iter().map(|report| report.rows).collect::<Vec<_>>(), [25, 40, 45]);
 
-            // The same rows in other datasets are another content.
+            // The same rows in other datasets are different content.
             let swapped = vec![("sources", old[2].1.clone()), ("forced", old[1].1.clone()), old[0].clone()];
             let refused = write_all(&group, swapped, named("visit")).await;
             assert!(matches!(refused, Err(ArchiveError::BatchDiffers { .. })), "{refused:?}");
 
-            // What the new content has nothing in is empty after it.
+            // Datasets without rows in the new content are empty afterwards.
             let new = vec![("objects", spread_rows(3, 4, 2, "new")), ("forced", spread_rows(3, 2, 2, "new"))];
             let reports = write_all(&group, new.clone(), replacing("visit")).await.unwrap();
             assert_eq!(reports.len(), 2);
@@ -256,7 +256,7 @@ async fn work_that_is_cut_off_anywhere_shows_all_of_a_batch_or_nothing_and_is_re
     }
 }
 
-/// Does the work on a store that fails at a call; says whether it did.
+/// Does the work on a store that fails at one call; returns whether it failed.
 async fn cut_off(work: Work, store: &Arc<dyn Store>, call: u64, after: bool, dead: bool) -> bool {
     let (faulty, struck) = failing(store.clone(), call, after, dead);
     if let Ok(group) = archive(&faulty).group("survey").await {
@@ -286,7 +286,7 @@ async fn slices_of_one_dataset_are_retired_by_themselves() {
             let retired: Vec<u64> = batch.datasets.iter().map(|(_, info)| info.rows_retired).collect();
             assert_eq!(retired, [gone, 0, 0]);
             assert_all_sound(&group).await;
-            // Written again, it is whole again.
+            // Writing it again completes it.
             let again = write_all(&group, old.clone(), named("visit")).await.unwrap();
             assert!(again.iter().all(|report| report.stored));
             assert_eq!(contents(&group).await, notes(&old));
@@ -382,7 +382,7 @@ async fn slices_that_are_shared_are_retired_together() {
             let retired: Vec<u64> = batch.datasets.iter().map(|(_, info)| info.rows_retired).collect();
             assert_eq!(retired, [0, rows(&planned[0].1), rows(&planned[1].1)]);
             assert_all_sound(&group).await;
-            // Written again, it is whole again.
+            // Writing it again completes it.
             let again = write_all(&group, old.clone(), named("visit")).await.unwrap();
             assert!(again.iter().all(|report| report.stored));
             assert_eq!(contents(&group).await, notes(&old));
@@ -392,7 +392,7 @@ async fn slices_that_are_shared_are_retired_together() {
     }
 }
 
-/// A store that counts its calls by what they ask for.
+/// A store that counts its calls by kind.
 fn counting(below: Arc<dyn Store>) -> (Arc<dyn Store>, impl Fn(Operation) -> u64) {
     let calls: Arc<[AtomicU64; Operation::ALL.len()]> = Arc::default();
     let counted = calls.clone();
@@ -439,7 +439,7 @@ async fn datasets_that_share_slices_are_consolidated_together_as_each_by_itself(
         for (name, info) in together.info(&NAMES).await.unwrap() {
             assert_eq!(info, together.dataset(name.as_str()).unwrap().info().await.unwrap());
         }
-        // Each slice that is shared is looked at once instead of twice, and each of its partitions is replaced once.
+        // Each shared slice is read once instead of twice, and each of its partitions is replaced once.
         let calls = |of: usize, what: usize| ended[of][what] - began[of][what];
         let shared = together.dataset("sources").unwrap().info().await.unwrap().slices.len() as u64;
         assert_eq!(calls(0, 0) - calls(1, 0), shared);
@@ -528,7 +528,7 @@ async fn one_scan_serves_reads_of_datasets_that_share_slices() {
         ..ReadRequest::default()
     };
     let both = vec![("sources", between(0, 2)), ("forced", between(0, 2))];
-    // A batch that ended a moment ago is looked up the first time that it is met.
+    // A batch that ended recently is looked up when it is first found.
     group.read(both.clone()).await.unwrap();
     let before = scans();
     let found = group.read(both).await.unwrap();
@@ -547,7 +547,7 @@ async fn one_scan_serves_reads_of_datasets_that_share_slices() {
             assert_eq!(id_notes(&together), id_notes(&alone), "{name}");
         }
     }
-    // Look-ups by id scan heads, each for itself, and no more than alone.
+    // Lookups by id scan heads separately for each dataset, and no more than alone.
     let by_id = |id: i64| ReadRequest {
         ids: Some(vec![Arc::new(arrow_array::Int64Array::from(vec![id]))]),
         ..ReadRequest::default()
@@ -566,7 +566,7 @@ async fn one_scan_serves_reads_of_datasets_that_share_slices() {
     assert!(scans() - before - apart < apart, "the same cells are scanned once");
 }
 
-/// One of the reads asks for all versions, the other for the newest alone.
+/// One of the reads asks for all versions, the other only for the newest.
 #[tokio::test]
 async fn reads_of_a_shared_scan_get_older_versions_where_they_ask_for_them() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -791,7 +791,7 @@ async fn a_group_notices_columns_that_others_add_and_that_it_was_dropped() {
     for error in [columns(&group).await.map(drop), write_all(&group, tables("new", 2), named("x")).await.map(drop)] {
         assert!(matches!(error, Err(ArchiveError::GroupNotFound { .. })), "{error:?}");
     }
-    // Made again, it has none of the old rows.
+    // After it is created again, it has none of the old rows.
     let again = survey(&store).await;
     assert_eq!(contents(&again).await, nothing());
     assert_eq!(columns(&group).await.unwrap(), [5, 5]);

@@ -1,4 +1,4 @@
-//! What builds of indexes do and report, what is kept of them, and how reads and counts say that they use it.
+//! What builds of indexes do and report, what they store, and how reads and counts report their use of an index.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +40,7 @@ fn note(text: &str) -> ReadRequest {
     ReadRequest { predicates: vec![predicate], ..ReadRequest::default() }
 }
 
-/// Names and bytes of the postings that are stored.
+/// Names and bytes of the stored postings.
 async fn postings(store: &Arc<dyn Store>) -> (BTreeSet<String>, u64) {
     let records = store.records("posting/records/", None, 1_000).await.unwrap();
     let bytes = records.iter().map(|record| record.value.len() as u64).sum();
@@ -84,7 +84,8 @@ async fn a_build_reports_what_it_did_and_the_status_what_there_is() {
         };
         assert_eq!(status(&dataset).await, before);
 
-        // One tile changes: it is read, the others of its window are kept, and what its window had is no longer stored.
+        // One tile changes: it is read, the others of its window are reused, and the window's old postings are
+        // deleted.
         at.store(5_000, Ordering::Relaxed);
         write(&dataset, &noted(&[(HOUR + 5, 1_000, 1)], "c"), named("late")).await.unwrap();
         let (stale, bytes) = postings(&store).await;
@@ -226,8 +227,8 @@ async fn the_index_of_fewest_columns_that_covers_most_conditions_is_used() {
     assert!(unknown.contains("no index \"by_nte\"") && unknown.contains("by_note"), "{unknown}");
 }
 
-/// Tiles that may hold versions of the same records are read together, unless the index knows that none of them holds what is
-/// asked for.
+/// Tiles that may have versions of the same records are read together, unless the index knows that none of them has a
+/// requested row.
 #[tokio::test]
 async fn tiles_with_ids_in_common_are_read_where_versions_may_move_between_them() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -245,7 +246,7 @@ async fn tiles_with_ids_in_common_are_read_where_versions_may_move_between_them(
     let counted = dataset.explain(&note("a"), Some(&[])).await.unwrap();
     assert_eq!((counted.tiles_shared, counted.tiles_indexed, counted.tiles_read), (2, 3, 2), "{counted:?}");
     assert_eq!(dataset.count(note("a")).await.unwrap(), 1 + 2, "record 9 is of note b by now");
-    // Of rows only tiles that share with one that is wanted.
+    // Reads of rows add only tiles that share ids with a requested one.
     let rare = dataset.explain(&note("rare"), None).await.unwrap();
     assert_eq!((rare.tiles_shared, rare.tiles_indexed, rare.tiles_read), (0, 4, 1), "{rare:?}");
     let b = dataset.explain(&note("b"), None).await.unwrap();
@@ -296,7 +297,7 @@ async fn the_next_build_clears_away_what_is_left_of_retired_slices_and_dropped_i
     }
 }
 
-/// Fails every call once a lease was taken.
+/// Fails every call after a lease was acquired.
 fn cut_off_with_a_lease() -> impl Fn(Call<'_>) -> Decision + Send + Sync {
     let taken = AtomicU64::new(0);
     move |call| {
@@ -327,7 +328,7 @@ async fn a_builder_that_does_not_wait_leaves_windows_that_others_are_at_to_them(
     let report = dataset.build_indexes(&options, Some(&progress)).await.unwrap();
     assert_eq!((report.windows, report.windows_built, report.windows_elsewhere), (3, 2, 1));
     assert_eq!(*seen.lock().unwrap(), [(1, 2), (2, 2), (3, 3)]);
-    // A sweep of windows leaves those alone that somebody is at; who drops the index does not.
+    // A sweep of windows spares those that are being built; dropping the index does not.
     dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
     build(&dataset, &options).await;
     assert_eq!((leases().await, status(&dataset).await.windows), (1, 1));
@@ -340,7 +341,7 @@ async fn cells_before_and_behind_those_that_are_asked_for_do_not_count() {
     for (store, _folder) in engines() {
         let dataset = nine_tiles(&store).await;
         build(&dataset, &IndexBuildOptions::default()).await;
-        // After some counts of everything the tiles are known.
+        // After some counts of everything, the tiles are cached.
         for _ in 0..3 {
             assert_eq!(dataset.count(note("a")).await.unwrap(), 9);
         }
@@ -383,7 +384,7 @@ async fn a_damaged_tile_is_left_out_of_an_index_and_said_so() {
         put_chunks(store.as_ref(), &placed(), stored).await;
         let built = dataset.build_indexes(&IndexBuildOptions { rebuild: true, ..Default::default() }, None).await;
         if part == "head" {
-            // Which tiles there are is known by their heads.
+            // The list of tiles is known from their heads.
             assert!(matches!(built, Err(ArchiveError::Damaged { .. })), "{built:?}");
         } else {
             let report = built.unwrap();

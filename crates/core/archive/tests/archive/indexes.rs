@@ -1,4 +1,4 @@
-//! An index changes no answer, whatever happened to the rows since it was built, and whoever builds it.
+//! An index changes no answer, whatever happened to the rows since it was built, and whoever built it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn some_rows(seed: u64, count: u64, ids: i64) -> RecordBatch {
     .unwrap()
 }
 
-/// Datasets that merge in every way; with `latest`, versions of a record lie in many tiles.
+/// Datasets with every merge rule; with `latest`, versions of a record are in several tiles.
 fn specs() -> Vec<DatasetSpec> {
     let named = |name: &str, spec: DatasetSpec| DatasetSpec { name: DatasetName::new(name).unwrap(), ..spec };
     let latest = |version: Option<&str>| MergeRule::Latest { version: version.map(str::to_owned) };
@@ -74,7 +74,7 @@ fn tags(values: &[i64]) -> Predicate {
     equal("tag", Arc::new(Int64Array::from(values.to_vec())))
 }
 
-/// Requests whose answers an index may help with.
+/// Requests that an index may speed up.
 fn requests() -> Vec<ReadRequest> {
     let all = ReadRequest::default();
     let whole = ReadRequest { time: between(HOUR, 4 * HOUR), ..all.clone() };
@@ -96,7 +96,7 @@ fn requests() -> Vec<ReadRequest> {
     requests
 }
 
-/// The rows of a request as they are without any index: conditions are applied here, after a read without them.
+/// The expected rows of a request, without any index: reads without conditions and applies them here.
 async fn rows_by_hand(dataset: &Dataset, request: &ReadRequest) -> Vec<(i64, i64, i64, String, String)> {
     let rows = read(dataset, ReadRequest { predicates: vec![], ..request.clone() }).await.unwrap();
     let mut rows = lines(&rows);
@@ -138,7 +138,7 @@ async fn counted(dataset: &Dataset, request: &ReadRequest) -> (BTreeMap<(i64, St
     (found, used)
 }
 
-/// Every answer with indexes is the one without.
+/// Asserts that every answer with indexes equals the one without.
 async fn check(dataset: &Dataset) {
     for request in requests() {
         let wanted = rows_by_hand(dataset, &request).await;
@@ -197,7 +197,7 @@ async fn take(store: &Arc<dyn Store>, dataset: &Dataset, step: &Step, number: us
     let key = |batch: &u64| format!("batch {batch}");
     match step {
         Step::Write(batch, rows) => {
-            // A name that is taken by other content is refused, which is fine here.
+            // Other content under a used name is refused, which is expected here.
             let _ = write(dataset, &some_rows(number as u64 + 1, *rows, 80), named(&key(batch))).await;
         }
         Step::Replace(batch, rows) => {
@@ -292,7 +292,7 @@ async fn a_count_that_is_asked_again_looks_at_no_chunk_of_slices_that_have_not_c
     let before = looked_at();
     assert_eq!(dataset.count(request.clone()).await.unwrap(), wanted);
     assert_eq!(looked_at() - before, 0);
-    // A write to one hour: its tiles alone are looked at, and the rows that came are counted.
+    // A write to one hour: only that hour's tiles are observed, and the new rows are counted.
     write(&dataset, &noted(&[(2 * HOUR + 5, 20_000, 1)], "failed"), named("late")).await.unwrap();
     let before = looked_at();
     assert_eq!(dataset.count(request.clone()).await.unwrap(), wanted + 1);
@@ -389,7 +389,7 @@ async fn several_builders_share_the_windows_and_build_each_once() {
     }
 }
 
-/// Lets so many commits pass; the next takes effect and is not acknowledged, and after it nothing happens any more.
+/// Lets a number of commits pass; the next one takes effect without an acknowledgement, and all later calls fail.
 fn cut_off_after(commits: u64) -> impl Fn(Call<'_>) -> Decision + Send + Sync {
     let seen = AtomicU64::new(0);
     move |call| {
@@ -409,7 +409,7 @@ async fn a_builder_that_is_cut_off_leaves_its_windows_to_others() {
     let dataset = create(&memory, spec()).await;
     create_indexes(&dataset).await;
     write(&dataset, &some_rows(4, 500, 5_000), named("a")).await.unwrap();
-    // Cut off at every commit in turn: at the lease, at the postings, at the record.
+    // Interrupted at every commit in turn: of the lease, the postings, the record.
     for commits in 0..8 {
         let faulty: Arc<dyn Store> = Arc::new(Faulty::new(memory.clone(), cut_off_after(commits)));
         let cut_off = open(&faulty, "records").await;

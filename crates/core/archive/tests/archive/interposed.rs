@@ -1,4 +1,4 @@
-//! A store that lets something else happen just before one of its calls.
+//! A store that runs an action just before one of its calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use futures::stream::BoxStream;
 
 pub type Action = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Before which call, told its number and what it commits.
+/// Selects calls by their number and what they commit.
 type When = Box<dyn Fn(u64, Option<&Commit>) -> bool + Send + Sync>;
 
-/// The view for options of calls (`None`), or of some visibility; without one, that of the store below.
+/// The view for call options (`None`) or for a visibility; if there is none, a view of the wrapped store.
 type Views = Box<dyn Fn(Option<Visibility>) -> Option<Arc<dyn Store>> + Send + Sync>;
 
-/// Does something else before each call that `when` names. Views of it count their calls together.
+/// Runs an action before each call that `when` selects. All views of the store share one count of calls.
 pub struct Interposed {
     inner: Arc<dyn Store>,
     shared: Arc<Shared>,
@@ -42,7 +42,7 @@ impl fmt::Debug for Interposed {
 }
 
 impl Interposed {
-    /// Before the call of this number.
+    /// Runs the action before the call of this number.
     pub fn at(inner: Arc<dyn Store>, at: u64, action: Action) -> Arc<dyn Store> {
         Self::when(inner, move |number, _| number == at, action)
     }
@@ -55,7 +55,7 @@ impl Interposed {
         Self::of(inner, Box::new(when), action, Box::new(|_| None))
     }
 
-    /// With these views, and nothing else that happens.
+    /// With these views and no action.
     pub fn with_views(
         inner: Arc<dyn Store>,
         views: impl Fn(Option<Visibility>) -> Option<Arc<dyn Store>> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Writes, replacements, removals and consolidations that are cut off anywhere, then repeated.
+//! Writes, replacements, removals and consolidations that are interrupted at any call, then repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +10,16 @@ use chronotile_store::{Decision, Faulty, Store, StoreError};
 
 use crate::common::*;
 
-/// When the fault of a run strikes: at the call of this number, before it or after it.
+/// Where the fault of a run occurs: at the call of this number, before or after it takes effect.
 #[derive(Clone, Copy, Debug)]
 struct Fault {
     call: u64,
     after: bool,
-    /// Whether all calls after it fail too: the process is dead.
+    /// Whether all later calls fail too, as if the process had died.
     dead: bool,
 }
 
-/// A store that fails; says whether it did.
+/// A store that fails, and a flag that tells whether it has.
 fn failing(inner: Arc<dyn Store>, fault: Fault) -> (Arc<dyn Store>, Arc<AtomicBool>) {
     let struck = Arc::new(AtomicBool::new(false));
     let strikes = struck.clone();
@@ -40,7 +40,7 @@ fn failing(inner: Arc<dyn Store>, fault: Fault) -> (Arc<dyn Store>, Arc<AtomicBo
 /// Ids and notes of all rows, ascending.
 type Content = Vec<(i64, String)>;
 
-/// What is done and cut off.
+/// The operation to interrupt.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Write,
@@ -68,13 +68,13 @@ fn new() -> RecordBatch {
     spread_rows(10, 30, 5, "new")
 }
 
-/// Rows of some megabytes, so that the smallest buffer overflows twice.
+/// Rows of several megabytes, so that the smallest buffer overflows twice.
 fn large(note: &str) -> Vec<RecordBatch> {
     (0..2).map(|part| spread_rows(part * 10, 10, 2, &note.repeat(40_000))).collect()
 }
 
 impl Work {
-    /// The state before: another batch, and the one at work where it is not new.
+    /// Writes another batch, and the batch that the operation works on unless it is new.
     async fn prepare(self, dataset: &Dataset) {
         write(dataset, &others(), named("other")).await.unwrap();
         match self {
@@ -93,7 +93,7 @@ impl Work {
             Self::LargeWrite => dataset.write(input(large("new")), tight(named("mine"))).await.map(drop),
             Self::LargeReplace => dataset.write(input(large("new")), tight(replacing("mine"))).await.map(drop),
             Self::Remove | Self::RemoveConsolidated => match dataset.remove_batch("mine").await {
-                // The first try had landed.
+                // The first attempt had succeeded.
                 Err(ArchiveError::BatchNotFound { .. }) => Ok(()),
                 result => result.map(drop),
             },
@@ -101,7 +101,7 @@ impl Work {
         }
     }
 
-    /// Ids and notes before the work and after it.
+    /// Expected ids and notes before the operation and after it.
     fn states(self) -> (Content, Content) {
         let both = |parts: &[RecordBatch]| {
             let mut all: Vec<_> = parts.iter().chain([&others()]).flat_map(id_notes).collect();
@@ -119,16 +119,17 @@ impl Work {
     }
 }
 
-/// Cuts the work off at one call, looks at what readers see, repeats the work, and looks again. Whether the fault struck.
+/// Interrupts the operation at one call, checks what readers see, repeats the operation, and checks again. Returns
+/// whether the fault occurred.
 async fn cut_off(work: Work, stepwise: bool, fault: Fault) -> bool {
     let inner: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let sound = create(&inner, spec()).await;
     work.prepare(&sound).await;
-    // What a reader has learnt of batches is out of date once the work has begun.
+    // The reader remembers which batches count; this must become out of date when the operation begins.
     assert_eq!(id_notes(&read_all(&sound).await), work.states().0);
     let (faulty, struck) = failing(inner.clone(), fault);
     let store: Arc<dyn Store> = if stepwise { Arc::new(Weakened::stepwise(faulty)) } else { faulty };
-    // Opening has calls of its own: a fault in those says nothing about the work.
+    // Opening makes calls of its own; faults in those do not concern the operation.
     let Ok(dataset) = chronotile_archive::Archive::on("test:", store)
         .keeping_superseded_for(std::time::Duration::ZERO)
         .dataset("records")
@@ -199,7 +200,7 @@ async fn a_write_of_many_steps_cut_off_and_repeated_happens_once() {
     }
 }
 
-/// Cuts a write of several steps off after its first, and returns the handle and the store below it.
+/// Interrupts a write of several steps after the first, and returns the handle and the wrapped store.
 async fn half_written(batch: WriteOptions, rows: Vec<RecordBatch>, store: &Arc<dyn Store>) {
     let sound = create(store, spec()).await;
     let put_before = chunks(store.as_ref(), &placed()).await.len();
@@ -312,7 +313,7 @@ async fn a_write_that_lost_its_batch_on_the_way_goes_on_with_other_chunks() {
             let calls = std::sync::atomic::AtomicI64::new(0);
             let behind = move || {
                 let now = machine_us();
-                // Set back by ten seconds once the engine was asked for the time.
+                // Set back by ten seconds after the engine was asked for the time.
                 if calls.fetch_add(1, Ordering::SeqCst) == 0 { now } else { now - 10_000_000 }
             };
             let remove = async move {

@@ -1,4 +1,5 @@
-//! Tiles with more data than is decoded at once: read, counted, consolidated and indexed in pieces, with the same results.
+//! Tiles with more data than is decoded at once: they are read, counted, consolidated and indexed in pieces, with the
+//! same results.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use futures::TryStreamExt;
 
 use crate::common::*;
 
-/// Bytes past which no piece of a read may go, twice what one is to have.
+/// Maximum bytes of a piece of a read: twice the size that pieces aim at.
 const PIECE_BYTES_MAX: usize = 32 << 20;
 
 /// One tile of documents: `t`, `id`, `version`, `text`.
@@ -57,7 +58,7 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
     (0..batch.num_rows()).map(|row| (times[row], ids[row], versions[row], texts.value(row).to_owned())).collect()
 }
 
-/// Rows read piece by piece, none of them too large.
+/// Reads rows piece by piece and checks that no piece is too large.
 async fn read_rows(dataset: &Dataset, request: ReadRequest) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut pieces = dataset.read(request).await.unwrap();
@@ -72,7 +73,7 @@ async fn read_rows(dataset: &Dataset, request: ReadRequest) -> Vec<Row> {
 const BATCHES: i64 = 240;
 const ROWS: i64 = 6;
 
-/// Batches that overlap in time and in ids; texts of some 60 KB, which compress well and tell versions apart.
+/// Batches that overlap in time and ids; texts of about 60 KB, which compress well and distinguish versions.
 fn batches() -> Vec<Vec<Row>> {
     let row = |batch: i64, number: i64| {
         let id = (batch * 61 + number * 7) % (BATCHES * ROWS * 2 / 3);
@@ -86,7 +87,7 @@ fn batches() -> Vec<Vec<Row>> {
     (0..BATCHES).map(|batch| distinct((0..ROWS).map(|number| row(batch, number)).collect())).collect()
 }
 
-/// What a read returns: of each id the row of the latest batch, by time and id.
+/// The expected rows of a read: for each id the row of the latest batch, by time and id.
 fn expected(batches: &[Vec<Row>]) -> Vec<Row> {
     let mut newest: BTreeMap<i64, &Row> = BTreeMap::new();
     batches.iter().flatten().for_each(|row| _ = newest.insert(row.1, row));
@@ -205,7 +206,7 @@ async fn chunks_that_follow_one_another_are_read_in_pieces() {
     assert_eq!(reported(&read_rows(&dataset, ReadRequest::default()).await), reported(&wanted));
 }
 
-/// Chunks that meet at one time are put in order by ids there.
+/// Chunks that share only their border time are ordered by ids there.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_one_time_in_chunks_that_meet_there_are_read_by_their_ids() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -249,7 +250,7 @@ async fn great_values_among_small_ones_are_stored_consolidated_and_read() {
         let report = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
         assert_eq!((report.tiles, &report.failed[..]), (1, &[][..]));
         assert_eq!(reported(&read().await), reported(&wanted));
-        // Great values stay alone, small ones come together.
+        // Large values stay alone, small ones are merged.
         let sizes = async || chunks(store.as_ref(), &placed()).await.iter().map(|chunk| chunk.rows).collect::<Vec<_>>();
         assert_eq!(sizes().await.iter().filter(|rows| **rows == 1).count(), 5);
         let again = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
@@ -337,8 +338,8 @@ async fn the_newest_of_every_id_is_charged_before_it_is_held() {
     }
 }
 
-/// Consolidation holds what it rewrites, not what lies beside it: tiles between those that it rewrites, and the newest versions in
-/// a tile of which it rewrites the older ones.
+/// Consolidation holds in memory only what it rewrites, not its neighbours: neither tiles between those that it
+/// rewrites, nor the newest versions in a tile whose older versions it rewrites.
 #[tokio::test(flavor = "multi_thread")]
 async fn consolidation_reads_no_chunks_that_stay() {
     let (sqlite, _folder) = sqlite();
@@ -417,7 +418,7 @@ async fn rows_of_a_tile_become_even_chunks_of_a_good_size() {
     assert_eq!(read_rows(&dataset, ReadRequest::default()).await, rows);
 }
 
-/// Where few rows are asked for, they are kept until all versions are compared; else the chunks that they lie in.
+/// If a read asks for few rows, these are kept until all versions are compared; otherwise their chunks are.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_newest_states_of_some_ids_are_found_in_a_read_that_is_not_decoded_at_once() {
     const IDS: i64 = 240;

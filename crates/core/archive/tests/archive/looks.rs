@@ -1,4 +1,4 @@
-//! What reads look at: no more chunks than can hold what is asked for, and bodies of those alone.
+//! What reads fetch: only chunks that may contain a requested row, and only the bodies of those.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ async fn counted(spec: DatasetSpec) -> (Arc<Metered>, Dataset) {
     (metered, create(&store, spec).await)
 }
 
-/// Chunks that calls have returned so far: those of scans, and those fetched by key.
+/// Chunks returned so far, by scans and by fetches.
 fn looked_at(metered: &Metered) -> (u64, u64) {
     let items = |operation| {
         let found: Vec<OperationMetrics> = metered.snapshot();
@@ -62,10 +62,10 @@ async fn a_look_up_by_id_fetches_the_chunks_whose_ids_reach_to_it() {
     ] {
         assert_eq!(spent(&metered, &dataset, by_id(&wanted)).await, (found, (9, fetched)), "{wanted:?}");
     }
-    // Of a time range, only the chunks that reach into it.
+    // With a time range, only the chunks that overlap it.
     let early = ReadRequest { time: between(0, 109), ..by_id(&[9, 29, 40]) };
     assert_eq!(spent(&metered, &dataset, early).await, (vec![9], (9, 2)));
-    // All that is read anyway comes with the scan.
+    // Bodies that are certain to be needed come with the scan.
     assert_eq!(spent(&metered, &dataset, ReadRequest::default()).await.1, (9, 0));
     let cells = ReadRequest { place: Place::Cells(vec![1]), ..ReadRequest::default() };
     assert_eq!(spent(&metered, &dataset, cells).await.1, (3, 0));
@@ -112,7 +112,7 @@ async fn a_prefix_of_the_first_id_leaves_out_chunks_whose_ids_begin_otherwise() 
         let request = by_note(Comparison::Prefix, prefix);
         assert_eq!(spent(&metered, &dataset, request).await, (found, (6, fetched)), "{prefix}");
     }
-    // Nothing is known of other conditions, and an empty prefix is none.
+    // Filters tell nothing about other conditions, and an empty prefix is no condition.
     for request in [by_note(Comparison::Contains, "al"), by_note(Comparison::Prefix, "")] {
         assert_eq!(spent(&metered, &dataset, request).await.1, (6, 0));
     }
@@ -133,7 +133,7 @@ async fn the_newest_row_of_a_key_is_found_without_a_look_at_what_is_older() {
         (vec![2, 1, 2], None, vec![22, 71], (2 + 1, 2)),
         (vec![1], Some(between(0, 5 * HOUR)), vec![41], (1, 1)),
         (vec![1], Some(between(HOUR, 4 * HOUR)), vec![31], (2, 1)),
-        // Of a key that is nowhere all slices are looked at.
+        // For a key that does not exist, all slices are searched.
         (vec![1, 3], None, vec![71], (2, 1)),
         (vec![], None, vec![], (0, 0)),
     ] {

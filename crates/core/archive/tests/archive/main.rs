@@ -1,4 +1,5 @@
-//! Tests of the archive's behaviour, in one program: each more would be linked with all that an archive needs.
+//! Tests of the archive's behaviour, in one program: each further program would link everything that an archive
+//! needs.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 mod batches;

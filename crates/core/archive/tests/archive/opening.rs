@@ -1,4 +1,4 @@
-//! URLs of archives, and what the options of opening one say.
+//! URLs of archives and the options for opening one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ async fn a_file_is_made_where_that_is_allowed_and_read_without_a_change_where_it
     assert_eq!(ids(&read_all(&dataset).await), [1, 2]);
 }
 
-/// Rows of a batch that was replaced stay for reads that began before, as long as the archive was opened to keep them.
+/// Rows of a replaced batch stay for reads that began earlier, for as long as the archive was opened to keep them.
 #[tokio::test]
 async fn rows_that_were_replaced_are_kept_as_long_as_the_options_say() {
     for (superseded_kept, chunks_kept) in [(Duration::ZERO, 1), (Duration::from_secs(600), 2)] {

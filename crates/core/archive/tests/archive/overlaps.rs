@@ -1,4 +1,5 @@
-//! Chunks of one tile that follow one another, touch or overlap, in time and in ids: rows come in order and each record once.
+//! Chunks of one tile that follow one another, touch or overlap, in time and in ids: rows are returned in order and
+//! each record once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ async fn two_chunks_of_a_tile_are_read_in_order_and_each_record_once() {
     let cases: [[&[(i64, i64)]; 2]; 9] = [
         [&[(0, 1), (1, 2)], &[(2, 3), (3, 4)]],
         [&[(0, 1), (10, 2)], &[(5, 3), (15, 4)]],
-        // They meet at one time, where the ids say otherwise than the chunks.
+        // They share one time, at which the ids are in the opposite order.
         [&[(0, 1), (5, 9)], &[(5, 3), (8, 4)]],
         [&[(5, 1), (5, 2)], &[(5, 3), (5, 4)]],
         [&[(5, 1), (5, 3)], &[(5, 2), (5, 4)]],
@@ -99,7 +100,7 @@ async fn two_chunks_of_a_tile_are_read_in_order_and_each_record_once() {
     }
 }
 
-/// More rows than are put in order at once, and more records than are compared at once.
+/// More rows than are sorted together, and more records than are compared together.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tile_of_very_many_rows_is_read_in_order_and_each_record_once() {
     const BATCHES: i64 = 10;
@@ -140,7 +141,7 @@ async fn a_tile_of_very_many_rows_is_read_in_order_and_each_record_once() {
     assert!(places(&read(&dataset, some).await.unwrap()) == newest(300_003..900_001));
 }
 
-/// The keys of chunks are known from their heads; by the time that they are fetched their rows may lie in other chunks.
+/// The keys of chunks are known from their heads; before they are fetched, their rows may move to other chunks.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_chunks_that_are_consolidated_before_they_are_fetched_are_found_where_they_lie_then() {
     for indexed in [false, true] {
@@ -180,7 +181,7 @@ async fn rows_of_chunks_that_are_consolidated_before_they_are_fetched_are_found_
     }
 }
 
-/// A key has the row of the newest state of its record, also where that has an earlier time than a state before it.
+/// A key has the row of its record's newest state, even if that has an earlier time than an older state.
 #[tokio::test]
 async fn the_newest_row_of_a_key_is_that_of_the_newest_states_of_records() {
     let timed = || vec!["id".to_owned(), "t".to_owned()];
@@ -207,7 +208,7 @@ async fn the_newest_row_of_a_key_is_that_of_the_newest_states_of_records() {
     }
 }
 
-/// Until the rows of a removed batch are taken away, they lie beside those that count, also in chunks that consolidation has made.
+/// Until they are cleaned up, rows of a removed batch are stored beside rows that count, also in consolidated chunks.
 #[tokio::test]
 async fn older_versions_count_again_as_soon_as_the_batch_with_the_newer_ones_is_removed() {
     let latest = MergeRule::Latest { version: None };
@@ -238,7 +239,7 @@ async fn older_versions_count_again_as_soon_as_the_batch_with_the_newer_ones_is_
     }
 }
 
-/// Versions are records of their own where all of them are asked for, also those that one batch has of one id.
+/// When all versions are requested, each version is a record of its own, including several of one id in one batch.
 #[tokio::test]
 async fn every_version_of_a_record_in_one_batch_is_read_where_chunks_overlap() {
     for ids in [vec!["id".to_owned()], vec!["id".to_owned(), "t".to_owned()]] {

@@ -1,4 +1,4 @@
-//! Slices that are dropped while others write to them, and batches of which rows were dropped.
+//! Slices that are dropped while others write to them, and batches with dropped rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn before(t: i64) -> RetireLimit {
     RetireLimit::Before(Instant::NativeTicks(t))
 }
 
-/// All engines, and memory without each of its promises.
+/// All engines, and memory without each of its capabilities.
 fn all_engines() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
     let memory = || -> Arc<dyn Store> { Arc::new(MemoryStore::new()) };
     let weak = PROMISES.map(|(_, take_away)| Weakened::new(memory(), take_away));
@@ -110,7 +110,7 @@ async fn removing_a_batch_counts_the_rows_that_it_takes_out() {
     }
 }
 
-/// Does `work` once, just before the first call of an operation.
+/// Runs `work` once, just before the first call of an operation.
 fn with_something_before(
     inner: &Arc<dyn Store>,
     operation: Operation,
@@ -219,7 +219,7 @@ async fn slices_that_are_dropped_before_they_have_rows_are_made_again_and_not_fo
 async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_be_repeated() {
     for (store, _folder) in all_engines() {
         create(&store, spec()).await;
-        // The clock of this test goes on while commits take their time, as it does where who drops slices waits.
+        // The test's clock advances during commits, as it does while a drop waits.
         let late: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), |call| match call.operation {
             Operation::Commit => Decision::Delay(Duration::from_secs(40)),
             _ => Decision::Pass,
@@ -229,7 +229,7 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
         let other = open(&store, "records").await;
         let cut = async |options| {
             let (send, receive) = std::sync::mpsc::channel();
-            // The second part comes once the slice with rows of the first was dropped.
+            // The second part arrives once the slice with rows of the first was dropped.
             let parts = (0..2).map(move |i| {
                 if i == 1 {
                     receive.recv().unwrap();
@@ -243,7 +243,7 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
                 let paused = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
                 let drop = async {
                     while other.retire(before(2 * HOUR), false).await.unwrap().iter().all(|slice| slice.rows == 0) {
-                        // Where the write ended without these rows, none come.
+                        // If the write ended without these rows, none will come.
                         if write_ended.load(Ordering::SeqCst) {
                             return;
                         }
@@ -251,7 +251,7 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
                     }
                 };
                 paused.unwrap().block_on(drop);
-                // A write that has ended listens no longer.
+                // A write that has ended no longer listens.
                 let _ = send.send(());
             });
             let result = dataset.write(parts, tight(options)).await;
@@ -262,7 +262,7 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
         for options in [named("a"), replacing("a"), named("b")] {
             let error = cut(options.clone()).await.unwrap_err();
             match error.outcome() {
-                // The slice went while the chunks of one commit were being put.
+                // The slice was dropped while the chunks of one commit were being put.
                 Outcome::Unknown => assert!(!store.capabilities().atomic_commits, "{error}"),
                 outcome => {
                     assert!(matches!(error, ArchiveError::SliceRetired { .. }), "{error}");
@@ -279,7 +279,7 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
     }
 }
 
-/// Chance from a seed.
+/// A seeded random generator.
 struct Chance(u64);
 
 impl Chance {
@@ -289,8 +289,8 @@ impl Chance {
     }
 }
 
-/// Calls take their time: drops always, others some seconds each `often`th, and one in a hundred more than writers go
-/// without a look.
+/// Delays calls: drops always, one in `often` others by some seconds, and one in a hundred by more than writers go
+/// without checking for drops.
 fn slow(inner: &Arc<dyn Store>, seed: u64, often: u64) -> Arc<dyn Store> {
     let calls = AtomicU64::new(0);
     Arc::new(Faulty::new(inner.clone(), move |call| {
@@ -306,34 +306,34 @@ fn slow(inner: &Arc<dyn Store>, seed: u64, often: u64) -> Arc<dyn Store> {
     }))
 }
 
-/// What a process did with a batch, as far as it was reported.
+/// What a process did with a batch, according to the reports.
 #[derive(Clone)]
 struct Reported {
     ids: std::ops::Range<i64>,
-    /// How often its writing began, whatever came of it.
+    /// How often a write began, whatever its outcome.
     attempts: u32,
-    /// How many rows a removal that was acknowledged took out; `None` where the last that was acknowledged is the writing.
+    /// Number of rows that the acknowledged removal removed; `None` if the last acknowledged operation is the write.
     removed: Option<u64>,
 }
 
-/// What has become of rows elsewhere.
+/// Rows of slices that were moved elsewhere.
 #[derive(Default)]
 struct Elsewhere {
-    /// Rows that were read and kept, before anybody tried to drop their slice.
+    /// Rows that were read and stored elsewhere before any attempt to drop their slice.
     kept: BTreeSet<i64>,
-    /// Rows of slices that were dropped, as far as the drop was acknowledged.
+    /// Rows of slices whose drop was acknowledged.
     moved: BTreeSet<i64>,
     cut_off: u64,
 }
 
-/// Ends work after some seconds, as if its process had died; `None` where it did.
+/// Cancels work after some seconds, as if its process had died; `None` if it was cancelled.
 async fn cut_off<T>(chance: &mut Chance, one_in: u64, work: impl Future<Output = T>) -> Option<T> {
     let seconds = if chance.below(one_in) == 0 { chance.below(40) } else { 1_000_000 };
     tokio::time::timeout(Duration::from_secs(seconds), work).await.ok()
 }
 
-/// Moves slices elsewhere, as who archives does: reads what a slice holds and keeps it, then drops the slice if it holds the
-/// same still.
+/// Moves slices elsewhere as an archiving job does: reads and stores the rows of a slice, then drops the slice if it
+/// has not changed.
 async fn move_away(dataset: Dataset, seed: u64, elsewhere: &mut Elsewhere) {
     let mut chance = Chance(seed);
     for _ in 0..12 {
@@ -361,7 +361,7 @@ async fn write_some(dataset: Dataset, seed: u64, reported: &mut BTreeMap<String,
     for number in 0..40 {
         let (first, size) = (seed as i64 * 10_000_000 + number * 100_000, 1 + chance.below(20) as i64);
         let long = chance.below(150) == 0;
-        // Parts of one write are as large as its buffer at least.
+        // Each part of a write is at least as large as its buffer.
         let (parts, size) = if long { (3, 16_000) } else { (1, size) };
         let hours = 1 + chance.below(4) as i64;
         let part = |i: i64| spread_rows(first + i * size, size, hours, "w");
@@ -381,7 +381,7 @@ async fn write_some(dataset: Dataset, seed: u64, reported: &mut BTreeMap<String,
                         reported.insert(name.clone(), Reported { ids, attempts, removed: None });
                         break;
                     }
-                    // Somebody was first, or nobody knows: what was not acknowledged may be written again.
+                    // A lost race or an unknown outcome: what was not acknowledged may be written again.
                     Some(Err(error)) if error.outcome() != Outcome::Refused => *refused += 1,
                     Some(Err(error)) => panic!("{error}"),
                 }
@@ -409,7 +409,7 @@ async fn remove_one(
                 return;
             }
             Some(Err(error)) if error.outcome() == Outcome::Refused => {
-                // One that was cut off had ended.
+                // An interrupted removal had succeeded.
                 assert!(matches!(error, ArchiveError::BatchNotFound { .. }), "{error}");
                 return;
             }
@@ -418,8 +418,8 @@ async fn remove_one(
     }
 }
 
-/// Whatever calls take how long, and wherever processes die: rows that were acknowledged are readable, or with who moved the
-/// slice away; rows that were removed are neither, but for those of which the removal says that they had gone before.
+/// However long calls take and wherever processes die, acknowledged rows are readable or were moved elsewhere;
+/// removed rows are in neither place, except those that the removal did not count because they had been moved before.
 #[tokio::test(start_paused = true)]
 async fn acknowledged_rows_are_never_dropped_unseen() {
     let (mut batches, mut removed, mut moved, mut refused, mut cuts) = (0, 0, 0, 0, 0);
@@ -458,7 +458,8 @@ async fn acknowledged_rows_are_never_dropped_unseen() {
                 Some(rows) => {
                     assert_eq!(own(&here), 0, "seed {seed}: rows of removed batch {name} are there");
                     assert!(
-                        // What was moved away after one attempt is stored anew by the next, and then removed too.
+                        // Rows moved elsewhere after one attempt may be stored again by the next, and then be removed
+                        // too.
                         reported.attempts > 1 || own(&elsewhere.moved) + rows <= total as u64,
                         "seed {seed}: {rows} of {total} rows of batch {name} were removed, and {} moved away; {} attempts",
                         own(&elsewhere.moved),

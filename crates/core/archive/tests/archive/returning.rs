@@ -1,4 +1,4 @@
-//! Chunks that come back after they were removed, and chunks that arrive while a tile is consolidated.
+//! Chunks that return after they were removed, and chunks that arrive while a tile is consolidated.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use chronotile_types::{CellRule, DatasetSpec, MergeRule};
 
 use crate::common::*;
 
-/// The three ways in which rows are told apart.
+/// The three ways in which records are identified.
 fn specs() -> Vec<DatasetSpec> {
     let no_ids = DatasetSpec { id: vec![], ..spec() };
     let latest = DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() };
@@ -22,7 +22,7 @@ async fn consolidate(dataset: &Dataset) {
     dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
 }
 
-/// All that can be asked, in every way that takes another path through the code.
+/// Every kind of request that takes another path through the code.
 async fn answers(dataset: &Dataset) -> Vec<RecordBatch> {
     let mut answers = vec![read_all(dataset).await];
     let history = ReadRequest { history: true, ..ReadRequest::default() };
@@ -106,7 +106,7 @@ async fn a_batch_removed_after_consolidation_takes_its_rows_out_and_no_others() 
     }
 }
 
-/// Does `late` once, just before the first commit that takes chunks away.
+/// Runs `late` once, just before the first commit that removes chunks.
 fn with_something_late(
     inner: &Arc<dyn Store>,
     late: impl Fn() -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,

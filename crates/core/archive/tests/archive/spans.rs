@@ -1,4 +1,4 @@
-//! What tiles hold by their heads.
+//! Spans of tiles, read from the heads of their chunks.
 
 use chronotile_archive::{ConsolidateOptions, WriteOptions};
 

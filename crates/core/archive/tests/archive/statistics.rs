@@ -1,4 +1,4 @@
-//! Statistics of slices and tiles, and slices that are made ahead of their writers.
+//! Statistics of slices and tiles, and slices created in advance of writes.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Conditions on texts, and filters by which chunks without a text are passed over.
+//! Conditions on texts, and filters that let reads skip chunks without a text.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn line(batch: i64, i: i64) -> Option<String> {
     (i % 11 != 0).then(|| format!("host{batch:02} accepted connection {} from client{}", i % 20, i % 5))
 }
 
-/// Ten batches of lines, of which one has an error in it.
+/// Ten batches of lines, one of them with an error.
 async fn ten_batches(spec: DatasetSpec) -> (Arc<dyn Store>, Dataset) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = create(&store, spec).await;
@@ -117,7 +117,8 @@ async fn only_the_columns_named_have_filters() {
     }
 }
 
-/// A later state of a record hides an earlier one, wherever they lie and whatever filters say of the later one's chunk.
+/// A later state of a record hides an earlier one, wherever they are stored and whatever the filter of the later
+/// one's chunk tells.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_text_that_was_changed_is_not_found_again() {
     let texts = |text: &str| (0..60).map(|i| Some(format!("{text} number {i}"))).collect::<Vec<_>>();
@@ -139,7 +140,7 @@ async fn a_text_that_was_changed_is_not_found_again() {
     }
 }
 
-/// Lines of these ids and times, of one text each.
+/// Lines with these ids and times and a common text.
 fn noted_at(places: impl Iterator<Item = (i64, i64)>, text: &str) -> RecordBatch {
     let places: Vec<_> = places.map(|(id, t)| (t, id, 7)).collect();
     let notes = (0..places.len()).map(|i| format!("{text} number {i}"));

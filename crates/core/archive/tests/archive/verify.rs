@@ -1,4 +1,4 @@
-//! What verification finds beyond damaged chunks: lost rows, chunks of no batch, damaged catalog records.
+//! What verification finds besides damaged chunks: lost rows, chunks without a batch, damaged catalog records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ async fn rows_of_a_lost_consolidated_chunk_are_found_by_batch() {
     }
 }
 
-/// A tile of two batches, consolidated to several chunks of both.
+/// A tile of two batches, consolidated into several chunks with rows of both.
 async fn several_chunks(store: &Arc<dyn Store>, id: Vec<String>) -> (Dataset, Vec<Chunk>) {
     let dataset = create(store, DatasetSpec { id, ..spec() }).await;
     let mut written = Vec::new();
@@ -164,7 +164,8 @@ async fn a_report_counts_what_was_read_slice_by_slice() {
     assert_eq!(seen.into_inner().unwrap(), [(1, 3), (2, 3), (3, 3)]);
 }
 
-/// Puts a chunk of one definition where another one would not have put its rows.
+/// Puts a chunk written under one definition into a dataset whose definition would place its rows elsewhere. Returns
+/// the damage found.
 async fn misfiled(written: DatasetSpec, read: DatasetSpec, change: impl Fn(&mut Chunk)) -> String {
     let (store, elsewhere): (Arc<dyn Store>, Arc<dyn Store>) =
         (Arc::new(MemoryStore::new()), Arc::new(MemoryStore::new()));
@@ -194,7 +195,7 @@ async fn rows_that_lie_in_the_wrong_tile_are_damage() {
     assert!(misfiled(two_hours.clone(), two_hours, fewer).await.contains("its number of rows"));
 }
 
-/// What others may do while a dataset is verified.
+/// What other processes may do while a dataset is verified.
 const CHANGES: [&str; 6] = ["write", "replace", "replace consolidated", "remove", "remove consolidated", "consolidate"];
 
 async fn change(dataset: &Dataset, change: &str) {
@@ -340,7 +341,7 @@ async fn rows_that_a_copy_brings_are_not_foreign() {
     }
 }
 
-/// On nodes, a write puts its first chunks before it says anything in the catalog.
+/// On a cluster, a write puts its first chunks before its first record in the catalog.
 #[tokio::test(start_paused = true)]
 async fn rows_of_a_write_that_may_have_begun_are_not_foreign_on_nodes_for_a_day() {
     const NOW_US: i64 = 1_700_000_000_000_000;
@@ -388,14 +389,14 @@ async fn put_record(store: &Arc<dyn Store>, key: &str, value: Option<Bytes>) {
     store.commit(&placed(), Commit { before: vec![put], ..Commit::default() }).await.unwrap();
 }
 
-/// Flips bits of every record that the store has: verification names the record. Returns the kinds of records.
+/// Flips bits of every stored record and checks that verification names it. Returns the kinds of records.
 async fn assert_every_flip_is_found(store: &Arc<dyn Store>, dataset: &Dataset) -> BTreeSet<String> {
     let mut of_kind: BTreeMap<String, Vec<Record>> = BTreeMap::new();
     let own = format!("dataset/{}", dataset.spec().name);
     let of_others = |key: &str| key == CLOCK_KEY || key.starts_with("dataset/") && key != own;
     for record in records(store, "").await.into_iter().filter(|record| !of_others(&record.key)) {
         let (kind, rest) = record.key.split_once('/').unwrap_or((&record.key, ""));
-        // The pages of a list are not kept as its head is.
+        // Pages of a list have another form than its head, so they are a kind of their own.
         let depth = rest.split('/').count();
         of_kind.entry(format!("{kind} {depth}")).or_default().push(record);
     }

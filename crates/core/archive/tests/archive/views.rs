@@ -1,4 +1,4 @@
-//! Handles on a dataset whose calls have another consistency level, time limit or visibility.
+//! Handles on a dataset with another consistency level, time limit or visibility for their calls.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ async fn an_engine_with_one_copy_of_the_data_has_no_options_and_shows_every_writ
     }
 }
 
-/// Few replicas are enough for who changes nothing, and not for a writer.
+/// Reads may use fewer replicas, writes may not.
 #[tokio::test]
 async fn what_changes_nothing_asks_for_the_configured_visibility() {
     let (below, view, store) = viewed(|asked| asked == Some(Visibility::Configured));

@@ -1,4 +1,5 @@
-//! The store with fewer promises that other tests use keeps those that are left: the suite of every engine holds for it.
+//! The store with fewer capabilities, which other tests use, keeps the rest of the contract: it passes the
+//! conformance suite.
 
 use std::sync::Arc;
 
