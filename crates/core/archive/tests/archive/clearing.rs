@@ -105,8 +105,7 @@ async fn what_a_write_left_that_went_on_meanwhile_is_not_cleared_away() {
         if call.commit.is_some_and(takes) && !done.swap(true, Ordering::SeqCst) {
             let other = other.clone();
             let work = async move { write(&other.at(NOW_US).await, &rows(&[(0, 1, 0)]), named("cut")).await.unwrap() };
-            // The policy is not async: the other process works on a thread of its own until it is done.
-            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap();
+            on_other_thread(work);
         }
         Decision::Pass
     });

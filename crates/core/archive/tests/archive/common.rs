@@ -150,6 +150,11 @@ pub fn dying_in_a_write(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     }))
 }
 
+/// Completes `work` on a thread of its own, as another process would: the policies of [`Faulty`] are not async.
+pub fn on_other_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap()
+}
+
 /// Rows that take several steps to write, with [`tight`].
 pub fn several_steps(note: &str) -> Vec<std::result::Result<RecordBatch, ArrowError>> {
     input((0..3).map(|part| spread_rows(part * 10, 10, 2, &note.repeat(40_000))))

@@ -55,8 +55,7 @@ async fn a_large_batch_that_somebody_ends_while_another_begins_it_stays_finished
         if call.commit.is_some() && !done.swap(true, Ordering::SeqCst) {
             let other = other.clone();
             let write = async move { other.write(large(), tight(named("a"))).await.unwrap() };
-            // The policy is not async: the other writer works on a thread of its own until it is done.
-            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(write)).join().unwrap();
+            on_other_thread(write);
         }
         Decision::Pass
     });
@@ -115,8 +114,7 @@ async fn write_overtaken(
                 act.happen(&below, lost.clone()).await;
             }
         };
-        // The policy is not async: a thread of its own waits for the work.
-        std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap();
+        on_other_thread(work);
         Decision::FailBefore(StoreError::Overtaken { engine: "test", reason: "no answer".to_owned() })
     }));
     write(&open(&late, "records").await, &spread_rows(0, 5, 2, "first"), named("a")).await

@@ -183,8 +183,7 @@ async fn a_large_tile_that_changes_while_it_is_rewritten_is_counted_and_left() {
         if call.operation == Operation::Fetch && !done.swap(true, Ordering::SeqCst) {
             let other = other.clone();
             let work = async move { open(&other, "records").await.remove_batch("1003").await.unwrap() };
-            // The policy is not async: the other process works on a thread of its own until it is done.
-            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap();
+            on_other_thread(work);
         }
         Decision::Pass
     }));

@@ -278,8 +278,7 @@ async fn the_next_build_clears_away_what_is_left_of_retired_slices_and_dropped_i
             if builds && done.fetch_add(1, Ordering::Relaxed) == 0 {
                 let other = other.clone();
                 let drops = async move { other.drop_index("by_note").await.unwrap() };
-                let thread = std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(drops));
-                assert_eq!(thread.join().unwrap(), 1);
+                assert_eq!(on_other_thread(drops), 1);
             }
             Decision::Pass
         });

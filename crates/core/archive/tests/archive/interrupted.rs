@@ -321,8 +321,7 @@ async fn a_write_that_lost_its_batch_on_the_way_goes_on_with_other_chunks() {
                 let dataset = archive.dataset("records").await.unwrap();
                 assert_eq!(dataset.remove_batch("mine").await.unwrap(), 0);
             };
-            // The policy is not async: the other process works on a thread of its own until it is done.
-            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(remove)).join().unwrap();
+            on_other_thread(remove);
         }
         Decision::Pass
     });

@@ -169,9 +169,7 @@ async fn rows_of_chunks_that_are_consolidated_before_they_are_fetched_are_found_
             if call.operation == Operation::Fetch && !seen.swap(true, Ordering::SeqCst) {
                 let other = other.clone();
                 let work = async move { other.consolidate(ConsolidateOptions::default(), None).await.unwrap().tiles };
-                // The policy is not async: the consolidation runs on a thread of its own until it is done.
-                let thread = std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work));
-                assert_eq!(thread.join().unwrap(), 4);
+                assert_eq!(on_other_thread(work), 4);
             }
             Decision::Pass
         }));

@@ -120,8 +120,7 @@ fn with_something_before(
     Arc::new(Faulty::new(inner.clone(), move |call| {
         if call.operation == operation && !done.swap(true, Ordering::SeqCst) {
             let work = work();
-            // The policy is not async: the other process works on a thread of its own until it is done.
-            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap();
+            on_other_thread(work);
         }
         Decision::Pass
     }))

@@ -117,8 +117,7 @@ fn with_something_late(
         if takes_away && !done.swap(true, std::sync::atomic::Ordering::SeqCst) {
             assert_eq!(call.operation, Operation::Commit);
             let work = late();
-            // The policy is not async: the other writer works on a thread of its own until it is done.
-            std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap();
+            on_other_thread(work);
         }
         Decision::Pass
     }))
