@@ -391,7 +391,7 @@ def _with_ids_of_alerts(sources: Any, alerts: Any) -> Any:
 
 
 _UNIX_TIMES = (10**8, 4 * 10**9)
-"""Numbers that are seconds since 1970, 1973 to 2096; no MJD of a survey is as large."""
+"""Range of numbers taken as seconds since 1970, from 1973 to 2096. No MJD of a survey is as large."""
 
 
 def _with_mjd(rows: Any, what: str, tables: Tables) -> Any:
@@ -631,8 +631,8 @@ def _may_be_radians(forced: Any) -> bool:
 
 
 def convert_radians(tables: Tables, known: Any) -> None:
-    """Convert forced-source positions from radians to degrees, if the positions of objects in `known` show that they
-    are; afterwards their unit is known if one of the objects is.
+    """Convert forced-source positions to degrees if the positions of their objects in `known` show that they are in
+    radians. The unit stays undetermined only if `known` has none of their objects.
     """
     forced = tables.forced_sources
     ids, first = np.unique(known[names.OBJECT_ID].to_numpy(), return_index=True)
@@ -657,10 +657,10 @@ def convert_radians(tables: Tables, known: Any) -> None:
 
 
 _NEAR_DEG = 0.1
-"""Forced sources are measured nearer to their objects than this."""
+"""Upper bound for the distance between a forced source and its object."""
 
 
 def _distance_deg(ra: Any, dec: Any, true_ra: Any, true_dec: Any) -> Any:
-    """Distance of positions, in degrees, as on a plane; the positions are near each other, or far apart in any case."""
+    """Planar approximation of the distance of positions, in degrees: it only has to tell near from far."""
     across = (ra - true_ra + 180) % 360 - 180
     return np.hypot(across * np.cos(np.radians(true_dec)), dec - true_dec)

@@ -52,7 +52,7 @@ class Import:
     detector_visits : int
         Detector-visits that the records belong to.
     left_out : tuple of str
-        All that was not imported: the names in `no_column`, then rows and values, with their number and the reason.
+        Everything that was not imported: the names in `no_column`, then counts of rows and values with the reason.
     no_column : tuple of str
         Parts and columns of the alerts that the schema has no column for.
     notes : tuple of str
@@ -164,7 +164,7 @@ _KEYS = {
 
 
 class _Distinct:
-    """Count distinct keys over several tables."""
+    """Counts distinct keys over several tables."""
 
     def __init__(self) -> None:
         self._keys: Any = None
@@ -325,7 +325,7 @@ def _cast(rows: Any, wanted: Any, table: str) -> Any:
 
 
 def _misfit(rows: Any, wanted: Any, table: str, row: int | None, reason: str) -> InvalidInputError:
-    """The error of a column that does not match the schema, with the value of a row and the ids of its record."""
+    """Error for a column that does not fit the schema; it shows a value and the ids of its record."""
     if row is not None:
         keys = [f"{key} {rows[key][row].as_py()}" for key in _KEYS[table] if key in rows.schema.names]
         of_record = f" in the record with {', '.join(keys)}" if keys else ""

@@ -113,7 +113,7 @@ class ColdStorage:
             # Fail if a listed file is missing: a new file would hold only the late rows of its slice.
             self.archived(root)
         if not dry_run:
-            # The list marks the folder as one of archived slices, even before the first slice is written.
+            # The list identifies the folder as one of archived slices, even before the first slice is written.
             list_slices(root, ())
         for tables in self._table_groups():
             if dry_run:
@@ -134,7 +134,7 @@ class ColdStorage:
         return [_TABLES] if shared else [(table,) for table in _TABLES]
 
     def _slices_before(self, tables: tuple[str, ...], limit: float) -> dict[int, dict[str, SliceInfo]]:
-        """Slices that end at or before a time: by number, the part of each table."""
+        """Slices that end at or before a time: by number, then by table."""
         by_name = {names.dataset_name(table): table for table in tables}
         slices: dict[int, dict[str, SliceInfo]] = {}
         for name, parts in self._tables.group.retire(by_name, before=limit, dry_run=True).items():
@@ -336,8 +336,8 @@ class ColdStorage:
     def _only_cold(self, dataset: Dataset, table: str, rows: Any) -> Any:
         """Keep the rows of a file for which the database has no equal or newer version, deletions included.
 
-        In the database, the record may belong to another object, which the read's condition excludes: the file's row is
-        outdated all the same.
+        Compare with all versions in the database, not only those that the read selects: a record may have been
+        reassigned to an object that the read excludes, and the row in the file is outdated then too.
         """
         if not rows.num_rows:
             return rows
@@ -358,7 +358,7 @@ def require_folder(folder: str | os.PathLike[str]) -> Path:
     root = Path(folder)
     if not os.fspath(folder) or not root.is_dir():
         raise DataFileError(f"no such folder: {folder or repr(folder)}", kind="file-not-found")
-    # An earlier release wrote no list.
+    # Folders that an earlier release wrote have files but no list.
     if not has_list(root) and not any(path for table in _TABLES for path in _paths(root, table)):
         raise DataFileError(
             f"{folder} holds no archived slices: give the folder that archive_before (apdb archive) wrote to; it has "
@@ -370,8 +370,8 @@ def require_folder(folder: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def locked(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Lock a folder of archived slices while its files are replaced, and return its absolute path; raises an error if
-    it is not one.
+    """Lock a folder of archived slices while its files are replaced, and return its absolute path. Raises an error if
+    the folder has no archived slices.
     """
     root = require_folder(folder)
     with _lock(root):
@@ -397,7 +397,7 @@ def _lock(root: Path) -> Iterator[None]:
 
 
 def _locked_now(lock: IO[str]) -> bool:
-    """Lock a file unless another process has locked it; return whether it is locked."""
+    """Try to lock a file; return False if another process holds the lock."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -504,7 +504,7 @@ def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tup
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder durable, with those it lies in."""
+    """Create a folder and its missing parents, and sync their names."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:

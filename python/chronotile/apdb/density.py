@@ -38,7 +38,7 @@ _OWN_BYTES = 24
 
 
 _INDEX_ENTRY_BYTES, _INDEX_PARTITIONS_MAX = 9, 16
-"""Bytes of an entry of the index of objects before maintenance, and partitions of it that a store should write to."""
+"""Bytes of an index entry before maintenance, and most partitions of the index that a store should write to."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ _OWN_PREFIX = "apdb:"
 _NEAR = lsst.sphgeom.Angle.fromDegrees(5 * values.ARCSECOND)
 _LARGE = lsst.sphgeom.Angle.fromDegrees(30.0)
 _SHARP = 0.1
-"""How sharp a corner may be, by one plus the cosine between the normals of its edges: it moves by 4.5 margins then."""
+"""Least value of one plus the cosine between the normals of a corner's edges; such a corner moves by 4.5 margins."""
 _INTEGERS = frozenset([pa.int8(), pa.int16(), pa.int32(), pa.int64()])
 
 
@@ -569,14 +569,14 @@ def dilated(region: lsst.sphgeom.Region, margin: lsst.sphgeom.Angle) -> lsst.sph
     if not isinstance(region, lsst.sphgeom.ConvexPolygon) or circle.getOpeningAngle() > _LARGE:
         return circle.dilatedBy(margin)
     corners = np.array([[v.x(), v.y(), v.z()] for v in region.getVertices()])
-    # The normals of the edge that begins at each corner, and of the edge that ends there.
+    # Normals of the edge that begins at each corner, and of the edge that ends at it.
     after = np.cross(corners, np.roll(corners, -1, axis=0))
     after /= np.linalg.norm(after, axis=1, keepdims=True)
     before = np.roll(after, 1, axis=0)
     openness = 1 + np.sum(before * after, axis=1, keepdims=True)
     if openness.min() < _SHARP:
         return circle.dilatedBy(margin)
-    # Where both edges are a margin further out; a little more makes up for the sphere's curvature.
+    # Move each corner to where the edges meet after both moved by the margin; 1% more covers the sphere's curvature.
     moved = corners - 1.01 * margin.asRadians() * (before + after) / openness
     return lsst.sphgeom.ConvexPolygon.convexHull([lsst.sphgeom.UnitVector3d(*corner) for corner in moved.tolist()])
 
@@ -589,7 +589,7 @@ def _pandas(table: Any) -> pandas.DataFrame:
 
 
 def _pandas_column(column: Any) -> Any:
-    """A column as pandas holds it; ``to_pandas`` takes longer for each nullable one than to read it."""
+    """Convert a column to what pandas stores; for a nullable column, ``to_pandas`` takes longer than reading it."""
     # `combine_chunks` would copy even a single chunk.
     found, kind = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks(), column.type
     if pa.types.is_floating(kind):

@@ -191,7 +191,7 @@ class Maintenance:
         return {name: consolidated[name] for name in wanted if name in consolidated}, damage
 
     def _by_group(self, wanted: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Those of the datasets that are in the group of the main tables, and the others."""
+        """Split datasets into those in the group of the main tables, and the others."""
         group = self._tables.group
         return [name for name in wanted if name in group], [name for name in wanted if name not in group]
 
@@ -377,8 +377,8 @@ class Maintenance:
         self, rows: Any, unfinished: list[str], changed: bool,
         archived: str | os.PathLike[str] | Literal[False] | None, in_files: Any,
     ) -> RemovalReport:  # fmt: skip
-        """Remove detector-visits; and, from the files of a folder, those that meet the condition `in_files` and that
-        the database does not know.
+        """Remove detector-visits. With a folder, also remove from its files the detector-visits that match `in_files`
+        and have no record in the database.
         """
         visits, notes = rows.to_pylist(), self._tables.slice_notes
         folder = None if archived is False else archived
@@ -390,7 +390,7 @@ class Maintenance:
             removed = {detector_visit_key(row["visit"], row["detector"]) for row in unknown}
             total = 0
             if folder is not None:
-                # First the files: if the call is interrupted, the database still knows which rows to remove there.
+                # Files first: if the call is interrupted, the database still has the records of the rows to remove.
                 total = sum(self._remove_from_files(row, folder) for row in [*visits, *unknown])
             for key in [*rows["key"].to_pylist(), *removed.union(unfinished)]:
                 batch = self._tables.group.batch(key)
@@ -407,7 +407,7 @@ class Maintenance:
         self, visits: list[dict[str, Any]], changed: bool,
         archived: str | os.PathLike[str] | Literal[False] | None, in_files: Mapping[SliceKey, list[str]],
     ) -> None:  # fmt: skip
-        """Refuse to remove detector-visits if records would survive that, or return from files."""
+        """Raise an error if some records of detector-visits would survive the removal, or could return from files."""
         keys = {row["key"] for row in visits}
         count = sum(self._changed(name, row, keys).num_rows for row in visits for name in names.MAIN_TABLES)
         if count and not changed:
@@ -488,8 +488,8 @@ class Maintenance:
         return True
 
     def _changed(self, table: str, row: dict[str, Any], removed: set[str]) -> Any:
-        """Records of a detector-visit that were changed after it was stored; `removed` are the keys of all those that
-        are removed together.
+        """Records of a detector-visit that were changed after it was stored. `removed` has the keys of all
+        detector-visits that are removed together.
         """
         dataset, hidden = self._tables.datasets[table], names.version_column(table)
         if table == names.OBJECT:
@@ -509,8 +509,8 @@ class Maintenance:
         return dataset.read(cells=cells, start=first, end=last, where=where).to_arrow()
 
     def _without_others(self, versions: Any, row: dict[str, Any], removed: set[str]) -> Any:
-        """Leave out the object versions that another detector of the visit stored, which are kept: those of objects
-        with a source or forced source of that detector, in the same pixels and at the same time.
+        """Leave out object versions that another detector of the visit stored, because they are kept. These are
+        versions of objects with a source or forced source of that detector, in the same pixels and at the same time.
         """
         stored = self._tables.visits.read(keys=[row["visit"]], where=[("visit", "==", row["visit"])]).to_arrow()
         for other in stored.to_pylist():

@@ -1,8 +1,8 @@
 """The index from object ids to pixels, by which objects anywhere on the sky are found.
 
-An entry says that rows of an object lie in a pixel: versions of the object, sources, or forced sources. Each batch
-stores the entries of its own rows, so an entry counts as long as the rows do: whichever batches are removed or
-replaced, every row that is left has one. An entry whose rows have gone costs a look at a pixel and changes no result.
+An entry says that a pixel has rows of an object: versions of the object, sources, or forced sources. Each batch stores
+the entries of its own rows, so rows and entries are removed together: whichever batches are removed or replaced, every
+remaining row has an entry. An entry without rows costs the read of one pixel and changes no result.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ObjectIndex:
         for number, table in enumerate(names.MAIN_TABLES):
             progress(number, len(names.MAIN_TABLES))
             columns = [names.OBJECT_ID, names.RA, names.DEC, _time_column(table)]
-            # Older versions too: they count again if the batch of a newer one is removed.
+            # Index older versions too: if the batch of a newer version is removed, an older one is the newest again.
             buffered: list[Any] = []
             for batch in datasets[table].read(columns=columns, history=True).batches():
                 buffered.append(batch)

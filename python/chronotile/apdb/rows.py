@@ -138,8 +138,8 @@ def arrow_table(data: Any, what: str) -> Any:
 
 
 def _from_pandas(frame: Any, what: str) -> Any:
-    """Convert a `pandas.DataFrame` column by column. `pyarrow.Table.from_pandas` also describes each column for the way
-    back, which takes longer than to convert the few rows of a detector-visit.
+    """Convert a `pandas.DataFrame` column by column. `pyarrow.Table.from_pandas` also writes pandas metadata for each
+    column, which takes longer than converting the few rows of a detector-visit.
     """
     columns = [str(name) for name in frame.columns.to_numpy()]
     _refuse_twice(columns, what)
@@ -148,8 +148,8 @@ def _from_pandas(frame: Any, what: str) -> Any:
 
 
 def _pandas_columns(frame: Any) -> Iterator[Any]:
-    """Columns as numpy arrays where pandas holds plain numbers, else as Series. To make a Series of each column takes
-    longer than all that follows, and pandas has no public way around it; without its internal one, each becomes one.
+    """Columns as numpy arrays where pandas holds plain numbers, else as Series. Building a Series takes longer than
+    converting the column, so use a private method of pandas that avoids it, if this release of pandas has it.
     """
     if not hasattr(frame, "_iter_column_arrays"):
         yield from (column for _, column in frame.items())

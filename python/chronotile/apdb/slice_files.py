@@ -27,7 +27,7 @@ from chronotile.hints import name_list
 __all__ = ["LIST", "SliceFile", "has_list", "list_slices", "listed_slices", "require_listed", "seal", "sync_folder"]
 
 LIST = "slices.json"
-"""The list of a folder: an object with the numbers of the slices of each table."""
+"""File that lists the slices in a folder: a JSON object of slice numbers by table."""
 
 _MARK = b"CTSEAL\x00\x01"
 _DIGEST_BYTES = 16
@@ -39,7 +39,7 @@ _CHECKED = pads.ParquetFileFormat(
 
 
 class SliceFile:
-    """An open file. It is read as it was when it was opened, also if another replaces it."""
+    """An open file. Reads return the content at the time of opening, even if the file is replaced meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,12 +61,12 @@ class SliceFile:
 
     @property
     def rows(self) -> int:
-        """Number of its rows."""
+        """Number of rows."""
         return int(self._parquet.metadata.num_rows)
 
     @property
     def schema(self) -> Any:
-        """Its Arrow schema."""
+        """Arrow schema."""
         with self._read():
             return self._parquet.schema_arrow
 
@@ -86,7 +86,7 @@ class SliceFile:
             yield batch
 
     def select(self, condition: Any, columns: list[str] | None = None) -> Any:
-        """The rows that meet a condition of pyarrow."""
+        """Rows that meet a `pyarrow.compute` expression."""
         with self._read():
             return _CHECKED.make_fragment(self._file).to_table(columns=columns, filter=condition)
 
@@ -97,13 +97,13 @@ class SliceFile:
 
     @contextmanager
     def _read(self) -> Iterator[None]:
-        """Tell damage from a file that cannot be opened."""
+        """Convert errors: a damaged file and a file that cannot be opened raise different exceptions."""
         try:
             yield
         except (ChronotileError, MemoryError):
             raise
         except OSError as error:
-            # Arrow's own errors of input have no number.
+            # Errors of Arrow's decoders have no errno; those of the operating system have one.
             if error.errno is None:
                 raise self._damaged(error) from error
             raise DataFileError(f"cannot read {self.path}: {error}", kind="file-access") from error
@@ -189,7 +189,7 @@ def list_slices(folder: Path, slices: Iterable[SliceKey]) -> None:
 
 
 def require_listed(folder: Path, found: Iterable[SliceKey]) -> None:
-    """Raise an error if a folder lacks the file of a slice in its list; `found` are those it has."""
+    """Raise an error if a folder lacks the file of a slice in its list; `found` are the slices with files."""
     missing = sorted(listed_slices(folder).difference(found))
     if missing:
         tables = {table: [str(number) for name, number in missing if name == table] for table, _ in missing}
@@ -204,7 +204,7 @@ def require_listed(folder: Path, found: Iterable[SliceKey]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync a folder, which makes the names of its files durable."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

@@ -1,8 +1,8 @@
 """Notes on slices that were written to files or retired, in the database's metadata.
 
-Files are read only where a caller names their folder. Without a note, the database would not know that a file has a
-record which it removes: the record would return from there. Nor would it know whether rows that left the database are
-in files or gone.
+Files are read only if the caller names their folder. Without notes, the database could not tell that a file contains a
+record that it removes, and a restore would bring the record back. Nor could it tell whether rows that it no longer has
+are in files or permanently dropped.
 """
 
 from __future__ import annotations

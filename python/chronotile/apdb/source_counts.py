@@ -58,7 +58,7 @@ class SourceCounts:
         return self._tables.datasets[names.OBJECT].count(where=[names.not_deleted(names.OBJECT)])
 
     def wrong(self, part: Any) -> Any:
-        """The rows of a part whose count differs from that of the stored sources."""
+        """Rows of a part whose count differs from the number of their stored sources."""
         ids = part[names.OBJECT_ID].to_numpy()
         found = self._tables.datasets[names.SOURCE].count_by(names.OBJECT_ID, **self._sources_of(ids, part, _REACH_DEG))
         counted = np.zeros(len(ids), np.int64)

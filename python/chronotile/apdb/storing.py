@@ -27,7 +27,7 @@ __all__ = ["StoreReport"]
 _IN_SLICES = {names.dataset_name(table): table for table in (names.SOURCE, names.FORCED)}
 """Datasets whose slices are archived and retired, with their tables."""
 _CLOCKS_DIFFER = timedelta(hours=1)
-"""A detector-visit that was stored so shortly after its slice was retired may have been stored before."""
+"""Largest clock difference between processes: a retirement up to this long before a store may have followed it."""
 _REPLACE_REMEDY = (
     "remove the detector-visit with remove_visit(visit, detector, archived=FOLDER) (apdb remove --archived FOLDER), "
     "then store it"

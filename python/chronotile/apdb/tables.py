@@ -46,7 +46,7 @@ class SurveyTables:
     visits : Dataset
         The detector-visits.
     object_index : ObjectIndex
-        Where the rows of each object lie.
+        Pixels with rows of each object.
     changes : Changes
         Changes of stored records.
     slice_notes : SliceNotes
@@ -96,7 +96,7 @@ class SurveyTables:
         return self.group.write({**rows, names.OBJECT_INDEX: entries}, batch, replace=replace)
 
     def create_object_index(self) -> None:
-        """Create the index of objects if there is none: the database is older than it."""
+        """Create the index of objects if the database, from an earlier release, has none."""
         if names.OBJECT_INDEX not in self.group:
             self.object_index.create()
             self.use_schema(self.schema)

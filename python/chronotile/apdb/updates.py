@@ -31,7 +31,7 @@ from chronotile.times import Moment
 
 _DEDUP_KEY = "apdb:dedup_mjd_tai"
 _NEAR_DAYS = 15 / 1_440
-"""Largest difference between a record's time and the given one: a quarter of an hour."""
+"""Largest difference between the time given for a record and its stored time: a quarter of an hour."""
 _ARCHIVED_REMEDY = "pass archived=FOLDER to delete them there too, else archived=False"
 
 
@@ -280,7 +280,7 @@ class Updates:
             count = int(rows.num_rows)
             if folder is not None and table != names.OBJECT:
                 everything = (float("-inf"), float("inf"))
-                # Count records that the database held; a file may still hold them.
+                # Count records that the database had, even if a file still has them.
                 self._cold.drop(table, folder, *everything, lambda found: of_records(found, rows, key))
                 count += self._cold.drop(table, folder, *everything, lambda found: of_records(found, given, key))
         if archived is not False:
@@ -415,7 +415,7 @@ class Updates:
 
 
 def deleted(table: str, rows: Any) -> Any:
-    """The versions of records of a main table by which they are deleted."""
+    """Deletion markers: versions of the rows of a main table that delete their records."""
     return set_column(rows, names.version_column(table), np.full(rows.num_rows, names.GONE))
 
 

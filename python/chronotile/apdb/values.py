@@ -33,12 +33,12 @@ MJD_OF_UNIX_EPOCH = 40_587
 _JULIAN_DATES = (2_000_000, 3_000_000)
 """Range of numbers taken as Julian Dates: as Modified Julian Dates, they would be thousands of years ahead."""
 _VERSIONS_END = 106_000.0
-"""MJD up to which versions of objects fit in 64 bits; in the year 2149."""
+"""Last MJD whose object versions fit in 64 bits; in the year 2149."""
 ARCSECOND = 1 / 3600
 NEAR_DEG = 5 * ARCSECOND
 """Largest distance of a record from its given position."""
 TICK_DAYS = 2e-6 / 86_400
-"""Longer than the tick of an archive's times."""
+"""A margin for rounded times: longer than the tick of an archive's times."""
 
 
 def mjd_tai(value: Any, what: str = "the time") -> float:

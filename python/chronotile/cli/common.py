@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 else:
 
     class ParamType(click.ParamType):
-        """A type of parameters; click before 8.4 has none that takes the type of its values in brackets."""
+        """`click.ParamType` that accepts a type argument (``ParamType[int]``), which click supports from 8.4 on."""
 
         def __class_getitem__(cls, values):
             return cls
@@ -51,7 +51,7 @@ def note_file(url: str) -> None:
 
 
 _DEFINITIONS: set[str] = set()
-"""Datasets of definitions, to which the command itself may add rows."""
+"""Datasets of definitions that the command itself writes: their rows do not keep a new archive from removal."""
 
 
 def note_definitions() -> None:
@@ -73,7 +73,7 @@ def remove_empty_files() -> None:
 
 
 def _may_be_dataset(word: str) -> bool:
-    """Whether a word may be the name of a dataset."""
+    """Whether a word is a valid dataset name."""
     return len(word) <= 48 and word[:1] in _LETTERS and set(word) <= _NAME_CHARACTERS
 
 
@@ -89,8 +89,8 @@ class Target:
     ) -> None:  # fmt: skip
         words = list(given)
         fallback = archive or os.environ.get(ENVIRONMENT)
-        # If the archive is set by option or environment, the first word is an archive only if it cannot be a dataset
-        # name, and if it is not the only word of a command that needs one: the name of a tag may have a dot.
+        # If an option or the environment sets the archive, the first word names another archive only if it is not a
+        # valid dataset name. A command that requires a word keeps its only one: a tag name may contain a dot.
         alone = len(words) == 1 and not dataset and rest is not None and not rest.startswith("[")
         if fallback and (not words or archive or alone or _may_be_dataset(words[0])):
             self.url = fallback
@@ -199,7 +199,7 @@ def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], 
 
 
 def in_place_of(command: Command, run: Command, *options: Callable[[Command], Command]) -> Command:
-    """Give `run` the name and help of `command`; its parameters are `options`, its own, then those of `command`."""
+    """Let `run` replace `command`: same name and help; parameters are `options`, those of `run`, those of `command`."""
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     both = [*getattr(run, "__click_params__", []), *getattr(command, "__click_params__", [])]
     run.__click_params__ = both  # type: ignore[attr-defined]

@@ -46,15 +46,15 @@ class Definition:
 
     @property
     def given(self) -> bool:
-        """Whether any part of a definition is given."""
+        """Whether any option of a definition is given."""
         return any([self.sky, self.key, self.id_bucket, self.hash, self.single, self.time])
 
     def create(
         self, archive: Archive, name: str, schema: _native.Schema, *, exist_ok: bool,
         sample: Callable[[], _native.RecordFile] | None = None,
     ) -> Dataset:  # fmt: skip
-        """Create the dataset. Without a pixel level, choose one from the expected rows, or from those that `sample`
-        opens.
+        """Create the dataset. Without a pixel level, choose one from the expected number of rows, or from the file that
+        `sample` opens.
         """
         if self.time is None:
             raise click.UsageError(
@@ -89,7 +89,7 @@ class Definition:
         )
 
     def _with_fractions(self, schema: _native.Schema, time: str, format_: str | None) -> _native.Schema:
-        """Use float64 for columns of positions and days, even if the sample file holds only whole numbers."""
+        """Use float64 for columns of positions and days, even if the sample file has only integers in them."""
         wanted = set(names(self.sky) or [])
         if format_ in ("jd", "mjd") or (format_ is None and time.lower() in ("jd", "mjd")):
             wanted.add(time)

@@ -58,8 +58,8 @@ def events() -> None:
 
 
 def question_options(command: Command) -> Command:
-    """Add the target and options of period and condition; the command gets `found`, the events, and `question`, the
-    arguments of a method of theirs.
+    """Add the target and options of period and condition; the command gets `found`, the `Events`, and `question`, the
+    keyword arguments for its query methods.
     """
 
     def run(

@@ -446,7 +446,7 @@ def retain(target: Target, dry_run: bool, yes: bool, as_json: bool) -> None:
 
 
 def _older_slice_count(h: library.Historian | RemoteHistorian, group: str, kept: str | None) -> int:
-    """Number of slices of a group that are older than this."""
+    """Number of slices of a group that a retention of `kept` would drop."""
     if group not in h.groups():
         raise InvalidInputError(f"no group {group!r}{name_hint(group, h.groups())}", kind="invalid-tag")
     if kept is None:

@@ -76,7 +76,7 @@ class ReadOptions:
         skip_rows: int = 0,
         tag_type: str = "utf8",
     ) -> _native.RecordFile:
-        """Open a file from row `skip_rows` on; `hints` are advice by column for values that do not fit."""
+        """Open a file at row `skip_rows`; `hints` maps columns to the advice in errors about their values."""
         tag = self.tag_of(source)
         constants = (
             [] if tag is None else [(tag[0], inputs.values_column([_as(tag[1], tag_type)], tag_type, "--tag-column"))]
@@ -264,8 +264,8 @@ def ingest_file(dataset: Dataset, source: Source, options: ReadOptions, state: S
     content = _native.content_hash(source.path)
     start = 0
     if not replace:
-        # Blocks are written in order, so the first missing one is where an interrupted run stopped, or was retired
-        # since.
+        # Blocks are written in order, so an interrupted run stopped at the first missing block, unless that block was
+        # retired since.
         while (rows := _stored_row_count(dataset, batch_key(content, tag, start))) is not None:
             outcome.rows_before += rows
             start += BLOCK_ROWS
@@ -377,7 +377,7 @@ def _types(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _dry_run(dataset: Dataset | None, source: Source, options: ReadOptions) -> dict[str, Any]:
-    """The format, columns and number of rows that a file would be read with."""
+    """Format, columns and number of rows of a file, as an ingest would read it."""
     file = options.open(source, {}) if dataset is None else _open_as_stored(dataset, source, options, skip_rows=0)
     found = {
         "file": source.name,

@@ -52,8 +52,8 @@ def jobs() -> None:
 
 
 def question_options(command: Command) -> Command:
-    """Add the target and options of period and condition; the command gets `found`, the jobs, and `question`, the
-    arguments of a method of theirs.
+    """Add the target and options of period and condition; the command gets `found`, the `Jobs`, and `question`, the
+    keyword arguments for its query methods.
     """
 
     def run(

@@ -14,7 +14,7 @@ from chronotile.reports import DatasetInfo
 from chronotile.terminal import bytes_text, count_text
 
 LEVEL_DEFAULT = 10
-"""Level without rows to choose from: pixels of 5 arc minutes."""
+"""Default level, if no rows are given to choose from: pixels of 5 arc minutes."""
 
 ROWS_GOOD = 400
 """Rows per tile for good compression and fast reads; see the guide to choosing pixels."""
@@ -23,8 +23,8 @@ ROWS_FEW = 40
 """Below this many rows per tile, overhead dominates if there are many tiles."""
 
 ROWS_FEW_NARROW = 100
-"""The same for narrow rows, whose tiles have no more than `BYTES_FEW`. 1.5 M rows of 41 bytes over the whole sky and a
-year take a file of 42 MB in tiles of 1,200 rows, 55 MB in tiles of 300 and 66 MB in tiles of 75."""
+"""The same limit for narrow rows, whose tiles have at most `BYTES_FEW`. Measured with 1.5 M rows of 41 bytes over the
+whole sky and a year: the file has 42 MB with 1,200 rows per tile, 55 MB with 300, and 66 MB with 75."""
 
 BYTES_FEW = 4 << 10
 
@@ -32,7 +32,7 @@ BYTES_LARGE = 32 << 20
 """Above this size, a read of a small region reads much more than it needs."""
 
 _ROWS_MIN = 10_000
-"""A smaller file is no basis for choosing a level."""
+"""Files with fewer rows are too small to choose a level from."""
 
 _ROWS_MAX = 2_000_000
 _SAMPLE_ROWS = 200_000
@@ -137,8 +137,8 @@ def _larger(dataset: Dataset, factor: float) -> str:
 
 
 def _fitting_level(dataset: Dataset, cell: cells.SkyCell) -> int | None:
-    """Level that `create` would choose for a sample of the rows. The number of tiles alone does not tell how rows would
-    fall into coarser pixels.
+    """A coarser level that `create` would choose for a sample of the rows, if any. The number of tiles alone does not
+    show how rows are distributed over coarser pixels.
     """
     columns = dict.fromkeys([cell.ra, cell.dec, dataset.time.column])
     with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +148,7 @@ def _fitting_level(dataset: Dataset, cell: cells.SkyCell) -> int | None:
             file = _native.RecordFile.open(path)
             found = choose(file, cell.ra, cell.dec, cell.scheme, dataset.time, dataset.window, dataset.column_types)
         except DataFileError:
-            # Without room for a sample, the advice is less precise.
+            # The sample cannot be written, for example because the disk is full: give less precise advice.
             return None
     return None if found is None or found.level >= cell.level else found.level
 

@@ -231,7 +231,7 @@ _OF_FILES = {
 }
 """Exit code and advice for errors of the operating system that name a file."""
 _OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
-"""Errors of writing that name no file: those of standard output."""
+"""Write errors of standard output, which name no file."""
 
 
 def _end(code: int) -> NoReturn:
@@ -245,7 +245,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _quiet() -> NoReturn:
-    """Exit silently if the reader of our output is gone, as with `| head`."""
+    """Exit silently after the reader of standard output has closed it, as `| head` does."""
     _discard_output()
     sys.exit(0)
 
@@ -256,8 +256,8 @@ def _discard_output() -> None:
 
 
 def _replace_closed_streams() -> None:
-    """Open something in place of closed standard streams: the next files, such as an archive, would take their numbers.
-    Writing to a closed standard output fails; messages are lost.
+    """Open the null device for each closed standard stream: otherwise the next open file, such as an archive, would
+    get its descriptor. Writing to a closed standard output still fails; messages to standard error are lost.
     """
     for name, flags, mode in (
         ("stdin", os.O_RDONLY, "r"),

@@ -101,7 +101,7 @@ def node_diagnostics() -> NodeDiagnostics | None:
 
 
 def missing_module_text(error: ModuleNotFoundError) -> str | None:
-    """What to install for a module that a command imports; None if it is a module of the distribution itself."""
+    """Installation advice for a missing module; None if the module belongs to the distribution itself."""
     name = error.name or ""
     root = name.partition(".")[0]
     packages = {"chronotile": "chronotile[all]"}

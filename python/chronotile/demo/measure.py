@@ -50,7 +50,7 @@ class LightCurve:
     ra: float
     dec: float
     period: float
-    """Days, from the simulation."""
+    """Period of the star, in days, from the simulation."""
     points: dict[str, Columns]
     """By band: ``mjd``, ``flux`` and ``error`` (nJy, difference image), and ``forced`` (true where not detected)."""
 
@@ -183,7 +183,7 @@ class CheckedDatabase:
         read = _columns(found.forced_sources, "diaObjectId", "visit", "detector", "psfFlux")
         keys = self._forced_key(read["diaObjectId"], read["visit"], read["detector"])
         _compare(exposure, FORCED, forced["key"], forced["flux"], keys, read["psfFlux"])
-        # The newest version of an object knows how often it was seen.
+        # The newest version of an object counts its sources.
         ids, seen = np.unique(sources["object"], return_counts=True)
         read = _columns(found.objects, "diaObjectId", "nDiaSources")
         _compare(exposure, OBJECT, ids, seen, read["diaObjectId"], read["nDiaSources"])

@@ -297,7 +297,7 @@ def _times(o: Outcome) -> str:
 
 
 def _apart(places: list[float], least: float) -> list[float]:
-    """Move positions so that any two are at least `least` apart."""
+    """Shift positions until any two are at least `least` apart."""
     order = np.argsort(places)
     moved = np.array(places)[order]
     for i in range(1, len(moved)):

@@ -23,7 +23,7 @@ __all__ = [
     "text",
 ]
 
-# Cividis (Nunez, Anderton & Renslow 2018), which reads the same for people with colour-deficient vision.
+# Cividis (Nunez, Anderton & Renslow 2018) looks nearly the same with colour-deficient vision.
 _CIVIDIS = np.array(
     [[0, 32, 76], [0, 50, 110], [49, 68, 108], [79, 87, 108], [103, 105, 112], [125, 124, 120], [150, 143, 118]]
     + [[176, 164, 111], [203, 186, 99], [231, 210, 78], [255, 234, 70]]
@@ -52,7 +52,7 @@ def linear(label: str, low: float, high: float, start: float, end: float, ticks:
 
 
 def log(label: str, low: float, high: float, start: float, end: float) -> Axis:
-    """A logarithmic axis with ticks at 1, 2 and 5 times powers of ten; at 1 alone where that is enough."""
+    """A logarithmic axis with ticks at 1, 2 and 5 times powers of ten, or only at powers of ten over a wide range."""
     a, b = np.log10(low), np.log10(high)
     steps = (1, 2, 5) if b - a < 2.6 else (1,)
     values = [m * 10.0**p for p in range(int(np.floor(a)), int(np.ceil(b)) + 1) for m in steps]
