@@ -88,7 +88,7 @@ class IngestReport:
 
 
 _NAME_CHARS_MAX = 39
-"""Most characters of a name: the names of the datasets behind it are longer."""
+"""Most characters of a name: the names of its datasets add a suffix."""
 
 
 def _is_name(name: str) -> bool:
@@ -123,7 +123,7 @@ def create(
     Parameters
     ----------
     archive : Archive
-        Where.
+        Archive to create it in.
     name : str
         1 to 39 of ``a-z 0-9 _``, beginning with a letter.
     fields : dict of str to str, optional
@@ -298,7 +298,7 @@ class Events:
             Regular expression in RE2 syntax, searched for in each line. Its named groups are ``time``, ``stream`` and
             fields.
         time_field, stream_field : str
-            Of JSON, paths of time and stream; of syslog and lines, `stream_field` is the part that names the stream,
+            For JSON, paths of time and stream; for syslog and lines, `stream_field` is the part that names the stream,
             such as ``host`` or ``app``. By default, for JSON, those set at creation.
         time_format : str
             ``iso8601`` (UTC where it has no zone), ``epoch_s``, ``epoch_ms``, ``epoch_us``, ``epoch_ns``, or a strptime
@@ -403,7 +403,7 @@ class Events:
             table = table.append_column(name, pa.array(pa.repeat(pa.scalar(value, kind), count)))
         rejected_fields = (tuple(rejects.kept), rejects.count, rejects.reasons)
         if rejects.count and not count:
-            # Keep the name free, so that the same lines can be ingested with other settings.
+            # Leave the batch name unused, so that the same lines can be ingested with other settings.
             return IngestReport(batch, dead_letters_stored, 0, 0, documents.blank, *rejected_fields)
         try:
             report = self._dataset.write(table.select(self._dataset.column_types), batch)
@@ -443,7 +443,7 @@ class Events:
         self._update_retention()
 
     def _update_retention(self) -> None:
-        """Adapt the dataset's retention to the settings, even if other processes change them meanwhile."""
+        """Set the dataset's retention according to the settings, even if other processes change them meanwhile."""
         while True:
             wanted = retention.retention_of(self.settings)
             self._dataset.set_retention(wanted)
@@ -647,7 +647,7 @@ class Events:
         """Convert the arguments of :meth:`search` to a query on the documents that are visible now."""
         known = self._dataset.column_types
         conditions = listed(where, known) + equalities(equal)
-        # Check here: if the period has no documents, nothing is read that would reject them.
+        # Check the conditions here: if the period has no documents, no read would reject invalid ones.
         native_predicates(conditions, known)
         if text is not None:
             conditions.append(("body", "contains", arguments.text(text, "text")))

@@ -50,7 +50,7 @@ class Guess:
 
 
 def guess(rejects: Iterable[Reject], options: ReadOptions) -> Guess | None:
-    """Guess the format of rejected lines; None if it is the one that was used.
+    """Guess the format of rejected lines; None if the guess equals the format that was used.
 
     Parameters
     ----------

@@ -99,9 +99,9 @@ def load(
     limited: bool = False,
     progress: Callable[[LoadProgress], object] | None = None,
 ) -> LoadReport:
-    """Ingest files of events, gzipped or not. Running it again changes nothing; an interrupted ingest continues where
-    it stopped; and of a grown file, even after a rename, only new lines are stored. A batch is named by its position in
-    the file and a hash of the file up to its end.
+    """Ingest files of events, gzipped or not. Running it again changes nothing, and an interrupted ingest continues
+    where it stopped. If a file has grown, only its new lines are stored, even after a rename. The name of a batch has
+    its position in the file and a hash of the file up to the end of the batch.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def load(
         From :meth:`Events.read_options`. Without a stream, documents that name none get the file name up to its first
         dot: ``web.log`` and ``web.log.1.gz`` both belong to ``web``.
     ttl
-        The documents' own; see :meth:`Events.ingest_lines`.
+        TTL of the documents; see :meth:`Events.ingest_lines`.
     workers : int, optional
         Threads that parse and store; by default one per core, at most 8.
     limited : bool
@@ -252,7 +252,7 @@ def _by_position(batches: Iterable[BatchInfo]) -> _Stored:
 
 
 def _forget_rejected(events: Events, source: _Source, rejected: _Stored) -> None:
-    """Remove the dead letters of a batch that starts here and was rejected as a whole: its lines are read again."""
+    """Remove the dead letters of a batch that starts here if all its lines were rejected: they are read again."""
     for end, batches in rejected.get(source.position, {}).items():
         text = source.peek(end - source.position)
         digest = source.digest.copy()
@@ -278,7 +278,7 @@ def _skip_stored(events: Events, source: _Source, stored: _Stored, report: LoadR
             return
         end, batch = found
         if not text[: end - start].endswith(b"\n") and len(source.peek(end - start + 1)) > end - start:
-            # A partial last line was stored and has grown since: the complete line replaces it.
+            # A stored partial last line has grown since: the complete line replaces it.
             events.remove_batch(str(batch.key))
             return
         source.take(end - start)

@@ -16,7 +16,7 @@ MOMENT = pa.timestamp("us", "UTC")
 """Type of all event times."""
 
 EPOCHS = {"epoch_s": 1_000_000, "epoch_ms": 1_000, "epoch_us": 1, "epoch_ns": 0}
-"""Epoch time formats with microseconds per unit; negative for nanoseconds, a thousand of which make a microsecond."""
+"""Epoch time formats, with microseconds per unit; -1000 for nanoseconds: a thousand of them are a microsecond."""
 
 _ISO = (
     r"^\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?"
@@ -75,7 +75,7 @@ def of_numbers(numbers: pa.Array, format: str) -> pa.Array:
     sound = np.isfinite(values) & (np.abs(values) < _TICKS_MAX // max(unit, 1))
     values = np.where(sound, values, 0)
     if pa.types.is_floating(numbers.type):
-        # A double represents present times to a quarter of a microsecond.
+        # A double resolves present times to a quarter of a microsecond.
         ticks = np.floor(np.round(values * (unit or 1e-3), 1)).astype("int64")
     else:
         ticks = values * unit if unit else np.floor_divide(values, 1_000)
@@ -94,7 +94,7 @@ def _of_iso(texts: pa.Array) -> pa.Array:
         with_zone = pc.if_else(zoned, upper, nothing).cast(MOMENT)
         without = pc.if_else(bare, cut, nothing).cast(pa.timestamp("us")).cast(MOMENT)
     except pa.ArrowInvalid:
-        # One looks like a time but is invalid, such as 30 February: parse each separately.
+        # Some value looks like a time but is invalid, such as 30 February: parse each separately.
         looking_like = pc.if_else(pc.is_valid(zone), upper, nothing)
         return pa.array([_iso_or_none(text) for text in looking_like.to_pylist()], MOMENT)
     return pc.coalesce(with_zone, without)

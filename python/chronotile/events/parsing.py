@@ -133,13 +133,13 @@ class _Lines:
     """Lines of a block, with the errors found so far."""
 
     raw: pa.Array
-    """Bytes of each, without the line end."""
+    """Bytes of each line, without the line end."""
     numbers: Any
     reasons: dict[int, str]
     """Reason for rejecting a line, by its position."""
 
     def refuse(self, bad: Any, reason: str, values: pa.Array | None = None) -> None:
-        """Set a reason for lines of a mask that have none yet; ``{}`` in it stands for the line's value."""
+        """Reject the lines of a mask that have no reason yet; ``{}`` in the reason stands for the line's value."""
         for place in np.flatnonzero(bad):
             if int(place) not in self.reasons:
                 value = "" if values is None else repr(values[int(place)].as_py())
@@ -280,9 +280,8 @@ def _type_of_time(options: ReadOptions) -> pa.DataType:
 
 
 def _refuse_halves(lines: _Lines) -> None:
-    """Reject lines that do not start and end like an object: the parser reads across line ends, and would merge two
-    such lines. If every line has both braces and the number of objects equals that of lines, each line holds one
-    object.
+    """Reject lines that do not start and end with a brace: the parser reads across line ends, and would merge two such
+    lines. If every line has both braces and there are as many objects as lines, each line is one object.
     """
     if not len(lines.raw):
         return
@@ -290,7 +289,7 @@ def _refuse_halves(lines: _Lines) -> None:
     data = np.frombuffer(lines.raw.buffers()[2], "uint8")
     odd = (data[offsets[:-1]] != ord("{")) | (data[offsets[1:] - 1] != ord("}"))
     for place in np.flatnonzero(odd).tolist():
-        # White space may surround the object.
+        # Ignore white space around the object.
         text = lines.raw[place].as_py().strip()
         if not (text.startswith(b"{") and text.endswith(b"}")):
             lines.reasons.setdefault(place, "the line is not a JSON object")
@@ -302,7 +301,7 @@ def _json_table(text: bytes, lines: _Lines, wanted: Mapping[str, pa.DataType]) -
     parse = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pyarrow.json.ReadOptions(use_threads=False, block_size=1 << 30)
     if not lines.reasons:
-        # The usual case, which need not join the lines again.
+        # Usual case: no line is rejected, so the lines need not be joined again.
         with suppress(pa.ArrowInvalid):
             table = pyarrow.json.read_json(io.BytesIO(text), read_options=read, parse_options=parse)
             if table.num_rows == len(lines.raw):

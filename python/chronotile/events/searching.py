@@ -26,7 +26,7 @@ _FIRST_SPAN_US = 60 * _SECOND_US
 _SPAN_GROWTH = 4
 _HELD_ROWS = 10_000
 _GROUP_BYTES = 8 << 20
-"""Documents in one group of the second read."""
+"""Documents per group in the second read of :func:`parts_in_order`."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Visibility:
         """Mask of the visible rows, from ``time`` and ``ttl_s``."""
         times = table["time"].cast(pa.int64()).to_numpy()
         has_own = pc.is_valid(table["ttl_s"]).to_numpy(zero_copy_only=False)
-        # Arithmetic on a TTL of thousands of years must not wrap around.
+        # Prevent integer overflow for a TTL of thousands of years.
         own = pc.fill_null(table["ttl_s"], 0).to_numpy(zero_copy_only=False).astype("float64")
         start = self.start_us
         shared = np.ones(len(times), dtype=bool) if start is None else times >= start
@@ -133,7 +133,7 @@ def parts_in_order(
     sizes = [name for name in ("body_bytes",) if name in dataset.column_types]
     keys = _first(dataset, question, [*ORDER, *sizes], limit, newest_first, bounds, None)
     assert keys is not None
-    # Memory is needed for the rows read, the selected rows, and the sorted rows.
+    # Three copies are in memory: the rows read, the selected rows, and the sorted rows.
     bounds.hold(keys.nbytes + 3 * _GROUP_BYTES)
     for group in _groups(keys):
         yield _again(dataset, question, group, wanted, newest_first).select(columns)
@@ -169,8 +169,8 @@ def _best_of(
     batches: Iterator[pa.RecordBatch], kept: pa.Table, limit: int, newest_first: bool, bounds: Bounds,
     bytes_max: int | None,
 ) -> pa.Table | None:  # fmt: skip
-    """The first `limit` rows of `kept` and the batches, in order, using memory for a few times as many; None if they
-    take more than `bytes_max`.
+    """The first `limit` rows, in order, of `kept` and the batches; None if they take more than `bytes_max`. Memory
+    holds a few times as many rows.
     """
     parts = [kept]
     held = kept.nbytes
@@ -183,14 +183,14 @@ def _best_of(
         if too_large or sum(part.num_rows for part in parts) > 4 * limit + _HELD_ROWS:
             parts = [_sorted(pa.concat_tables(parts), newest_first, limit)]
             held = parts[0].nbytes
-            # Leave room for further batches: truncating after each would be slow.
+            # Collect several batches between truncations: truncating after each would be slow.
             if bytes_max is not None and 2 * held > bytes_max:
                 return None
     return _sorted(pa.concat_tables(parts), newest_first, limit)
 
 
 def _groups(keys: pa.Table) -> Iterator[pa.Table]:
-    """Group consecutive documents that may be held in memory together."""
+    """Group consecutive documents that fit in memory together."""
     sizes = keys["body_bytes"].to_pylist() if "body_bytes" in keys.column_names else [_GROUP_BYTES] * keys.num_rows
     start, held = 0, 0
     for place, size in enumerate(sizes):
@@ -221,7 +221,7 @@ def _names(table: pa.Table | pa.RecordBatch) -> pa.Array:
 def _sorted(table: pa.Table, newest_first: bool, limit: int | None = None) -> pa.Table:
     order = "descending" if newest_first else "ascending"
     places = pc.sort_indices(table.select(ORDER), [(name, order) for name in ORDER])
-    # A slice would keep all rows in memory.
+    # Copy: an Arrow slice would keep all rows in memory.
     return table.take(places if limit is None else places.slice(0, limit))
 
 

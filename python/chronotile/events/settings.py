@@ -44,13 +44,13 @@ class Settings:
     """TTL of documents without one of their own; None for forever."""
     limits: Limits = field(default_factory=Limits)
     expired_us: int | None = None
-    """Documents without a TTL of their own from before this time are expired, whatever the present TTL."""
+    """Documents without a TTL of their own that are older than this time stay expired, whatever the present TTL."""
     ttl_own_max_s: int | None = None
     """The longest TTL that any write has set; None if none."""
 
 
 class SettingsStore:
-    """The dataset ``NAME_settings``: values by key, of which the newest wins.
+    """The dataset ``NAME_settings``: one value per key; the newest wins.
 
     Settings that only grow (the longest TTL of a write, and the time before which everything has expired) use one key
     per value, so that two concurrent writers cannot overwrite each other.
@@ -78,7 +78,7 @@ class SettingsStore:
         return replace(found, expired_us=_greatest(texts, "expired"), ttl_own_max_s=_greatest(texts, "ttl"))
 
     def write(self, settings: Settings) -> None:
-        """Write all settings but those that only grow."""
+        """Write all settings except those that only grow."""
         plain = asdict(settings)
         del plain["expired_us"], plain["ttl_own_max_s"]
         self._put("settings", json.dumps(plain))

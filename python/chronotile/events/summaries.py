@@ -1,6 +1,4 @@
-"""Counts over time, by value and by stream, aggregated while documents are read, so that only groups are held in
-memory.
-"""
+"""Counts over time, by value and by stream. Documents are aggregated while they are read: memory holds only groups."""
 
 from __future__ import annotations
 

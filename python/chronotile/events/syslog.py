@@ -1,4 +1,4 @@
-"""Syslog messages: RFC 5424, RFC 3164 as it is found, and the RFC 3164 form with an ISO 8601 time."""
+"""Syslog messages: RFC 5424, RFC 3164 as daemons write it, and the RFC 3164 form with an ISO 8601 time."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class _Groups:
 
     def __init__(self, schema: pa.Schema, by: list[str], functions: list[tuple[str, str]], bounds: Bounds) -> None:
         self._by, self._functions, self._bounds = by, functions, bounds
-        # A key that is equal in all rows makes them one group.
+        # A constant key puts all rows in one group.
         self._keys = [f"k{position}" for position in range(len(by))] or ["k"]
         columns = dict.fromkeys(column for column, _ in functions)
         self._values = {column: f"v{position}" for position, column in enumerate(columns)}
@@ -111,7 +111,7 @@ class _Groups:
         if not self._by:
             columns["k"] = pa.chunked_array([np.zeros(rows.num_rows, np.int8)])
         columns |= {value: rows[column] for column, value in self._values.items()}
-        # The mean of decimals is rounded to their digits; here it must not be.
+        # Arrow rounds the mean of decimals to their scale, which would lose digits here.
         columns |= {f"{value}_real": columns[value].cast(pa.float64(), safe=False) for value in self._spread}
         columns |= {f"{value}_float": columns[value].cast(pa.float64(), safe=False) for value in self._overflow_from}
         table = pa.table(columns)
@@ -123,14 +123,14 @@ class _Groups:
         }
         part |= {name: found[f"{name}_sum"] for name, _ in float_sums}
         for value in self._spread:
-            # A group without values has no mean; zero for it changes no sum.
+            # The mean of a group without values is null; zero in its place changes no sum.
             mean, variance = (_floats(found[f"{value}_real_{name}"]) for name in ("mean", "variance"))
             part[f"{value}_mean"] = mean
             part[f"{value}_squares"] = pc.multiply(variance, _floats(found[f"{value}_count"]))
         self._parts.append(pa.table(part))
         for value, parts in self._distinct.items():
             parts.append(table.group_by([*self._keys, value]).aggregate([]))
-        # Merging takes a second copy, and numbers each row with 8 bytes.
+        # Merging needs a second copy, and 8 bytes per row for its number.
         buffered = [*self._parts, *(part for parts in self._distinct.values() for part in parts)]
         self._bounds.hold(sum(2 * part.nbytes + 8 * part.num_rows for part in buffered))
         if len(self._parts) > _PARTS_MAX:

@@ -57,7 +57,7 @@ class Block:
     first_line: int
     """Number of the first line, or row, from 1."""
     rows: int = 0
-    """Rows, of Parquet."""
+    """Number of rows; Parquet only."""
     header: bytes = b""
     """Header: the first line of CSV, or the comments of SWF."""
 
@@ -191,7 +191,7 @@ def records(text: bytes, first_line: int, *, quoted: bool) -> tuple[Any, Any, An
 
 @contextmanager
 def parquet_file(path: str) -> Iterator[Any]:
-    """Open a Parquet file of pyarrow; damage that is found while it is open is an error that names it."""
+    """Open a file with pyarrow's Parquet reader; errors about damage, also while it is read, name the file."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file

@@ -96,7 +96,7 @@ def create(
 
 @contextmanager
 def _columns_named() -> Iterator[None]:
-    """Say in errors which argument names a column that the jobs lack."""
+    """Name in errors the argument with the unknown column."""
     try:
         yield
     except InvalidInputError as error:

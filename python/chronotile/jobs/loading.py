@@ -117,7 +117,7 @@ def load(
     names : iterable of str, optional
         Column names for CSV files without a header.
     delimiter, nulls
-        Of CSV files.
+        Delimiter and null values of CSV files.
     workers : int, optional
         Worker processes; by default one per core, at most 8.
     rejects : path, optional
@@ -216,7 +216,7 @@ def _load(worker: _Worker, block: Block) -> _BlockReport:
         _append_rejects(worker.rejects, block, rejects)
     first = rejects[0] if rejects else None
     if rejects and not table.num_rows:
-        # Keep the name free, so that the block can be read with other settings.
+        # Leave the batch name unused, so that the block can be read with other settings.
         return _BlockReport(0, True, 0, len(rejects), first)
     report = worker.dataset.write(table, batch=block.batch, replace=stored is not None and stored.finished)
     return _BlockReport(report.rows, report.stored, report.duplicates, len(rejects), first)
@@ -264,7 +264,7 @@ def infer_schema(path: str, format: str | None, names: Iterable[str] | None, del
         try:
             return _columns_of(sample.name, file.format, given, delimiter)
         except ChronotileError as error:
-            # The user knows the file of jobs, not the sample of it.
+            # Name the user's file in the error, not the temporary sample of it.
             text = str(error).replace(sample.name, str(file.path))
             raise type(error)(text, kind=error.kind, **error.details) from None
 

@@ -21,7 +21,7 @@ from chronotile.jobs import swf
 from chronotile.jobs.blocks import Block, parquet_file, records
 
 _ZONE = r"(Z|[+-][0-9][0-9]:?[0-9][0-9]|[0-9][0-9]:[0-9][0-9].*[+-][0-9][0-9])$"
-"""End of a time with a zone. For Arrow, whose regular expressions take time in proportion to the text."""
+"""Time zone at the end of a time, as a pattern for Arrow, whose regular expressions run in linear time."""
 
 _TIME_CHARS_MAX = 64
 """Most characters of a time."""
@@ -30,7 +30,7 @@ _PLACE_DIGITS_MAX = 18
 """Most digits of the number of a column or row."""
 
 _HINTED_MAX = 20
-"""Most unknown columns for which a message suggests known ones: as many as it lists."""
+"""Most unknown columns that a message lists and suggests known ones for."""
 
 RECORD_SHOWN = 2_000
 """Most characters kept of a rejected record."""
@@ -60,7 +60,7 @@ class Reject:
 
 
 class _BadBlockError(Exception):
-    """A parser error in some record of a block."""
+    """Parser error: some record of the block is invalid."""
 
 
 def parse(block: Block, options: ReadOptions) -> tuple[pa.Table, list[Reject]]:
@@ -149,7 +149,7 @@ def _reason(error: Exception, names: list[str]) -> str:
 
 
 def _numbered(text: str, label: str) -> tuple[int | None, str]:
-    """Split ``LABEL NUMBER: REST`` to number and rest; the number of another text is None."""
+    """Split ``LABEL NUMBER: REST`` into number and rest; the number is None if the text has another form."""
     number, colon, rest = text.removeprefix(label).partition(": ")
     if not text.startswith(label) or not colon or not number.isdecimal() or len(number) > _PLACE_DIGITS_MAX:
         return None, text
@@ -245,7 +245,7 @@ def _infinite(table: pa.Table) -> list[str]:
 
 
 def _check_range(values: Any, name: str, infinite: Any) -> None:
-    """Refuse infinite numbers but for those that are `infinite` in the text."""
+    """Reject infinite numbers, except those that are `infinite` in the text."""
     if pc.any(pc.and_not(pc.is_inf(values), infinite)).as_py():
         raise _BadBlockError(f"column {name!r} holds a number that is out of the range of {values.type}")
 

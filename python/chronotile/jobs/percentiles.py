@@ -64,7 +64,7 @@ def _of_counts(counted: pa.Table, by: list[str], q: list[float]) -> pa.Table:
     table = table.sort_by([(key, "ascending") for key in [*keys, "duration"]])
     values, upto = table["duration"].to_numpy(), np.cumsum(table["count"].to_numpy())
     if keys:
-        # Arrow returns groups in any order; sort them as the values are sorted, by their first rows.
+        # Arrow returns groups in any order: sort them by their first rows, the order of the values.
         numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
         groups = numbered.group_by(keys).aggregate([("count", "sum"), ("row", "min")]).sort_by("row_min")
         sizes, labels = groups["count_sum"].to_numpy(), [groups[key] for key in keys]

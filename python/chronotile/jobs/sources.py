@@ -19,13 +19,13 @@ from chronotile.hints import name_hint
 __all__ = ["Database", "Source", "schema_of", "utc"]
 
 _DRIVER_PACKAGES = {
-    # psycopg alone needs a library of the system.
+    # Without its extra `binary`, psycopg needs the system's libpq.
     "psycopg": "psycopg[binary]",
     "psycopg2": "psycopg2-binary",
     "MySQLdb": "mysqlclient",
     "mysql": "mysql-connector-python",
 }
-"""Package of each driver module that has another name."""
+"""Packages of the driver modules whose package has another name."""
 
 _DAY = timedelta(days=1)
 _MOMENT = "timestamp[us, UTC]"
@@ -121,9 +121,9 @@ def _type_of(kind: Any, sql: Any) -> str | None:
 class Source:
     """A table of jobs in a database, with the columns of the archive.
 
-    Times may be stored as ISO 8601 text, as in SQLite. Such text sorts like times only by date, because one time has
-    several text forms. So queries select by date, with a day to spare for time zones, and rows outside the period are
-    filtered here.
+    Times may be stored as ISO 8601 text, as in SQLite. Such text sorts in time order only by date, because one time has
+    several text forms. Queries therefore select by date, with a margin of a day for time zones, and rows outside the
+    period are filtered here.
     """
 
     def __init__(self, url: str, table: str, dataset: Dataset) -> None:
@@ -156,7 +156,7 @@ class Source:
         self._database.close()
 
     def order_error(self, name: str) -> timedelta:
-        """How much earlier than a row any later row may be, in the order of a time column. Times stored as text are
+        """Largest step back in time between rows that the database sorts by a time column. Times stored as text are
         sorted by their dates, in any time zone.
         """
         return 3 * _DAY if name in self._texts else timedelta(0)
@@ -244,7 +244,7 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _within(table: pa.Table, column: str, start: datetime | None, end: datetime | None) -> pa.Table:
-    """Rows of a period; those without a time are in none."""
+    """Rows of a period; rows without a time belong to no period."""
     for bound, compare in ((start, pc.greater_equal), (end, pc.less)):
         if bound is not None:
             moments = table[column].cast(pa.timestamp("us", getattr(table[column].type, "tz", None)))
@@ -274,7 +274,7 @@ def utc(value: Any, column: str) -> datetime:
 def _plain(url: str) -> str:
     """The URL without user, password and parameters, for batch names."""
     scheme, slashes, rest = url.partition("//")
-    # To SQLAlchemy, a password ends at the first @ and may contain slashes.
+    # SQLAlchemy takes a password to end at the first @, and it may contain slashes.
     login, at, after = rest.partition("@")
     if at and "/" not in login.partition(":")[0]:
         rest = after

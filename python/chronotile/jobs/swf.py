@@ -1,8 +1,8 @@
 """The Standard Workload Format of batch logs, version 2.2.
 
-https://www.cs.huji.ac.il/labs/parallel/workload/swf.html: comment lines begin with a semicolon, some of them with a
-name and a value; each other line is a job of 18 numbers, with -1 for unknown. Times are seconds: submission since
-``UnixStartTime``, the others durations.
+https://www.cs.huji.ac.il/labs/parallel/workload/swf.html: comment lines begin with a semicolon, and some have a name
+and a value; every other line is a job of 18 numbers, with -1 for unknown. Times are in seconds: the submission counts
+from ``UnixStartTime``, the others are durations.
 """
 
 from __future__ import annotations

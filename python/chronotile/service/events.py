@@ -99,7 +99,7 @@ class ServedEvents:
 
 
 def _all_rejected(report: events.IngestReport, read_options: events.ReadOptions) -> InvalidInputError:
-    """The error for a request whose lines were all rejected: after status 200, a sender would never stop."""
+    """Error for a request whose lines were all rejected: with status 200, a sender would not notice and continue."""
     first, found = report.rejects[0], guess(report.rejects, read_options)
     settings = "" if found is None else "&".join(f"{name}={value}" for name, value in found.settings.items())
     hint = f". This looks like {found.what}: {settings}" if found else ""

@@ -90,7 +90,7 @@ class FrontEnds:
             raise InvalidInputError(f"{operation} of {name}: {error}", kind="invalid-request") from None
 
     def _operations(self) -> dict[str, Callable[[str, QueryParameters, bytes], Answer]]:
-        """The handlers, loaded with the first request: a service of a historian alone does not need pyarrow."""
+        """The handlers, loaded at the first request: a service with only a historian does not need pyarrow."""
         with self._lock:
             if self._served is None:
                 try:
