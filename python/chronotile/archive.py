@@ -45,13 +45,13 @@ def open(
         Seconds to wait for other writers before :class:`BusyError`, 0 to 86,400. For a cluster, set the timeout in the
         URL.
     memory_bytes_max : int, optional
-        Memory for all reads of this archive together: chunks, rows in transit, and an entry for each id where `latest`,
-        or a read of a dataset with merge "latest", compares ids. A read that needs more raises
+        Memory for all reads of this archive together: chunks, rows in transit, and one entry per id if `latest`, or a
+        read of a dataset with merge "latest", has to compare ids. A read that needs more raises
         :class:`InvalidInputError` of kind ``too-large``, or :class:`BusyError` while other reads hold it. Default: half
         of the memory that the process may use.
     superseded_kept_s : float
-        Seconds for which this process keeps rows of batches that it replaces or removes, for reads that began before. A
-        read sees each batch whole as long as it takes no longer. With 0, their space is freed at once.
+        Seconds for which this process keeps rows of batches that it replaces or removes, for reads that began earlier.
+        A read that takes no longer sees each batch whole. With 0, the space of these rows is freed at once.
 
     Raises
     ------
@@ -189,9 +189,9 @@ class Archive(Closing):
             Name of a group of datasets that are written together, which the dataset joins; see :class:`Group`. The
             first dataset of a name begins the group; it has at most 16.
         slices_of : str, optional
-            Name of a dataset of the group whose slices the dataset shares. On a cluster, rows of both then lie in the
-            same partitions, so that writes and :meth:`Group.read` need fewer requests. Both have the same `window`,
-            `slice`, `partition_cells` and time scale, and are retired together (:meth:`Group.retire`).
+            Name of a dataset of the group whose slices the dataset shares. On a cluster, rows of both are then stored
+            in the same partitions, so that writes and :meth:`Group.read` need fewer requests. Both have the same
+            `window`, `slice`, `partition_cells` and time scale, and are retired together (:meth:`Group.retire`).
         exist_ok : bool
             Open the dataset if it exists with the same definition.
 
@@ -265,9 +265,9 @@ class Archive(Closing):
 
     def drop(self, name: str) -> None:
         """Permanently drop a dataset, or a group with all its datasets, with all rows, batches and indexes. A later
-        write through a :class:`Dataset` that is still open raises `DatasetNotFoundError`; on a cluster, from ten
-        seconds later on. Rows stored until then are removed before a dataset of the same name is created, which
-        therefore waits until twelve seconds after the drop. An interrupted drop can be repeated.
+        write through a :class:`Dataset` that is still open raises `DatasetNotFoundError`; on a cluster, writers may
+        continue for ten seconds. Creating a dataset of the same name removes their rows first, and therefore waits
+        until twelve seconds after the drop. An interrupted drop can be repeated.
 
         Raises
         ------

@@ -68,7 +68,7 @@ def backup(
     InvalidInputError
         The archive is not a file. Clusters are backed up with ``chronotile ops backup``.
     DataFileError
-        `to` exists (``file-exists``), files of another archive lie beside it (``file-exists``: ``-wal``, ``-shm`` or
+        `to` exists (``file-exists``), files of another archive are beside it (``file-exists``: ``-wal``, ``-shm`` or
         ``-journal``), or its folder is missing.
     ArchiveNotFoundError, NotAnArchiveError
         The archive does not exist.
@@ -95,7 +95,7 @@ def restore(
     ``-shm``.
 
     Parameters, result and errors are those of :func:`backup`. The backup is not changed, and may be on a read-only
-    medium. Copying a file by other means is safe only if no ``-wal`` of an older archive lies beside the target: SQLite
+    medium. Copying a file by other means is safe only if no ``-wal`` of an older archive is beside the target: SQLite
     would apply it to the new file and damage it.
     """
     return _copy(_path(backup), os.fspath(to), verify=verify, progress=progress)

@@ -16,7 +16,7 @@ def _hold_any(_: int) -> None:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits of one answer. By default there are none."""
+    """Limits of one answer; no limits by default."""
 
     hold: Callable[[int], None] = _hold_any
     """Called with the total bytes that the answer is about to hold; raises an error if there is no room."""
@@ -36,4 +36,4 @@ class Bounds:
 
 
 UNBOUNDED = Bounds()
-"""No limits, for use within a program."""
+"""No limits: for calls that do not answer a service's request."""

@@ -56,7 +56,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _require_same(column: Any, found: Any) -> None:
-    """Refuse a cast that Arrow considers safe, but that drops times of day or converts any number to true."""
+    """Reject casts that Arrow considers safe, although they drop the time of day or convert any number to true."""
     same = pc.equal(found.cast(column.type), column)
     if pc.all(same).as_py() is False:
         raise pa.ArrowInvalid(f"a value does not fit {found.type}: correct it, or leave the record out")

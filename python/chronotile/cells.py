@@ -1,4 +1,4 @@
-"""Cell rules: how a record's cell, an integer, follows from its columns."""
+"""Cell rules: how to compute the cell of a record, an integer, from its columns."""
 
 from __future__ import annotations
 

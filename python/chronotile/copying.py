@@ -57,11 +57,11 @@ class DatasetCopyReport:
     dataset: str
     """The dataset."""
     verify_only: bool
-    """Whether it was only compared."""
+    """Whether the dataset was only compared, not copied."""
     passes: int
-    """Passes over its tiles."""
+    """Passes over the tiles of the dataset."""
     caught_up: bool
-    """Whether the last pass found nothing new; if not, the source is still being written and a later run continues."""
+    """Whether the last pass found nothing new. If False, the source is still being written: run the copy again."""
     batches: int
     """Finished batches on the target now."""
     batches_copied: int
@@ -135,9 +135,9 @@ def copy(
 ) -> CopyReport:
     """Copy an archive to another, of the same engine or not, and verify the copy tile by tile.
 
-    A copy may be interrupted at any point and repeated: it continues with what is missing. Meanwhile the source may be
-    written and the target read, where a batch counts as finished once it is complete. The target must not be written: a
-    dataset that holds other batches is rejected.
+    A copy may be interrupted at any point and repeated: it continues with what is missing. During a copy, others may
+    write to the source and read the target, where a batch counts as finished once it is complete. Nobody else may write
+    to the target: a dataset with other batches is rejected.
 
     Parameters
     ----------

@@ -261,7 +261,7 @@ class _Options:
 
 
 def _bound(parameters: Parameters) -> tuple[bool, list[Any]]:
-    """Whether the values are named, and the values in the forms that the native module accepts."""
+    """Return whether the values are named, and the values in the forms that the native module accepts."""
     if isinstance(parameters, Mapping):
         return True, [(name, _plain(value, name)) for name, value in parameters.items()]
     if isinstance(parameters, (str, bytes)) or not isinstance(parameters, Iterable):
@@ -318,7 +318,7 @@ def _decimal(value: Decimal, name: str) -> Any:
 def _foreign(value: Any, name: str) -> Any:
     """Convert scalars and arrays of numpy and pandas, recognized by their methods."""
     if getattr(getattr(value, "dtype", None), "kind", None) in ("M", "m"):
-        # Its item() returns a plain integer for nanoseconds.
+        # `item()` of a numpy time in nanoseconds returns a plain integer.
         value = value.astype("datetime64[us]" if value.dtype.kind == "M" else "timedelta64[us]")
     for method in ("item", "tolist"):
         convert = getattr(value, method, None)

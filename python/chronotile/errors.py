@@ -157,8 +157,8 @@ class BusyError(ChronotileError, TimeoutError):
 
 
 class OutcomeUnknownError(ChronotileError, TimeoutError):
-    """The engine or a service did not confirm (``outcome-unknown``), or the work was interrupted (``cancelled``): it
-    may or may not have taken effect. Repeating a write of a named batch is safe, and resolves the outcome.
+    """The engine or a service did not confirm (``outcome-unknown``), or the work was interrupted (``cancelled``). The
+    operation may or may not have taken effect. Repeating a write of a named batch is safe, and resolves the outcome.
     """
 
 

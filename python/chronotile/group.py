@@ -115,8 +115,8 @@ class Group:
             ``{"sources": {"region": region, "start": start}, "objects": {"region": region}}``.
         cells_from : (dataset, column), optional
             Read this dataset first, and the others only in the cells whose numbers are in this column of its rows, of
-            type int64. It is for datasets that say where the rows of others lie. The other requests have no `region`,
-            `cells` or `keys` then.
+            type int64. Use it if a dataset stores the cells of rows in other datasets. The other requests then have no
+            `region`, `cells` or `keys`.
 
         Returns
         -------
@@ -159,8 +159,8 @@ class Group:
         return self._native.remove_batch(arguments.text(key, "key"))
 
     def info(self, datasets: str | Iterable[str] | None = None) -> dict[str, DatasetInfo]:
-        """Statistics of some datasets, by default of all, as of :meth:`Dataset.info`. What datasets that share their
-        slices hold is looked up once.
+        """Statistics of datasets, by default all, as from :meth:`Dataset.info`. Datasets that share their slices are
+        looked up together.
 
         Raises
         ------
@@ -221,8 +221,8 @@ class Group:
     ) -> dict[str, list[SliceInfo]]:
         """Drop whole slices of datasets as :meth:`Dataset.retire` does; return those of each dataset.
 
-        Datasets that share their slices are retired together, so all of them must be named. Without a limit, they keep
-        what the longest of their retentions keeps.
+        Datasets that share their slices are retired together, so all of them must be named. Without a limit, the
+        longest of their retentions applies to all.
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ class Group:
         return [self[name].name for name in wanted]
 
     def _check_axes(self, names: list[str], advice: str) -> None:
-        """Refuse datasets for which one moment would mean different times."""
+        """Reject datasets whose time columns would store one moment as different values."""
         datasets = [self[name] for name in names]
         axes = {(each.time.format, each.time.scale, each.column_types[each.time.column]) for each in datasets}
         if len(axes) > 1:
@@ -278,7 +278,7 @@ class Group:
 
 
 def _index(cells_from: object, requests: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Check which dataset names the cells of the others, and in which column."""
+    """Check `cells_from`: the dataset that names the cells of the others, and its column."""
     match cells_from:
         case (str() as dataset, str() as column):
             pass

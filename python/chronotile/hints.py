@@ -15,5 +15,5 @@ def name_hint(name: str, known: Iterable[str]) -> str:
 
 
 def name_list(names: Iterable[str]) -> str:
-    """List names for a message, at most 20 of them: ``jd, magpsf``; of more also how many there are."""
+    """List at most 20 names for a message, such as ``jd, magpsf``; if there are more, add their number."""
     return _native.list_names(list(names))

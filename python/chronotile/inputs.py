@@ -318,7 +318,7 @@ def values_column(values: Sequence[Any], wanted: str | None, what: str) -> _nati
     first = next((value for value in plain if value is not None), None)
     column_type = wanted
     if wanted and first is not None and not takes(wanted, first):
-        # The archive reports both types, as it does for arrays.
+        # Keep the values' own type: the archive's error then names both types, as for arrays.
         wanted = None
     if isinstance(first, datetime | date | time | timedelta | _Nanoseconds):
         wanted = wanted or _natural_time(first)
@@ -375,7 +375,7 @@ def _plain(value: Any) -> Any:
 _MOMENTS = frozenset(["timestamp", "date32", "date64"])
 _TIMES_OF_DAY = frozenset(["time32", "time64"])
 _FLOAT_BITS = {"float16": 11, "float32": 24, "float64": 53}
-"""Bits in the mantissa of each float type: longer whole numbers may be rounded."""
+"""Bits in the mantissa of each float type; integers with more bits may be rounded."""
 
 
 def takes(wanted: str, value: Any) -> bool:
@@ -422,7 +422,7 @@ def _checked_float_type(values: list[Any], wanted: str, what: str) -> str | None
             all_numbers = all_numbers and is_number
             fits = not is_number or math.isfinite(float(value))
         elif isinstance(value, int) and value:
-            # Without its trailing zero bits, the number must fit the mantissa.
+            # An integer is exact in a float if it fits the mantissa without its trailing zero bits.
             fits = (value // (value & -value)).bit_length() <= _FLOAT_BITS[wanted]
         else:
             continue

@@ -26,7 +26,7 @@ class Interval:
     """A duration, or a number of calendar months."""
 
     seconds: int
-    """0 for calendar months."""
+    """Length of a duration; 0 for calendar months."""
     months: int = 0
 
     def starts(self, moments: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Shared by loads of files of any content: reports, progress, and ordered parallel work."""
+"""Shared by all loads of files, whatever their content: reports, progress, and ordered parallel work."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def listed(paths: Iterable[Path], wanted: Callable[[Path], bool], what: str) -> 
     Raises
     ------
     DataFileError
-        A path does not exist, or a folder contains no wanted file. The message calls these `what`.
+        A path does not exist, or a folder contains no wanted file. `what` names these files in the message.
     """
     for path in paths:
         if not path.exists():

@@ -136,7 +136,7 @@ def _number_text(value: Any, kind: str, what: str) -> str:
     if isinstance(plain, int):
         if abs(plain) < 10**_DIGITS_MAX:
             return str(plain)
-        # This form is exact for float columns, and out of range for every other type.
+        # This text is exact for float columns, and out of range for columns of every other type.
         zeros = _digits_min(plain) - _DIGITS_MAX + 1
         return f"{plain // 10**zeros}e{zeros}"
     if isinstance(plain, float):
@@ -162,7 +162,7 @@ def _is_time(text: str) -> bool:
 
 
 def _digits_min(value: int) -> int:
-    """Number of decimal digits of a large number less one, or less two."""
+    """Lower bound for the number of decimal digits of a large integer: one or two less than the exact number."""
     return int((abs(value).bit_length() - 1) * math.log10(2))
 
 

@@ -41,13 +41,13 @@ Parameters = list[tuple[str, str]]
 """Names and values of query parameters, in order."""
 
 _WHOLE_BYTES_MAX = 4 << 20
-"""Rows of known length up to this are received at once, so that the connection serves the next request."""
+"""Responses of known length up to this are received at once, which frees the connection for the next request."""
 
 _BY_KIND: dict[str, type[ChronotileError]] = {
     kind: getattr(errors, name) for kind, name in _native.error_kinds().items()
 }
 _BY_STATUS: dict[int, type[ChronotileError]] = {429: BusyError, 503: BusyError, 504: BusyError}
-"""Classes for kinds of errors that this release does not know, by status; any other below 500 is InvalidInputError."""
+"""Error classes by status, for error kinds unknown to this release; other statuses below 500: InvalidInputError."""
 
 
 class Remote(Closing):
@@ -116,7 +116,7 @@ class Remote(Closing):
             with _complete("GET"):
                 body = answer.read()
             return ReadResult(_native.read_arrow_stream(io.BytesIO(body)))
-        # Other requests may be made while the stream is read, so it takes this connection over.
+        # The stream keeps this connection: other requests, which may come while it is read, get a new one.
         connection, self._local.connection = self._local.connection, None
         return ReadResult(_native.read_arrow_stream(_Answer(answer, connection)))
 
@@ -128,7 +128,7 @@ class Remote(Closing):
         target = f"{self._prefix}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         headers = {"Accept": accept} | ({} if body is None else {"Content-Type": content_type})
         headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        # Whether the service may have received the request without a response arriving here.
+        # Whether the service may have executed a request whose response never arrived.
         may_be_done = False
         for connection, is_new in self._connections():
             try:
@@ -229,7 +229,7 @@ class RemoteNamed(Remote):
 
 @contextmanager
 def _complete(method: str) -> Iterator[None]:
-    """Convert the error of a truncated response to one that says what to do."""
+    """Convert the error of a truncated response to one with a remedy."""
     try:
         yield
     except (OSError, http.client.HTTPException):
@@ -262,7 +262,7 @@ class _Answer:
 def _exchange(
     connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: dict[str, str]
 ) -> http.client.HTTPResponse:
-    """Send a request and return the response, also if the service responds before it has read the whole body."""
+    """Send a request and return the response, even if the service responds before it has read the whole body."""
     try:
         connection.request(method, target, body, headers)
     except (BrokenPipeError, ConnectionResetError) as error:

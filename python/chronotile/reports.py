@@ -36,7 +36,7 @@ represent it).
 
 
 def utc_of_us(microseconds: int) -> datetime:
-    """The time that is so many microseconds after 1970, in UTC."""
+    """Convert microseconds since 1970 to a datetime in UTC."""
     seconds, rest = divmod(microseconds, 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest)
 
@@ -87,7 +87,7 @@ class BatchInfo:
     tiles: int
     """Tiles it touched."""
     chunks: int
-    """Chunks it became."""
+    """Chunks written for it."""
     bytes: int
     """Bytes of those chunks."""
     written: datetime
@@ -176,7 +176,7 @@ class SliceInfo:
     cell_bytes_max: int
     """Bytes of the largest group of cells that share a partition; on a cluster, its largest partition."""
     cells_oversized: int
-    """Partitions above the size that suits the engine (10 MiB on Cassandra); 0 for engines without partitions."""
+    """Partitions larger than the engine handles well (10 MiB on Cassandra); 0 for engines without partitions."""
     fingerprint: str
     """Fingerprint that changes with the slice's set of chunks; 32 hexadecimal digits."""
 
@@ -329,7 +329,7 @@ class IndexInfo:
     tiles: int
     """Tiles indexed."""
     tiles_left_out: int
-    """Tiles that are read directly: damaged, of too many values, or with rows that did not count when it was built."""
+    """Tiles read directly: damaged, with too many values, or with rows that did not count when the index was built."""
     rows: int
     """Rows counted."""
     values: int
@@ -355,7 +355,7 @@ class IndexBuildReport:
     tiles_kept: int
     """Tiles of built windows whose index entries did not change."""
     tiles_left_out: int
-    """Tiles that are not indexed, because they are damaged, have too many values or rows that did not count."""
+    """Tiles not indexed, because they are damaged, have too many values, or have rows that did not count."""
     rows: int
     """Rows read."""
     bytes: int
@@ -369,7 +369,7 @@ class IndexUse:
     index: str | None
     """The index, or None."""
     reason: str | None
-    """Why none is used."""
+    """Reason why no index is used."""
     counts: bool
     """Whether counts come from the index itself; otherwise the index selects the tiles to read."""
     tiles: int

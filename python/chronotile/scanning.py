@@ -1,8 +1,8 @@
 """Parse short texts from users: numbers, durations, conditions, calls, JSON.
 
-Each parser inspects every character a fixed number of times and rejects texts above a length limit, so no input takes
-long. Text from a command line, a URL or a file is parsed here and never with Python's regular expressions, whose time
-may grow with the square of the length, or worse.
+Each parser inspects every character a fixed number of times and rejects texts above a length limit, so the time per
+text is bounded. Text from a command line, a URL or a file is parsed here and never with Python's regular expressions,
+whose time may grow with the square of the length, or worse.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command is still being imported: the command ends as it does later, without a traceback.
+"""Handle Ctrl-C while a command is still being imported: the command ends without a traceback.
 
 Imported before the rest of the package. Where the package is a library, this changes nothing.
 """
@@ -14,17 +14,17 @@ from typing import NoReturn
 __all__: list[str] = []
 
 INTERRUPTED = 130
-"""Exit code of a command that was interrupted: 128 and the number of the signal."""
+"""Exit code of an interrupted command: 128 plus the number of the signal."""
 
 
 def _is_command() -> bool:
     """Whether this process runs the command line: its script, or ``python -m chronotile``."""
     script = sys.argv[0] if sys.argv else ""
     if script == "-m":
-        # The interpreter is still looking for the module.
+        # `python -m` has not found the module yet.
         given = sys.orig_argv
         return "-mchronotile" in given or ("-m" in given and given[given.index("-m") + 1] == "chronotile")
-    # Processes that the command starts have its arguments too, but not for themselves.
+    # Worker processes inherit the command's arguments, but are not commands.
     return os.path.basename(script) == "chronotile" and script in sys.orig_argv
 
 

@@ -169,7 +169,7 @@ def _text_ns(text: str, what: str) -> int:
     # `fromisoformat` truncates after microseconds; add further digits separately.
     plain, digits = _without_fraction(text.strip()) if len(text) <= _TEXT_CHARS_MAX else ("", "")
     try:
-        # It reads a fraction of an hour as a fraction of a second.
+        # `fromisoformat` takes a fraction of an hour as a fraction of a second.
         whole = datetime.fromisoformat("" if "." in plain or "," in plain else plain)
     except ValueError:
         hint = "write ISO 8601 such as 2026-01-31T12:00:00Z, now-6h, or a number in the unit of the time column"
@@ -190,7 +190,7 @@ def _without_fraction(text: str) -> tuple[str, str]:
     end = next((at for at in range(point + 1, len(text)) if not "0" <= text[at] <= "9"), len(text))
     has_colons = [len(part) for part in text[:point][-8:].split(":")] == [2, 2, 2]
     is_clock = has_colons or (point >= len("20260131T120000") and text[point - 6 : point].isdigit())
-    # The offset of a zone may have a fraction too: it is not part of the time's seconds.
+    # The zone's offset may have a fraction too, which is not part of the time's seconds.
     is_offset = text[:point].rstrip("0123456789:").endswith(("+", "-"))
     if not is_clock or is_offset or end <= point + 1:
         return text, ""
@@ -269,7 +269,7 @@ def tick_value(tick: int, axis: TimeAxis, data_type: str) -> datetime | float | 
 
 
 def tick_ns(data_type: str) -> int:
-    """Nanoseconds in one tick of a timestamp or date column, of its type as text."""
+    """Nanoseconds in one tick of a timestamp or date column, whose type is given as text."""
     if data_type.startswith("timestamp["):
         return _UNIT_NS[data_type.removeprefix("timestamp[").partition(",")[0].removesuffix("]")]
     return _DAY_NS

@@ -1,4 +1,4 @@
-"""Tell URLs from paths, and redact URLs for messages."""
+"""Distinguish URLs from paths, and redact URLs for messages."""
 
 from __future__ import annotations
 

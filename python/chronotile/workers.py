@@ -12,7 +12,7 @@ __all__: list[str] = []
 def end_with_parent() -> None:
     """End this process of `multiprocessing` once its parent has ended, even if it was killed.
 
-    Without this, idle workers would wait for ever: they hold the other end of their queue themselves.
+    Without this, idle workers would wait forever: they hold both ends of their queue, so it never closes.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
