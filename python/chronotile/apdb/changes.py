@@ -1,10 +1,10 @@
 """Changes of stored records by any number of processes, without locks.
 
-A change reads rows and writes newer versions of them. If two changes began from the same versions, each would lose
-what the other did. Therefore changes are numbered: each is one batch of the database's group, ``change-1``,
+A change reads rows and writes newer versions of them. If two changes began from the same versions, one would overwrite
+the other. Therefore changes are numbered: each is one batch of the database's group, ``change-1``,
 ``change-2`` and so on, and the archive lets only one process store the batch of a number. A change first finds the
-number after the last one, then reads, then writes under that number. If another process was faster, the change has
-written nothing, and begins again. A process that pauses, dies or has a wrong clock does not block others.
+number after the last one, then reads, then writes under that number. If another process took the number first,
+the change has written nothing and starts again. A process that pauses, dies or has a wrong clock blocks no other.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Changes:
         """The number after the last change."""
         last = self._last
         step = 1
-        # Changes are numbered without gaps: look further and further ahead, then halve the distance.
+        # Numbers have no gaps: find the last one by exponential search, then bisection.
         while self._stored(last + step):
             last += step
             step *= 2

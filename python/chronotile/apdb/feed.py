@@ -1,6 +1,6 @@
 """The replication feed: detector-visits and updates by replica chunk, and their rows.
 
-The feed records what changed and where; rows are read from the tables themselves.
+The feed records which rows changed and where they are; the rows themselves are read from the tables.
 """
 
 from __future__ import annotations

@@ -134,11 +134,11 @@ class ObjectIndex:
         return None if found is None else distinct_pixels(found)
 
     def first_times(self, ids: Any) -> Any:
-        """Time by which the first row of each object was observed or valid at the earliest, as an array of MJD (TAI):
-        the start of its window; minus infinity for objects without entries.
+        """Lower bound for the time of each object's first row, as an array of MJD (TAI): the start of its window; minus
+        infinity for objects without entries.
 
-        Rows that have gone with retired or archived slices count, until entries are retired. None if the index lacks
-        such rows, because it is not complete or was built later than the database.
+        Rows of retired or archived slices count until their entries are retired. None if the index may lack such rows,
+        because it is incomplete or was built later than the database.
         """
         if self._metadata.get(_COMPLETE_KEY) in (None, _BUILT):
             return None

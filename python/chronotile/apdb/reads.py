@@ -184,8 +184,8 @@ class Reads:
         return self._read(plan(_Selection(_region(region), ids)))
 
     def _read_of_objects(self, ids: Any, plans_for: Callable[[_Selection], list[_Plan]]) -> tuple[list[Rows], Any]:
-        """Read tables in the pixels of objects, as of one moment. Also returns the entries of the objects in the index;
-        None if it is not complete, and the tables were scanned.
+        """Read tables in the pixels of objects, as of one moment. Also returns the index entries of the objects; None
+        if the index is incomplete and the tables were scanned.
         """
         index = self._tables.object_index
         if not index.complete:
@@ -287,7 +287,7 @@ class Reads:
         object_id : int or str
             Id of the object, or its ZTF name.
         near : (ra, dec), optional
-            About where it is, degrees or astropy angles: saves the look-up in the index of objects.
+            Approximate position, degrees or astropy angles: saves the look-up in the index of objects.
         radius : float or angle, optional
             Search radius around `near`: degrees, text such as ``10arcsec``, or an astropy angle; one arc minute by
             default.
@@ -462,7 +462,7 @@ def _until(at: Moment) -> float | None:
 
 
 def _one_table(parts: Sequence[Rows]) -> Any:
-    """Sources, and forced sources where requested, as one table by object and time."""
+    """Sources and, if requested, forced sources as one table, sorted by object and time."""
     marked = [
         rows.to_arrow().append_column(_FORCED, pa.repeat(is_forced, len(rows)))
         for rows, is_forced in zip(parts, (False, True), strict=False)

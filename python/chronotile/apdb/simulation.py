@@ -135,7 +135,7 @@ class Simulation(ABC):
 
     @abstractmethod
     def detect(self, e: Exposure, rng: np.random.Generator, known: pa.Table) -> Columns:
-        """What the exposure detects: object ids, ``ra``, ``dec``, and any other columns of objects and sources."""
+        """Detections of an exposure: object ids, ``ra``, ``dec``, and any other columns of objects and sources."""
 
     def measure(self, e: Exposure, rng: np.random.Generator, ids: np.ndarray, found: Columns) -> Columns:
         """Columns of the forced sources of objects; `found` is what :meth:`detect` returned."""

@@ -1,9 +1,9 @@
 """Parquet files of archived slices: opened so that damage is an error, sealed when they are written, and listed in
 their folder, so that a missing one is an error too.
 
-Each page carries a checksum, which reads verify. Sixteen bytes before the footer, the seal, are the BLAKE2b hash of the
-footer with what follows it, after eight bytes that mark it. Other readers of Parquet pass over the seal: nothing refers
-to these bytes. Files that an earlier release wrote have neither.
+Each page has a checksum, which reads verify. The seal is before the footer: eight bytes that mark it, then the BLAKE2b
+hash, of sixteen bytes, of the footer and everything after it. Other Parquet readers ignore the seal, because nothing
+refers to these bytes. Files of earlier releases have neither checksums nor seal.
 """
 
 from __future__ import annotations

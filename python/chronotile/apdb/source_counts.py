@@ -124,8 +124,8 @@ class SourceCounts:
     def _may_have_lost_sources(self, ids: Any) -> Any:
         """Mark the objects that may have had sources in slices that were retired or archived.
 
-        An object may have had them, unless its first entry in the index of objects is later. The index keeps the
-        entries of rows whose slices were dropped, until object versions are retired too.
+        An object may have had such sources unless its first entry in the index of objects is later than these slices.
+        The index keeps entries of dropped slices until object versions are retired too.
         """
         notes = self._tables.slice_notes
         gone = notes.noted(names.SOURCE)

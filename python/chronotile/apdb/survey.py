@@ -104,7 +104,7 @@ def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
     metadata.set(SCHEMA_KEY, schema.to_json(), force=True)
     if layout.object_index_partitions:
         ObjectIndex(archive, layout, metadata).set_complete()
-    # Write this key last: a database without it is unfinished, and is created again.
+    # Write this key last: without it, a database counts as unfinished and is created again.
     metadata.set(LAYOUT_KEY, layout.to_json(), force=True)
 
 

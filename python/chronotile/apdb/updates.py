@@ -38,9 +38,9 @@ _ARCHIVED_REMEDY = "pass archived=FOLDER to delete them there too, else archived
 class Updates:
     """Changes stored records.
 
-    A table (or dict of arrays) of ids names the records to change. Include their positions (``ra``, ``dec``) and times
-    (``midpointMjdTai``), accurate to 5 arc seconds and a quarter of an hour. Without positions, objects and forced
-    sources are found by the index of objects, sources by a scan of the whole sky.
+    A table (or dict of arrays) of ids names the records to change. Include the location columns: positions (``ra``,
+    ``dec``) and times (``midpointMjdTai``) of the records, accurate to 5 arc seconds and a quarter of an hour. Without
+    positions, the index of objects finds objects and forced sources, and a scan of the whole sky finds sources.
     """
 
     def __init__(self, tables: SurveyTables, cold: ColdStorage) -> None:
@@ -56,11 +56,11 @@ class Updates:
         Parameters
         ----------
         assignments : table, or dict of source id to object id
-            Columns ``diaSourceId`` and ``ssObjectId``, and those that say where.
+            Columns ``diaSourceId`` and ``ssObjectId``, and the location columns ``ra``, ``dec``, ``midpointMjdTai``.
         start, end : time, optional
             Period of the sources, such as a night; narrows the search if the table has no times.
         time : time, optional
-            When it was done; now by default.
+            Time of the change; now by default.
         object_id : int, optional
             New ``diaObjectId`` of the sources; null by default. The LSST writes 0.
         missing : {"error", "ignore"}
@@ -113,12 +113,12 @@ class Updates:
         Parameters
         ----------
         assignments : table, or dict of source id to object id
-            Columns ``diaSourceId`` and ``diaObjectId``, and those that say where. The objects must lie within 5 arc
-            seconds of the sources.
+            Columns ``diaSourceId`` and ``diaObjectId``, and the location columns ``ra``, ``dec``, ``midpointMjdTai``.
+            The objects must be within 5 arc seconds of the sources.
         increment, decrement : bool
             Whether to set ``nDiaSources`` of the objects that gain sources, and of those that lose sources.
         time : time, optional
-            When it was done; now by default.
+            Time of the change; now by default.
 
         Returns
         -------
@@ -184,13 +184,13 @@ class Updates:
         Parameters
         ----------
         objects : table, or iterable of int
-            Column ``diaObjectId``, and those that say where.
+            Column ``diaObjectId``, and the location columns ``ra`` and ``dec``.
         at : time
             End of the validity.
         missing : {"error", "ignore"}
             How to handle objects that are not stored.
         time : time, optional
-            When it was done; now by default.
+            Time of the change; now by default.
 
         Returns
         -------
@@ -208,8 +208,8 @@ class Updates:
     def withdraw_sources(self, sources: Any, at: Moment = None, *, time: Moment = None) -> int:
         """Mark sources as withdrawn; return how many. Sources withdrawn before keep their time.
 
-        `sources` is a table with ``diaSourceId`` and the columns that say where, or an iterable of ids; `at` is the
-        time they were withdrawn, now by default.
+        `sources` is a table with ``diaSourceId`` and the location columns ``ra``, ``dec``, ``midpointMjdTai``, or an
+        iterable of ids; `at` is the time of withdrawal, now by default.
         """
         given = _pairs(sources, names.SOURCE_ID, None)
         return self._withdraw(names.SOURCE, given, [names.SOURCE_ID], "withdraw_diasource", at, time)
@@ -217,7 +217,8 @@ class Updates:
     def withdraw_forced_sources(self, sources: Any, at: Moment = None, *, time: Moment = None) -> int:
         """Mark forced sources as withdrawn; return how many.
 
-        `sources` is a table with ``diaObjectId``, ``visit``, ``detector`` and the columns that say where.
+        `sources` is a table with ``diaObjectId``, ``visit``, ``detector`` and the location columns ``ra``, ``dec``,
+        ``midpointMjdTai``.
         """
         key = [names.OBJECT_ID, names.VISIT, names.DETECTOR]
         return self._withdraw(names.FORCED, arrow_table(sources, "sources"), key, "withdraw_diaforcedsource", at, time)
@@ -249,7 +250,7 @@ class Updates:
         table : str
             DiaObject, DiaSource or DiaForcedSource.
         records : table
-            The key of the table, and the columns that say where.
+            Key columns of the table, and the location columns ``ra``, ``dec``, ``midpointMjdTai``.
         archived : path or False, optional
             The folder of :meth:`archive_before`, from whose files the records are removed too, also those that only
             files have. False if the records are in no file.
