@@ -21,7 +21,7 @@ _PACKETS = 5_000
 _HEAD_BYTES = 512
 _GZIP, _PARQUET, _AVRO, _AVRO_SINGLE = b"\x1f\x8b", b"PAR1", b"Obj\x01", b"\xc3\x01"
 _TAR_MAGIC = slice(257, 262)
-# Packages that fastavro needs for a codec and does not install; each is an extra of it, named as the codec is.
+# Packages that fastavro needs for a codec but does not install. Its extras have the names of the codecs.
 _CODEC_PACKAGES = {"snappy": "cramjam", "zstandard": "backports.zstd", "lz4": "lz4"}
 # Before and after the version in the name of an LSST alert schema, such as lsst.v7_1.alert.
 _LSST_NAME = ("lsst.v", ".alert")

@@ -200,8 +200,8 @@ def _concatenate(parts: list[Any], key: str, dropped: Counter[str], object_ids: 
 
     pandas converts an integer column with nulls to float64, which keeps 53 of 63 bits. If a column holds integers in
     one table and floats in another, all become integers; a float that lost bits and matches no known integer becomes
-    null, except in the key column, where it stays as it is. A key takes an exact id only from the same detection: close
-    ids are alike when rounded. `object_ids` holds all known object ids.
+    null, except in the key column, where it stays as it is. A key takes an exact id only from the same detection,
+    because rounding makes close ids equal. `object_ids` holds all known object ids.
     """
     kinds = {
         name: [part.schema.field(name).type for part in parts if name in part.schema.names]

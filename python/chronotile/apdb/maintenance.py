@@ -208,7 +208,7 @@ class Maintenance:
 
     def _correct_counts(self, notify: Progress) -> tuple[int, DamagedError | None]:
         """Correct the source counts of all objects, one change per part; return how many were wrong, and the error that
-        ended the work where tables are damaged.
+        ended the work if tables are damaged.
         """
         corrected, done = 0, 0
         try:
@@ -348,7 +348,7 @@ class Maintenance:
         if detector is not None:
             where.append(("detector", "==", int(detector)))
         rows = self._tables.visits.read(keys=[int(visit)], where=where).to_arrow()
-        # An interrupted store has no row yet; the batch name identifies it.
+        # An interrupted store has no row in the table of detector-visits yet: find it by its batch name.
         unfinished = [] if rows.num_rows or detector is None else [detector_visit_key(visit, detector)]
         if dry_run:
             return self._stored(rows, unfinished)
@@ -451,7 +451,7 @@ class Maintenance:
         }
 
     def _only_in_files(self, folder: str | os.PathLike[str], where: Any) -> list[dict[str, Any]]:
-        """Detector-visits that are only in files, such as those of retired slices."""
+        """Detector-visits that only files have, such as those of retired slices."""
         found, key = self._cold.detector_visits(folder, where), ["visit", "detector"]
         if not found.num_rows:
             return []
@@ -480,7 +480,7 @@ class Maintenance:
         return sum(self._cold.drop(table, folder, *limits, own) for table in _ROWS)
 
     def _drop(self, key: str) -> bool:
-        """Remove a detector-visit; return whether there was one."""
+        """Remove a detector-visit; return whether it was stored."""
         try:
             self._tables.group.remove_batch(key)
         except BatchNotFoundError:

@@ -75,16 +75,16 @@ class Stores:
         """Store the results of one detector in one visit. They are durable when this returns.
 
         A detector-visit is one batch: it is in all tables or in none, and it is stored once, however often the call is
-        repeated. If slices with its rows were retired or archived since, its rows are stored again. Nothing of a failed
-        store is ever read, and the next one replaces what it left.
+        repeated. If slices with its rows were retired or archived since, its rows are stored again. Reads never see
+        rows of a failed store, and the next store of the detector-visit replaces them.
 
         Parameters
         ----------
         visit_time : time
             Time of the visit, and start of validity of its object versions.
         objects, sources, forced_sources : table or dict of arrays, optional
-            Rows of DiaObject, DiaSource and DiaForcedSource: Arrow, pandas, polars, astropy tables; quantities are
-            converted to the units of the schema. The validity of objects is filled in.
+            Rows of DiaObject, DiaSource and DiaForcedSource: Arrow, pandas, polars, astropy tables. Quantities are
+            converted to the units of the schema. The store fills in the validity of objects.
         visit, detector : int, optional
             The detector-visit; by default taken from the sources or forced sources.
         replace : bool
@@ -291,7 +291,7 @@ def _constant(rows: Any, name: str, value: int, kind: Any) -> Any:
 
 @contextmanager
 def _conflicts_named(visit: int, detector: int) -> Iterator[None]:
-    """Name the detector-visit in conflicts, instead of the batch and the dataset that hold it."""
+    """Name the detector-visit in conflicts, instead of its batch and dataset."""
     try:
         yield
     except BatchConflictError as error:

@@ -24,7 +24,7 @@ def completer(*, dataset: bool, rest: str | None) -> Completer:
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         words = [str(word) for word in ctx.params.get("words") or ()]
         given = ctx.params.get("archive")
-        # If the archive is set by option or environment, the first word is a dataset or still an archive.
+        # If an option or the environment sets the archive, the first word is a dataset or another archive.
         fallback = given or os.environ.get("CHRONOTILE_ARCHIVE")
         if not words and not fallback:
             return _files(incomplete)

@@ -148,7 +148,7 @@ class Output:
 
     @property
     def is_table(self) -> bool:
-        """Whether the rows are shown as a table."""
+        """Whether the rows are printed as a table."""
         return self.format == "table" or (self.format is None and self.file in (None, "-"))
 
     @property

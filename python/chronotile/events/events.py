@@ -724,7 +724,7 @@ class Events:
         after = retention.changed(known, wanted, now)
         if after.expired_us is not None:
             self._settings.raise_expired(after.expired_us)
-        # Between the two changes, keep every document that is visible before or after them.
+        # Between the two changes, keep all documents that are visible before or after both.
         self._dataset.set_retention(None)
         self._settings.write(after)
         self._update_retention()
@@ -739,7 +739,7 @@ class Events:
         visibility = self._visibility()
         gone = retention.expired_slices(self._dataset, visibility)
         if gone and not dry_run:
-            # A slice that got documents meanwhile is not dropped.
+            # `retire` keeps a slice that got documents meanwhile.
             gone = self._dataset.retire(unchanged=gone)
         if visibility.start_us is not None:
             self._dead.retire(before=visibility.start_us, dry_run=dry_run)

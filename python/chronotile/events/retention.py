@@ -76,7 +76,7 @@ def changed(settings: Settings, ttl_s: int | None, now_us: int) -> Settings:
 
 
 def preview(dataset: Dataset, settings: Settings, ttl_s: int | None, now_us: int) -> TtlChange:
-    """Preview a change. Reads only chunk heads if no document has a TTL of its own, else all documents."""
+    """Preview a change of the TTL. Reads only chunk heads if no document has a TTL of its own, else all documents."""
     after = changed(settings, ttl_s, now_us)
     all_of = Question(None, None, None, (), Visibility(now_us, settings))
     before = count(dataset, all_of)
