@@ -1,10 +1,10 @@
 """Network addresses of a cluster's nodes, and cutting nodes off.
 
 On the loopback network the nodes listen on addresses of 127.77.0.0/16: any user can do it and nothing has to be set up.
-No node can be cut off there: what a node sends to others comes from 127.0.0.1, whichever node it is. With network
+No node can be isolated there: packets to other nodes come from 127.0.0.1, whichever node sends them. With network
 namespaces (root only) each node has an interface of its own, joined to the others by a bridge that only this machine
-sees. To cut a node off, its cable is pulled out of the bridge: packets to and from it are lost, those of clients too,
-and no other process notices.
+sees. To isolate a node, its interface is detached from the bridge: packets to and from it, including those of clients,
+are lost, and no other process notices.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Network:
         return []
 
     def jmx_port(self, taken: Iterable[int]) -> int:
-        """A port for a new node's JMX, `taken` being those of the cluster's others. A network that gives each node
-        ports of its own always answers with the same."""
+        """A port for a new node's JMX, given the ports `taken` by other nodes of the cluster. A network that
+        gives each node its own ports always answers with the same port."""
         return _JMX_FIRST
 
     def cut(self, index: int) -> None:

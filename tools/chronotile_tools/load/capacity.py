@@ -215,7 +215,7 @@ class PlantLoad:
     tags : int
         Tags.
     values_per_s : float
-        Changes of all tags together.
+        Total changes of all tags.
     flush_s : float
         Seconds for which a writer gathers values of a tag: a chunk of a tag is written once in that time.
     kept_days : float

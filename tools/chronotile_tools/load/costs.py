@@ -42,7 +42,7 @@ class Costs:
 
     @classmethod
     def read(cls, path: Path | None = None) -> Costs:
-        """The costs of this release, with those of a TOML file in place of theirs.
+        """The costs of this release, overridden by those of a TOML file.
 
         Raises
         ------

@@ -75,7 +75,7 @@ class Measured:
 
     @classmethod
     def loaded(cls, read_s: float, *, nodes: int, clients: int, visits: float, **others: Any) -> Self:
-        """From the seconds that each of `clients` waited for a read while all asked `nodes` nodes at once."""
+        """From the seconds that each of `clients` waited for a read while all queried `nodes` nodes concurrently."""
         return cls(visits=visits, read_node_s=read_s * nodes / clients, **others)
 
     @classmethod
@@ -134,7 +134,7 @@ class Demand:
     Attributes
     ----------
     clients : int
-        Clients that read and store at every visit, all at once: detectors of a camera.
+        Clients that read and store at every visit, concurrently: detectors of a camera.
     visits_per_day : float
         Averaged over the year.
     visit_s : float
@@ -240,7 +240,7 @@ class Plan:
     visits : float
         Visits in the history.
     read_s, store_s : float
-        Seconds that each client waits if all are active at once.
+        Seconds that each client waits if all are active concurrently.
     busy : float
         Share of time that nodes are busy during visits.
     bytes_per_node : float

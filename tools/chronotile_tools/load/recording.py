@@ -86,11 +86,11 @@ class Recording:
     end_ns : int
         The end of the period in which operations became due.
     clients : int
-        Operations that could be under way at once.
+        Maximum number of concurrent operations.
     errors : dict
         Errors by kind, with one message each.
     client_cpu_s : float
-        Processor time of the load generator's processes, of all streams together.
+        Total processor time of the load generator's processes, for all streams.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Recording:
 
     @property
     def served(self) -> int:
-        """Number of operations that were started, whatever their outcome."""
+        """Number of operations started, regardless of outcome."""
         return len(self) - self.count(UNSERVED)
 
     @cached_property

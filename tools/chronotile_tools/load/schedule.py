@@ -55,7 +55,7 @@ class Schedule:
 
     @classmethod
     def poisson(cls, rate: float, seconds: float, *, warm_up_s: float = 0.0, seed: int = 0) -> Schedule:
-        """`rate` operations per second on average, independent of each other like those of many users; at least one is
+        """`rate` operations per second on average, independent of each other, as from many users; at least one is
         counted.
         """
         total = _total(rate, seconds, warm_up_s)

@@ -1,4 +1,4 @@
-"""Discrete-event simulation of reads on a cluster: what cannot be computed, such as tail latency beside slow nodes.
+"""Discrete-event simulation of reads on a cluster: tail latency with slow nodes, and what else has no formula.
 
 A node is a queue with as many servers as it has cores, first come, first served. A client sends a request to one of the
 replicas of its partition, the coordinator. After some work the coordinator asks as many replicas as must answer, which
@@ -44,7 +44,7 @@ class Nodes:
         Mean time that a request waits for a processor on a node that other programs keep busy: as coordinator, and as a
         replica that another node asks; exponential.
     hung : dict of int to float
-        Nodes that answer nothing. At this second all others notice: they ask them no more, and repeat what was asked.
+        Nodes that answer nothing. At this second all others notice: they stop asking them, and repeat pending requests.
     down : set of int
         Nodes that all others know to be down.
     replays_per_s, replay_ms : dict of int to float, float
@@ -81,7 +81,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Policy:
-    """What is done about slow answers.
+    """How slow answers are handled.
 
     Attributes
     ----------
@@ -302,7 +302,7 @@ class _Simulation:
     # ------------------------------------------------------------------ nodes
 
     def live_replicas(self, place: int) -> list[int]:
-        """Replicas that nobody knows to be away: a partition lies on as many neighbours of a ring as it has copies."""
+        """Replicas not known to be down: a partition is stored on as many neighbours of a ring as it has copies."""
         nodes = self.nodes
         ring = [(place + step) % nodes.count for step in range(nodes.replication)]
         return [node for node in ring if node not in nodes.down and not self.is_noticed(node)]
@@ -334,6 +334,6 @@ def _nothing() -> None:
 
 def hint_delivery_s(missed_bytes: float, *, throttle_bytes_per_s: float = 2**20, threads: int = 2) -> float:
     """Seconds to deliver hints of so many bytes to one node. Cassandra divides the throttle of a thread by the number
-    of the other nodes, so that all of them together send `threads` times the throttle, whatever their number.
+    of the other nodes, so that together they send `threads` times the throttle, regardless of their number.
     """
     return missed_bytes / (throttle_bytes_per_s * threads)

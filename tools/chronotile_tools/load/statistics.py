@@ -222,7 +222,7 @@ def block_bootstrap(
 ) -> Estimate:
     """Estimate a statistic of autocorrelated samples, in the order they were taken.
 
-    Circular block bootstrap (Politis & Romano 1992); the length of a block is that of :func:`block_length`.
+    Circular block bootstrap (Politis & Romano 1992); blocks have the length :func:`block_length`.
 
     Parameters
     ----------

@@ -20,7 +20,7 @@ _UNKNOWN = "?"
 
 
 def screen(snapshot: Snapshot, *, width: int | None = None) -> str:
-    """Format the cluster's state as lines of text. ``?`` stands for unknown values. The node table shows the columns
+    """Format the cluster's state as lines of text. ``?`` marks unknown values. The node table shows the columns
     that fit `width`.
     """
     lines = [_title(snapshot), "", *_node_table(snapshot.nodes, width)]

@@ -297,7 +297,7 @@ class Snapshot:
     not_seen: list[Unobserved]
 
     def node(self, address: str) -> Node:
-        """Find a node by address; raises KeyError if there is none."""
+        """Find a node by address; raises KeyError if no node has it."""
         for node in self.nodes:
             if address in (node.address, node.native_address):
                 return node

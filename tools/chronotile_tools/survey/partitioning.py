@@ -78,14 +78,14 @@ class Measured:
 def layouts(
     scheme: str, level: int, levels: Iterable[int], windows: Sequence[str], slices: Sequence[str]
 ) -> dict[str, Layout]:
-    """A base of this level, and layouts that differ from it in one thing each, by name.
+    """A base of this level, and layouts that each differ from it in one setting, by name.
 
     Parameters
     ----------
     scheme, level : str, int
         The base's pixels; its window and slice are the first of `windows` and `slices`.
     levels, windows, slices : iterables
-        What is tried. A slice holds at least a window.
+        Settings to try. A slice holds at least a window.
     """
     if not windows or not slices:
         raise InvalidInputError("give at least one window and one slice", kind="invalid-setting")
@@ -109,10 +109,10 @@ def measure(
     Parameters
     ----------
     url : str
-        Where: databases are made beside it, ``survey-1.db`` for ``survey.db``, keyspace ``survey_1`` for ``survey``.
+        Databases are created next to it, ``survey-1.db`` for ``survey.db``, keyspace ``survey_1`` for ``survey``.
         They stay; any that exists is refused.
     survey : Survey
-        What is stored, the same in each.
+        Data to store, the same in each.
     wanted : dict of str to Layout
         Layouts by name.
     schema : Schema

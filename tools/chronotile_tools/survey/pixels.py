@@ -45,11 +45,11 @@ class Level:
     pixels_max : int
         Most pixels that a detector touches.
     area_ratio : float
-        Mean area of those pixels against that of the detector.
+        Ratio of the mean area of those pixels to the detector's area.
     area_ratios : tuple of float
         The same at each of :data:`PERCENTILES` of the detectors.
     detectors_a_pixel : float
-        Mean area of a pixel against that of the detector.
+        Ratio of a pixel's mean area to the detector's area.
     histogram : tuple of int
         How many detectors touched 1, 2, 3, ... pixels; the last of forty numbers counts all that touched more.
     """
@@ -73,7 +73,7 @@ def throw(
     Parameters
     ----------
     detector_deg, padding_deg : float
-        Side of a detector, and what is added on each side, degrees.
+        Side of a detector, and the padding on each side, degrees.
     count : int
         Detectors.
     levels : iterable of int
@@ -168,7 +168,7 @@ def advice(found: Sequence[Level]) -> str:
 
 
 def page(found: Sequence[Level], detector_deg: float, padding_arcsec: float, more: Sequence[str] = ()) -> str:
-    """A page that stands alone, with the three figures of the study, and `more` sections."""
+    """A self-contained page with the three figures of the study, and `more` sections."""
     figures = [
         ("Pixels that a detector touches", "pixels", [(e.scheme, e.level, e.pixels) for e in found]),
         ("Area of those pixels against the detector's", "ratio", [(e.scheme, e.level, e.area_ratio) for e in found]),

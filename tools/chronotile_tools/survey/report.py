@@ -1,7 +1,7 @@
 """Analyse logs of simulations: times by visit with linear fits, and a page of plots.
 
 A simulation that always points at one field sees it as often as a survey of a hemisphere would after many more visits:
-an equivalent visit counts those. One field of 9.6 square degrees in 20,626 stands for 2,144 of them.
+an equivalent visit counts those. One field of 9.6 square degrees in 20,626 represents 2,144 of them.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def text(logs: Logs) -> str:
 
 
 def _where(logs: Logs) -> str:
-    """Engine and machine, as far as the log says them."""
+    """Engine and machine, if the log names them."""
     given = {"engine": logs.run.get("engine"), "clients on": logs.run.get("machine")}
     return "; ".join(f"{name} {value}" for name, value in given.items() if value)
 
@@ -259,7 +259,7 @@ def _pair(value: tuple[float, float]) -> str:
 
 
 def page(found: Sequence[Logs]) -> str:
-    """A page that stands alone: figures, plots, and the published numbers beside them."""
+    """A self-contained page: figures, plots, and the published numbers next to them."""
     sections = [
         section(
             "Reading",

@@ -40,7 +40,7 @@ class Step:
     seconds, cpu_s : float
         Duration, and processor time of all nodes.
     slices, rows, bytes : int
-        Slices with their rows, and bytes of files; 0 bytes where there are none.
+        Slices with their rows, and bytes of files; 0 bytes without files.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Step:
 
 @dataclass
 class Changes:
-    """A database whose sources are re-associated every day, beside one that nobody changes.
+    """A database whose sources are re-associated every day, and one that is never changed.
 
     Attributes
     ----------

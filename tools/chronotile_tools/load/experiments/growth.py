@@ -46,7 +46,7 @@ def setup_name(copies: int, level: str) -> str:
 
 
 WHOLE = setup_name(3, "QUORUM")
-"""The set-up that decides which objects are known, and of which a second database is maintained."""
+"""The set-up that decides which objects are known; a second database with it is maintained."""
 
 
 @dataclass(frozen=True)

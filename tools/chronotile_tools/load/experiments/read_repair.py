@@ -80,7 +80,7 @@ def turn_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """A survey of which a database of each mode stores the same detector-visits.
+    """A survey whose detector-visits are stored in one database per mode.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ def read_repairs(text: str, keyspaces: Mapping[str, str]) -> dict[str, Repairs]:
 
 
 def apart(count: int) -> list[int]:
-    """Detectors of which no two share a pixel, from the middle of the camera outwards."""
+    """Detectors that share no pixel with each other, from the middle of the camera outwards."""
     chosen: list[int] = []
     for detector, (x, y) in enumerate(PLACES):
         if all(max(abs(x - PLACES[one][0]), abs(y - PLACES[one][1])) > 2 * DETECTOR_DEG for one in chosen):
@@ -194,7 +194,7 @@ class _Twins:
             for mode in order:
                 self.drivers[mode].store(e, self.drivers[mode].rows(found))
             self.rows[detector] = self.rows.get(detector, 0) + measured(found.rows)
-        # A first store creates tables of its own.
+        # The first store creates tables.
         self._set_modes()
 
     def read(self, mode: str, detector: int) -> tuple[int, float, float]:
@@ -226,7 +226,7 @@ def measured(counts: Mapping[str, int]) -> int:
 
 
 def since(later: Mapping[str, Repairs], earlier: Mapping[str, Repairs]) -> dict[str, Repairs]:
-    """What was counted meanwhile, by mode."""
+    """Increase of the counters, by mode."""
     return {mode: later[mode].since(earlier[mode]) for mode in later}
 
 
@@ -262,7 +262,7 @@ class Concurrent:
     read_s : dict of str to ReadSeconds
         Reads of the footprint that is written (:data:`FRESH`) and of another one (:data:`OLDER`).
     cpu_s : dict
-        Processor time of the nodes during all reads, by mode. That of other clients' work is part of it.
+        Processor time of the nodes during all reads, by mode. Includes the work for other clients.
     repairs : dict
         Counters by mode.
     store_s : dict of str to list of float
@@ -310,7 +310,7 @@ def read_beside_writers(
 
 @contextmanager
 def _pause(seconds: float) -> Iterator[Callable[[], bool]]:
-    """Do nothing for some time; yields whether it lasts."""
+    """Wait for some time; yields whether to continue."""
     ends = time.monotonic() + seconds
     yield lambda: time.monotonic() < ends
 

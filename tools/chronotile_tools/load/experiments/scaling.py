@@ -120,7 +120,7 @@ def _layout() -> Layout:
 
 
 def measured(survey: Survey, setup: _Setup) -> Measured:
-    """Measures for a plan. A node stands for all processors of this machine."""
+    """Measures for a plan. A node represents all processors of this machine."""
     cores = os.cpu_count() or 1
     stores = len(setup.stored.seconds)
     return Measured(

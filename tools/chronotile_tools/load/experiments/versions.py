@@ -46,7 +46,7 @@ class Load:
     seconds : float
         Length of a run.
     tags, days, step_s, decimals : int
-        The history, as of :class:`~chronotile_tools.load.targets.History`.
+        The history, see :class:`~chronotile_tools.load.targets.History`.
     rounds : int
         Rounds of maintenance.
     days_a_round : int

@@ -1,4 +1,4 @@
-"""Questions to an archive of jobs, and clients that ask them at once."""
+"""Questions to an archive of jobs, and clients that ask them concurrently."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Questions:
     Parameters
     ----------
     table : pyarrow.Table
-        A block of the jobs, of which users, clouds and tasks are taken.
+        A block of the jobs; users, clouds and tasks are taken from it.
     jobs : int
-        Number of all jobs.
+        Total number of jobs.
     many : int
         Ids of a look-up of many.
     """
@@ -132,7 +132,7 @@ class Answered:
 
 
 def ask_at_once(system: System, clients: Sequence[Sequence[Question]]) -> Answered:
-    """Let clients, each a thread with questions of its own, begin together, and ask one question after the other."""
+    """Let clients, each a thread with its own questions, start together and ask one question after the other."""
     begin = threading.Barrier(len(clients))
 
     def client(asked: Sequence[Question]) -> list[tuple[float, int | list[int]]]:

@@ -191,8 +191,8 @@ def _snapshot_files(
 ) -> Iterator[tuple[tuple[str, str, str], Path]]:
     """Files of SSTables in snapshots, each with keyspace, table and table id.
 
-    Tables of `first` are taken from the first snapshot, all others from the second. Files of secondary indexes lie in
-    folders of their own and are left out: they are built anew.
+    Tables of `first` are taken from the first snapshot, all others from the second. Files of secondary indexes are in
+    separate folders and are left out: the indexes are rebuilt.
     """
     for root in folders:
         for found in sorted(Path(root).glob("*/*/snapshots/*")):

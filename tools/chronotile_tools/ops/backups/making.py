@@ -230,7 +230,7 @@ class Backup(Procedure):
             self._on_all(context, "snapshot", "-t", tags["first"], "-kt", ",".join(first))
         self._on_all(context, "snapshot", "-t", tags["second"], *self.keyspaces)
         seconds, ended = time.monotonic() - began, _now()
-        # Afterwards, by a node that has learnt of all: whatever table the catalogs name was made before.
+        # Read the schema after the snapshots, once nodes agree on it: it has every table that the catalogs name.
         if len(schema_versions(context.nodes, self.addresses)) > 1:
             raise BusyError("the nodes disagree on the schema: resume when they agree", kind="busy")
         schema = schemas.read(context.nodes, self.keyspaces)

@@ -72,7 +72,7 @@ class NodeBackup:
 
     @property
     def bytes(self) -> int:
-        """Of all its files."""
+        """Total size of its files."""
         return sum(file.bytes for file in self.files)
 
 
@@ -89,7 +89,7 @@ class Schema:
     columns: dict[str, dict[str, str]]
     """Types of columns by ``keyspace.table``."""
     strategies: dict[str, str] = field(default_factory=dict)
-    """Replication by keyspace as statements have it, strategy and all."""
+    """Replication by keyspace in CQL syntax, including the strategy."""
 
     def __post_init__(self) -> None:
         for keyspace, copies in self.replication.items():
@@ -144,7 +144,7 @@ class Manifest:
 
     @property
     def bytes(self) -> int:
-        """Of all files of all nodes."""
+        """Total size of the files of all nodes."""
         return sum(part.bytes for part in self.parts)
 
     @property
@@ -165,7 +165,7 @@ class Damage:
     key: str
     what: str
     files: list[str]
-    """Which files of which nodes it stands for."""
+    """The nodes' files that this stored file represents."""
 
     def __str__(self) -> str:
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
@@ -326,7 +326,7 @@ def newest(store: Store, cluster: str = "", key: Key | None = None) -> Manifest 
 
 
 def begin(store: Store, name: str, record: dict[str, Any]) -> None:
-    """Mark a backup as being made: from then on no file is removed from the store.
+    """Mark a backup as being made: while the mark exists, no file is removed from the store.
 
     Raises
     ------

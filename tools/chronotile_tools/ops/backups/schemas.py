@@ -25,7 +25,7 @@ def user_keyspaces(nodes: Nodes, wanted: Sequence[str]) -> list[str]:
     Raises
     ------
     InvalidInputError
-        A keyspace does not exist or may not be backed up; or there is none.
+        A keyspace does not exist or may not be backed up; or the cluster has no user keyspace.
     """
     rows = nodes.query(any_serving(nodes), statements.select("keyspace_name", "system_schema.keyspaces"))
     known = sorted(row["keyspace_name"] for row in rows)

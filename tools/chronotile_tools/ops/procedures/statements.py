@@ -19,7 +19,7 @@ def name(text: str) -> str:
 
 
 def select(columns: str, table: str, where: str = "") -> str:
-    """All rows of a small table, or those of a condition."""
+    """All rows of a small table, or those that match a condition."""
     return f"SELECT {columns} FROM {table}" + (f" WHERE {where}" if where else "")
 
 
@@ -97,7 +97,7 @@ def describe(keyspace: str) -> str:
 
 
 def full(keyspace: str, table: str) -> str:
-    """The name of a table as statements have it."""
+    """The name of a table in CQL syntax."""
     return f"{name(keyspace)}.{name(table)}"
 
 
@@ -111,6 +111,6 @@ def any_row(table: str, key: str) -> str:
 
 
 def count_rows(table: str, keys: Sequence[str], first: int, last: int) -> str:
-    """The number of rows whose tokens lie above `first` and up to `last`, as column ``count``."""
+    """The number of rows whose tokens are above `first` and at most `last`, as column ``count``."""
     token = f"token({', '.join(map(name, keys))})"
     return f"SELECT COUNT(*) AS count FROM {table} WHERE {token} > {first} AND {token} <= {last}"

@@ -44,7 +44,7 @@ LATE_IN_TURN = 10
 SMALL_PARTITIONS = 2**16
 SMALL_BYTES = 1 << 30
 """Tables up to this, all together, are repaired by one command a node: a segment for each range of the ring, some
-seconds each, would take minutes for nothing."""
+seconds each, would waste minutes."""
 SMALL_SECONDS = 300.0
 _TERMINATE = (
     "sjk", "mx", "-mc", "-b", "org.apache.cassandra.db:type=StorageService", "-op", "forceTerminateAllRepairSessions",
@@ -180,7 +180,7 @@ class Repair(Procedure):
 
 
 def _set_limits(context: Context, mbit: Mapping[str, float], whole_files_mib: Mapping[str, float | None]) -> None:
-    """Set the limits of what nodes stream, by address; 0 is none, and None where a node has no limit of its own."""
+    """Set the stream throughput limits of nodes, by address: 0 for no limit, None for a node without its own limit."""
 
     def set_of(address: str) -> None:
         context.nodes.nodetool(address, "setstreamthroughput", *_as_nodetool_takes_it(mbit[address]), timeout_s=60)
@@ -192,7 +192,7 @@ def _set_limits(context: Context, mbit: Mapping[str, float], whole_files_mib: Ma
 
 
 def _as_nodetool_takes_it(mbit: float) -> tuple[str, ...]:
-    """A limit of streams: whole Mbit/s, or from 4.1 on whole MiB/s, in which the default is."""
+    """A stream throughput limit as nodetool arguments: whole Mbit/s, or from 4.1 whole MiB/s, the default's unit."""
     mebibytes_a_second = mbit * 1e6 / 8 / 2**20
     if mbit and abs(mebibytes_a_second - round(mebibytes_a_second)) < 1e-6:
         return "-m", str(round(mebibytes_a_second))

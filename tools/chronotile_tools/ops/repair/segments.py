@@ -1,7 +1,7 @@
 """Segments of a repair: sub-ranges of the ring. Pure computation without I/O.
 
-A ring range lies between two consecutive tokens; all of its partitions have the same replicas. A segment is a part of
-one ring range. :mod:`chronotile_tools.ring` says what a range is.
+All partitions of a ring range, between two consecutive tokens, have the same replicas. A segment is a part of one ring
+range. :mod:`chronotile_tools.ring` defines ranges.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Simulate a survey: visits of a camera, a database driven by worker processes, and a log of every operation.
 
 The workload is the one published for the prototypes of the LSST's database (technotes DMTN-113, DMTN-156, DMTN-184):
-a camera of 189 detectors, each a client of its own that reads its footprint, finds sources, and stores them.
+a camera of 189 detectors, each a separate client that reads its footprint, finds sources, and stores them.
 """
 
 from chronotile_tools.survey.simulate.drivers import ChronotileDriver, Driver, PeerDriver

@@ -40,7 +40,7 @@ class Footprint:
     cpu_s: float = 0.0
 
     def timed(self, name: str, call: Callable[[], Any]) -> Any:
-        """The result of a call, whose time is that of a table."""
+        """The result of a call, timed for a table."""
         began, cpu = time.perf_counter(), time.process_time()
         result = call()
         self.seconds[name] = time.perf_counter() - began

@@ -42,7 +42,7 @@ class Run:
     Attributes
     ----------
     survey : Survey
-        What is simulated.
+        The survey to simulate.
     target : str
         URL of a Chronotile database, or with `peer` the configuration file of any ``lsst.dax.apdb.Apdb``.
     log : path
@@ -249,7 +249,7 @@ def _work(plan: Run, schema: str, number: int, barrier: Any, results: Any) -> No
 
 
 def _detector_visit(universe: Universe, driver: Driver, visit: int, detector: int) -> Iterator[dict[str, Any]]:
-    """Read, look, store; yields what is to be logged."""
+    """Read, detect, store; yields the fields to log."""
     e = universe.survey.exposure(visit, detector)
     shared = {"visit": visit, "detector": detector, "mjd_tai": e.mjd, "wall": time.time()}
     footprint = e.footprint(PADDING_DEG)

@@ -20,7 +20,7 @@ from chronotile.sky import Region
 FIELD_AREA_DEG2 = np.pi / 4 * 3.5**2
 HEMISPHERE_DEG2 = 20_626.5
 HEMISPHERE_VISITS = HEMISPHERE_DEG2 / FIELD_AREA_DEG2
-"""Visits of a hemisphere that one visit of a single field stands for: so many fields it has."""
+"""Visits of a hemisphere that one visit of a single field represents: its number of fields."""
 DETECTOR_DEG = 0.225
 PADDING_DEG = 52 / 3600
 CAMERA_DETECTORS = 189
