@@ -52,7 +52,7 @@ def versions(*packages: str) -> str:
 
 
 def commit() -> str:
-    """The commit that is measured, with a mark if files differ from it."""
+    """The measured commit, with a mark if files differ from it."""
     root = Path(__file__).resolve().parent.parent
     try:
         found = subprocess.run(
@@ -87,7 +87,7 @@ def spread(samples: list[float]) -> str:
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """The value below which `share` percent of the samples lie, interpolated between two of them."""
+    """The value below which `share` percent of the samples fall, interpolated between two of them."""
     return float(np.percentile(samples, share))
 
 

@@ -53,7 +53,7 @@ TESTS_MAY_USE: dict[str, frozenset[str]] = {
     "store": frozenset({"memory"}),
     # The Store's suite is wrapped in chunks of records.
     "cassandra": frozenset({"chunk", "arrow-array", "arrow-schema"}),
-    # Damage is done to the file itself.
+    # Tests damage the file itself.
     "archive-tests": frozenset({"archive", "types", "sky", "chunk", "store", "memory", "sqlite", "rusqlite"}),
     "simulation": frozenset({"archive", "types", "store", "memory", "sqlite"}),
     "historian": frozenset({"memory"}),
@@ -80,8 +80,8 @@ MAY_NOT_USE: dict[str, re.Pattern[str]] = {
 SPEAKING = frozenset(
     {"load/experiments/archive_tables.py", "load/job_archive/relational.py", "ops/procedures/statements.py"}
 )
-"""Modules of the Python packages that may hold queries: options of tables that an experiment changes, to a database
-beside which Chronotile is measured, and on a cluster's own tables, which no archive knows.
+"""Modules of the Python packages that may hold queries: table options that an experiment changes, queries to a
+database that Chronotile is compared with, and queries of a cluster's system tables, which are outside any archive.
 """
 
 # The rooms of each Python package (packages in it), with the rooms of the same package that each may use. What lies
@@ -219,7 +219,7 @@ def room_breaches(package: Path) -> Iterator[Breach]:
 
 
 def circle_breaches(package: Path) -> Iterator[Breach]:
-    """Modules that import one another, in functions and for types too; not a package and its children."""
+    """Modules that import each other, including imports in functions and for types; not a package and its children."""
     modules = dict(_modules(package))
     edges: dict[str, set[str]] = {}
     for name, path in modules.items():
@@ -245,7 +245,7 @@ def _modules(package: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _nearest(imported: str, modules: dict[str, Path]) -> str:
-    """The module that an imported name is, or lies in."""
+    """The module that an imported name refers to, or that defines it."""
     while imported and imported not in modules:
         imported = imported.rpartition(".")[0]
     return imported
@@ -256,7 +256,7 @@ def _related(one: str, other: str, mark: str = ".") -> bool:
 
 
 def _circles(edges: dict[str, set[str]]) -> Iterator[list[str]]:
-    """A circle through each module that is in one and in none that was found before."""
+    """One import cycle for each module that is in a cycle and not in one already found."""
     done: set[str] = set()
     for start in sorted(edges):
         if start in done:

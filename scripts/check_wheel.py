@@ -26,7 +26,7 @@ PLACES = (
     "{RUNNER_TOOL_CACHE}/Python/{version}.*/*/bin/python",
     "/usr/local/bin/python{version}",
 )
-"""Where interpreters lie beside those on PATH."""
+"""Locations of interpreters besides those on PATH."""
 
 FILES = (
     "chronotile/_native.abi3.so",

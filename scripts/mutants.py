@@ -119,7 +119,7 @@ class Verdicts:
 
     @property
     def share(self) -> float:
-        """What part of the mutants was noticed."""
+        """Share of mutants that tests detected."""
         return 1 - self.left / self.tried if self.tried else 1.0
 
     def row(self, module: str) -> str:

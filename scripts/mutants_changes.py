@@ -154,7 +154,7 @@ def _places(tree: ast.Module) -> Iterator[Place]:
 
 
 def _is_words(node: ast.AST) -> bool:
-    """Whether nothing inside is changed."""
+    """Whether to leave everything inside unchanged."""
     if isinstance(node, ast.FunctionDef):
         return node.name in _WORDS_METHODS
     if isinstance(node, ast.Assign):
@@ -197,7 +197,7 @@ def _changes_of_statement(node: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _is_none_or_false(node: ast.expr) -> bool:
-    """Whether a value is one that None in its place does not differ from: who asks whether it is true cannot tell."""
+    """Whether a value is None or False: replacing it by None would not change its truth value."""
     return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 

@@ -190,7 +190,7 @@ def _is_error(message: dict[str, Any]) -> bool:
 
 
 def _blamed(tree: Path, error: dict[str, Any], root: str) -> Iterator[int]:
-    """The changes that an error of the compiler comes from."""
+    """The changes that cause a compiler error."""
     for span in error["message"]["spans"]:
         expanded = span
         while expanded.get("expansion"):
@@ -206,8 +206,8 @@ def _blamed(tree: Path, error: dict[str, Any], root: str) -> Iterator[int]:
 
 
 def _cargo(tree: Path, *arguments: str) -> Iterator[dict[str, Any]]:
-    """Build tests; what cargo says of it. The builds lie apart: cargo would take what is built here for the workspace's
-    own, as it goes by paths inside of a workspace and by times.
+    """Build tests; yields cargo's messages. Builds have a separate target directory: cargo identifies packages by path
+    within the workspace and by time, so it would mistake these builds for the workspace's own.
     """
     environment = {**os.environ, "CARGO_TARGET_DIR": str(WORK / "build"), "CARGO_INCREMENTAL": "0"}
     command = ["cargo", "test", "--no-run", "--quiet", "--message-format", "json", *arguments]
@@ -229,7 +229,7 @@ def _tests_of(program: Path, folder: Path) -> Iterator[Test]:
 
 
 def _sample(mutants: list[Mutant], count: int | None, seed: int) -> list[Mutant]:
-    """So many changes of each file, at random."""
+    """A random sample of changes from each file."""
     by_file: dict[str, list[Mutant]] = defaultdict(list)
     for mutant in mutants:
         by_file[mutant.file].append(mutant)

@@ -19,10 +19,10 @@ from pathlib import Path
 
 _MEMORY_BYTES_MAX = 12 << 30
 _LOOP_CPU_S, _LOOP_FACTOR, _STALL_S, _STALL_FACTOR = 3, 5, 20, 10
-"""Tests that take more processor time than this and so many times what they take as they are, or more time by the
-clock, are stopped."""
+"""Limits of processor time and wall time, each as seconds and as a factor of the unmutated run. A test that exceeds
+both limits of either kind is stopped."""
 _FIRST_BATCH_S, _BATCH_GROWTH = 0.2, 3
-"""Tests run in batches, as a process costs more than most tests do."""
+"""Tests run in batches, because starting a process costs more than most tests."""
 _NEIGHBOURS, _NEIGHBOUR_S = 12, 3.0
 """What noticed so many changes just before a change in its file is tried first, if it takes no longer than this."""
 _ENVIRONMENT = {
@@ -37,7 +37,7 @@ _FAILED = re.compile(r"^test (\S+) \.\.\. FAILED", re.MULTILINE)
 
 
 class Verdict(Enum):
-    """What became of a mutant."""
+    """Outcome of a mutant."""
 
     NOTICED = "noticed"
     STOPPED = "noticed, a test did not end"
@@ -106,13 +106,13 @@ class Runner:
         return Verdict.SURVIVES
 
     def _likely(self, mutant: int) -> list[Test]:
-        """Tests that noticed changes near by, the nearest first: they are about the same function."""
+        """Tests that detected nearby changes, nearest first: they probably test the same function."""
         near = (self._noticed.get(number) for number in range(mutant - 1, mutant - 1 - _NEIGHBOURS, -1))
         tests = dict.fromkeys(test for test in near if test is not None and mutant in test.reached)
         return [test for test in tests if test.seconds <= _NEIGHBOUR_S][:3]
 
     def _batches(self, tests: Iterable[Test]) -> Iterator[dict[Path, list[Test]]]:
-        """Tests by their program, longer and longer, the quickest first."""
+        """Batches of tests by program, of increasing duration, quickest tests first."""
         limit, total = _FIRST_BATCH_S, 0.0
         waiting: dict[Path, list[Test]] = defaultdict(list)
         taken = 0.0
@@ -148,7 +148,7 @@ def _run(tests: list[Test], environment: dict[str, str], seconds: float) -> tupl
         _, status, usage = os.wait4(process.pid, 0)
         stalled.cancel()
         code = process.returncode = os.waitstatus_to_exitcode(status)
-        # Also what the tests started.
+        # Includes processes that the tests started.
         _kill(process.pid)
         taken = usage.ru_utime + usage.ru_stime
         if code == 0:

@@ -36,7 +36,7 @@ _LOOP_CPU_S, _LOOP_FACTOR, _STALL_S, _STALL_FACTOR = 4, 5, 60, 20
 """A test that takes more processor time than this and so many times what it takes as it is, or more time by the clock,
 is stopped."""
 _SECOND_LOOK = 4
-"""How many times that it gets when it is looked at again."""
+"""Factor by which a stopped test's limit grows when it is run again."""
 
 TRACE_AT_START = """
 import os, sys
@@ -60,7 +60,7 @@ if _file and _wanted:
 
 @dataclass
 class Reach:
-    """What one test reaches: lines of the module, and the processor time that it takes."""
+    """Lines of the module that a test executes, and its processor time."""
 
     seconds: float = 0.0
     lines: set[int] = field(default_factory=set)
@@ -98,7 +98,7 @@ class Lines:
         return self._line
 
     def begin(self) -> set[int]:
-        """Start anew; the set is filled as lines are reached."""
+        """Start with an empty set, which is filled as lines are executed."""
         import threading
 
         self.seen = set()
@@ -269,7 +269,7 @@ def forked(work: Callable[[], int], limit_s: float) -> str:
         time.sleep(pause)
         pause = min(pause * 1.3, 0.1)
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)  # Programs that the tests left.
+        os.killpg(pid, signal.SIGKILL)  # Processes that the tests left running.
     if os.WIFSIGNALED(status):
         return signal.Signals(os.WTERMSIG(status)).name
     return str(os.WEXITSTATUS(status))
@@ -469,7 +469,7 @@ def examine(job: Job) -> None:
 
 
 def read_results(folder: Path) -> list[tuple[int, str]]:
-    """Numbers of mutants and what became of them."""
+    """Numbers of mutants and their outcomes."""
     file = folder / "results.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [(number, verdict) for number, verdict in map(json.loads, lines)]

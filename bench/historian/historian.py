@@ -96,7 +96,7 @@ class Writing:
 
 @dataclass
 class Figures:
-    """What was measured of one system."""
+    """Measurements of one system."""
 
     load_s: float = 0.0
     finish_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Requests beside each other: systems in blocks of their own, and an open loop."""
+"""Concurrent requests: each system in separate blocks, and an open loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WARM_UP_S = 3.0
 DRAIN_S = 10.0
 CLIENTS = 4
-"""Requests of one kind that may be under way at once."""
+"""Maximum number of concurrent requests of one kind."""
 
 
 def in_blocks(

@@ -32,7 +32,7 @@ Answer = list[float]
 
 @dataclass(frozen=True)
 class Request:
-    """An aggregate that is asked for."""
+    """A requested aggregate."""
 
     name: str
     tags: list[int]
@@ -127,10 +127,10 @@ class System(Protocol):
         """Maintenance after loading."""
 
     def bytes(self) -> int:
-        """What it takes on disk."""
+        """Bytes on disk."""
 
     def close(self) -> None:
-        """End what asks here; one that runs within a process lets its files go."""
+        """Close the client; an embedded system closes its files."""
 
     def stop(self) -> None:
         """End the system."""

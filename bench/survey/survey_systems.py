@@ -39,7 +39,7 @@ class System(ABC):
 
     @abstractmethod
     def consolidate(self) -> None:
-        """What an operator does now and then to keep reads fast."""
+        """Periodic maintenance by an operator, to keep reads fast."""
 
     @abstractmethod
     def read(self, cells: list[int], start: float, end: float, columns: list[str] | None = None) -> pa.Table:
