@@ -19,8 +19,8 @@ from pathlib import Path
 
 _MEMORY_BYTES_MAX = 12 << 30
 _LOOP_CPU_S, _LOOP_FACTOR, _STALL_S, _STALL_FACTOR = 3, 5, 20, 10
-"""Limits of processor time and wall time, each as seconds and as a factor of the unmutated run. A test that exceeds
-both limits of either kind is stopped."""
+"""Limits of processor time and of wall time: seconds, plus a multiple of the unmutated test's time. Tests that exceed
+either limit are stopped."""
 _FIRST_BATCH_S, _BATCH_GROWTH = 0.2, 3
 """Tests run in batches, because starting a process costs more than most tests."""
 _NEIGHBOURS, _NEIGHBOUR_S = 12, 3.0

@@ -33,10 +33,10 @@ _LIBRARIES = ("numpy", "pandas", "pyarrow", "pyarrow.parquet", "polars", "duckdb
               "fastavro", "healpy", "click", "lsst.sphgeom")  # fmt: skip
 _MEMORY_BYTES_MAX = 16 << 30
 _LOOP_CPU_S, _LOOP_FACTOR, _STALL_S, _STALL_FACTOR = 4, 5, 60, 20
-"""A test that takes more processor time than this and so many times what it takes as it is, or more time by the clock,
-is stopped."""
+"""Limits of processor time and of wall time: seconds, plus a multiple of the unmutated test's time. Tests that exceed
+either limit are stopped."""
 _SECOND_LOOK = 4
-"""Factor by which a stopped test's limit grows when it is run again."""
+"""Factor of the limits when a stopped mutant is tried again."""
 
 TRACE_AT_START = """
 import os, sys
