@@ -79,6 +79,6 @@ def release(version: str) -> Release:
 
 
 def _series(version: str) -> str:
-    """``6.0`` for ``6.0-alpha2``; empty for other versions."""
+    """``6.0`` for ``6.0-alpha2``; empty for text without a version number."""
     found = re.match(r"\d+\.\d+", version)
     return found[0] if found else ""
