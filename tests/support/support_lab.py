@@ -1,7 +1,8 @@
 """Real Cassandra clusters that tests share. Fixtures; conftest.py imports them.
 
-They are small and start fast: 300 MiB of heap, and Java's quick compiler only. All live in a home of this test run, end
-with it even when it is killed, and are never those of the user.
+They are small and start fast: 300 MiB of heap, Java's quick compiler only, the collector that costs least on a small heap,
+and no verification of bytecode. All live in a home of this test run, end with it even when it is killed, and are never
+those of the user.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ from chronotile_tools.lab import places, resources, versions
 
 QUICK: dict[str, Any] = {
     "heap": "300m",
-    # A node reads the clock 500 times a second unless it is told to be content with less: half of what it costs idle.
-    "java_options": ["-XX:TieredStopAtLevel=1", "-Dcassandra.approximate_time_precision_ms=20"],
+    "java_options": [
+        "-XX:TieredStopAtLevel=1",
+        "-XX:-UseG1GC",
+        "-XX:+UseSerialGC",
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:-BytecodeVerificationRemote",
+        # A node reads the clock 500 times a second unless it is told to be content with less: half of what it costs idle.
+        "-Dcassandra.approximate_time_precision_ms=20",
+    ],
 }
 MANY_TABLES: dict[str, Any] = {"heap": "450m", "settings": {"memtable_allocation_type": "unslabbed_heap_buffers"}}
 """For nodes that hold the tables of all tests: otherwise each that was written to takes 1 MiB of the heap, which has
