@@ -283,7 +283,7 @@ def test_wrong_inputs_are_refused_and_leave_nothing(tmp_path: Path, chronotile: 
     before = stored(target)
     foreign = chronotile("copy", source, target)
     assert foreign.returncode == 4
-    assert "is no copy of the source's" in foreign.stderr
+    assert "is not a copy of the source's" in foreign.stderr
     assert stored(target) == before
     with pytest.raises(ct.DatasetExistsError) as caught:
         ct.copy(source, target)

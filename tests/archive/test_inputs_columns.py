@@ -320,7 +320,7 @@ def test_integers_have_64_bits(number: int) -> None:
 def test_numbers_that_a_type_would_cut_are_refused_with_their_place() -> None:
     refused(
         [1.0, None, 3.7],
-        match="column 'c': Float64 values do not fit Int64: value 2, 3.7, is no whole number",
+        match="column 'c': Float64 values do not fit Int64: value 2, 3.7, is not a whole number",
         wanted="int64",
     )
     refused([1.0, 3.0], match="Float64 values do not fit Int32: they are floats, give integers", wanted="int32")

@@ -42,7 +42,7 @@ BAD = {
     '[{"time": "2026-01-01"}]': "the line is not a JSON object",
     '{"host": "h"}': "'time' is missing",
     '{"time": null, "host": "h"}': "'time' is missing",
-    '{"time": "2026-02-30", "host": "h"}': "'time' is no time: '2026-02-30'",
+    '{"time": "2026-02-30", "host": "h"}': "'time' is not a time: '2026-02-30'",
     '{"time": 17, "host": "h"}': "field 'time' is number, declared as string",
     '{"time": "2026-01-01", "process": {"pid": 1}}': "'host' names no stream",
     '{"time": "2026-01-01", "host": "h", "process": {"pid": "x"}}': "field 'process.pid' is string, declared as number",
@@ -227,7 +227,7 @@ def test_a_pattern_takes_lines_apart_into_typed_fields(memory: ct.Archive) -> No
     assert reasons(log) == {
         3: "field 'status': 'ok' is not a valid int32",
         4: "field 'status': '9999999999' is not a valid int32",
-        5: "'time' is no time: '32/Jan/2026:00:00:00 +0000'",
+        5: "'time' is not a time: '32/Jan/2026:00:00:00 +0000'",
         6: "the line does not match the pattern",
     }
 

@@ -73,7 +73,7 @@ def test_a_load_reports_what_it_stored_and_what_was_stored_before(
     assert 0 < report.seconds <= time.monotonic() - began
     assert report == loading.LoadReport(
         files=2, documents=4, bytes=4 * (SIZE - 1), rejected=3, batches=3, seconds=report.seconds,
-        first_reject=(str(file), 4, REASON), reasons={REASON: 2, "'time' is no time: 'never'": 1},
+        first_reject=(str(file), 4, REASON), reasons={REASON: 2, "'time' is not a time: 'never'": 1},
     )  # fmt: skip
     assert report.records == 4
     assert old.search(columns=["source"], n=13)["source"].to_pylist() == [str(tmp_path / "b.log")]

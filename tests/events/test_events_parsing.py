@@ -162,16 +162,16 @@ def test_a_hundred_reasons_are_told_apart() -> None:
     many = [f'{{"time": "no {number}"}}' for number in range(102)]
     found = parse("\n".join([*many, many[0], many[101]])).rejects
     assert len(found.reasons) == 101
-    assert found.reasons["'time' is no time: 'no 0'"] == 2
-    assert found.reasons["'time' is no time: 'no 99'"] == 1
+    assert found.reasons["'time' is not a time: 'no 0'"] == 2
+    assert found.reasons["'time' is not a time: 'no 99'"] == 1
     assert found.reasons["other reasons"] == 3
     assert (found.count, sum(found.reasons.values())) == (104, 104)
-    assert found.kept[101].reason == "'time' is no time: 'no 101'"
+    assert found.kept[101].reason == "'time' is not a time: 'no 101'"
 
 
 def test_a_long_value_is_shortened_in_its_reason() -> None:
     found = reasons(parse("\n".join(f'{{"time": "{"x" * count}"}}' for count in (77, 78, 79, 80))))
-    assert [reason.removeprefix("'time' is no time: ") for reason in found.values()] == [
+    assert [reason.removeprefix("'time' is not a time: ") for reason in found.values()] == [
         f"'{'x' * 77}'", f"'{'x' * 78}'", f"'{'x' * 76}...", f"'{'x' * 76}...",
     ]  # fmt: skip
 
@@ -295,10 +295,10 @@ def test_a_bad_line_is_rejected_for_the_same_reason_alone_and_among_many(line: s
     [
         ('{"time": }', "invalid JSON: expecting value at character 10"),
         ('{"time" 1}', "invalid JSON: expecting ':' delimiter at character 9"),
-        ('{%s, "n": 1.5}', "field 'n': 1.5 is no int64"),
-        ('{%s, "n": 18446744073709551616}', "field 'n': 18446744073709551616 is no int64"),
-        ('{%s, "n": -18446744073709551616}', "field 'n': -18446744073709551616 is no int64"),
-        (f'{{%s, "n": {"1" * 100}}}', f"field 'n': {'1' * 80} is no int64"),
+        ('{%s, "n": 1.5}', "field 'n': 1.5 does not fit int64"),
+        ('{%s, "n": 18446744073709551616}', "field 'n': 18446744073709551616 does not fit int64"),
+        ('{%s, "n": -18446744073709551616}', "field 'n': -18446744073709551616 does not fit int64"),
+        (f'{{%s, "n": {"1" * 100}}}', f"field 'n': {'1' * 80} does not fit int64"),
         ('{%s, "o": {"p": {"q": 0.5}}}', "field 'o.p.q': 0.5 is no int32"),
     ],
 )  # fmt: skip
@@ -459,7 +459,7 @@ def test_lines_of_a_pattern_have_its_groups() -> None:
     ]
     assert found.table["no_group"].type == pa.int64()
     assert reasons(found) == {
-        4: "'time' is missing: every document needs a time", 5: "'time' is no time: 'soon'",
+        4: "'time' is missing: every document needs a time", 5: "'time' is not a time: 'soon'",
         6: "the line does not match the pattern", 7: "the line does not match the pattern",
     }  # fmt: skip
     other = parse(text, kinds, format="lines", pattern=pattern, stream_field="other", stream=None)
@@ -486,7 +486,7 @@ def test_lines_of_syslog_have_its_parts() -> None:
     assert found.table["time"].to_pylist() == [FIRST.replace(second=3), FIRST.replace(second=2)]
     assert found.table["body"].to_pylist()[0].endswith("failed\r")
     assert reasons(found) == {
-        3: "the line is not a syslog message", 4: "'time' is no time: '<34>1 - web1 a - - - no time'",
+        3: "the line is not a syslog message", 4: "'time' is not a time: '<34>1 - web1 a - - - no time'",
     }  # fmt: skip
     assert parse(text, format="syslog", year=2026).table["stream"].to_pylist() == ["s", "s"]
     assert reasons(parse(text, format="syslog", year=2026, stream=None))[1] == "the line names no stream"

@@ -103,7 +103,7 @@ fn convert(array: ArrayRef, wanted: &DataType) -> PyResult<ArrayRef> {
         let first = (0..floats.len()).find(is_fraction);
         return Err(refuse(first.map_or_else(
             || "they are floats, give integers".to_owned(),
-            |row| format!("value {row}, {}, is no whole number", floats.value(row)),
+            |row| format!("value {row}, {}, is not a whole number", floats.value(row)),
         )));
     }
     let exact = whole || matches!(wanted, DataType::Decimal128(_, _) | DataType::Boolean);

@@ -81,7 +81,7 @@ fn next_field<'a>(rest: &mut &'a [u8]) -> Decoded<Option<(u64, Field<'a>)>> {
             taken(rest, 4)?;
             Field::Fixed32
         }
-        _ => return Err("a field is of a kind that there is not"),
+        _ => return Err("unknown wire type of a field"),
     };
     match key >> 3 {
         0 => Err("a field has number 0"),
@@ -364,10 +364,10 @@ mod tests {
         for (bytes, reason) in [
             (field(3, 0, &[&[0xff; 10][..], &[1]].concat()), "more than ten bytes"),
             (field(0, 0, &[1]), "number 0"),
-            (field(3, 3, &[]), "kind that there is not"),
-            (field(3, 4, &[]), "kind that there is not"),
-            (field(3, 6, &[]), "kind that there is not"),
-            (field(3, 7, &[]), "kind that there is not"),
+            (field(3, 3, &[]), "unknown wire type"),
+            (field(3, 4, &[]), "unknown wire type"),
+            (field(3, 6, &[]), "unknown wire type"),
+            (field(3, 7, &[]), "unknown wire type"),
             (field(3, 1, &[0; 7]), "ends behind"),
             (field(3, 5, &[0; 3]), "ends behind"),
             (field(3, 2, &[2, 0]), "ends behind"),

@@ -376,7 +376,7 @@ def _misfit_of(found: dict[str, Any], fields: Iterable[pa.Field], path: str) -> 
             name = next(name for name, kinds in _JSON_KINDS if isinstance(value, kinds))
             return f"field {path + field.name!r} is {name}, declared as {declared}"
         if pa.types.is_integer(kind) and (isinstance(value, float) or abs(value) >= 2**64):
-            return f"field {path + field.name!r}: {value!r:.80} is no {kind}"
+            return f"field {path + field.name!r}: {value!r:.80} does not fit {kind}"
         inner = _misfit_of(value, kind, f"{path}{field.name}.") if isinstance(value, dict) else None
         if inner is not None:
             return inner
@@ -490,7 +490,7 @@ def _check_times(time: pa.Array, moment: pa.Array, lines: _Lines, name: str) -> 
     missing = pc.is_null(moment).to_numpy(zero_copy_only=False)
     lines.refuse(missing, f"{name!r} is missing: every document needs a time")
     bad = pc.is_null(time).to_numpy(zero_copy_only=False) & ~missing
-    lines.refuse(bad, f"{name!r} is no time: {{}}", moment)
+    lines.refuse(bad, f"{name!r} is not a time: {{}}", moment)
 
 
 def _streams(found: pa.Array | None, lines: _Lines, options: ReadOptions) -> pa.Array:

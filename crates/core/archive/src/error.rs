@@ -213,7 +213,7 @@ pub enum ArchiveError {
     },
     /// A dataset on the target that the copy must not change.
     #[error(
-        "dataset {dataset} of the target is no copy of the source's: {reason}; copy to another archive, or verify only"
+        "dataset {dataset} of the target is not a copy of the source's: {reason}; copy to another archive, or verify only"
     )]
     NotACopy {
         /// The dataset.

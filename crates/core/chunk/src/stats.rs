@@ -91,7 +91,7 @@ fn put_float_stats<const N: usize>(
 
 /// Reads what [`put_stats`] wrote behind a node's `first` byte.
 pub(crate) fn read_stats(reader: &mut Reader, first: u8, number: Option<Number>) -> Result<ColumnStats, Damage> {
-    let number = number.ok_or(Damage::malformed("extremes of values that are no numbers"))?;
+    let number = number.ok_or(Damage::malformed("extremes of values that are not numbers"))?;
     let has_nan = first & NODE_HAS_NAN != 0;
     let mut next = |width: usize| -> Result<u64, Damage> {
         let mut wide = [0; 8];

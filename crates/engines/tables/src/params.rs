@@ -209,11 +209,7 @@ fn write(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<bool
                 |key: &Value| definition.field_types.iter().any(|(name, _)| *key == Value::Text(name.to_string()));
             if let Some((key, _)) = pairs.iter().find(|(key, _)| !known(key)) {
                 let names = definition.field_types.iter().map(|(name, _)| name.as_ref()).collect::<Vec<_>>();
-                return Err(format!(
-                    "{key:?} is no field of the type {}: it has {}",
-                    definition.name,
-                    names.join(", ")
-                ));
+                return Err(format!("{key:?} is not a field of type {}, which has {}", definition.name, names.join(", ")));
             }
             for (name, cql) in &definition.field_types {
                 let found = pairs.iter().find(|(key, _)| *key == Value::Text(name.to_string()));
@@ -300,7 +296,7 @@ fn write_native(value: &Value, native: &NativeType, out: &mut Vec<u8>) -> Refusa
         (N::Inet, V::Address(IpAddr::V4(address))) => out.extend(address.octets()),
         (N::Inet, V::Address(IpAddr::V6(address))) => out.extend(address.octets()),
         (N::Inet, V::Text(text)) => {
-            let address = text.parse().map_err(|_| format!("{text:?} is no address"))?;
+            let address = text.parse().map_err(|_| format!("{text:?} is not an IP address"))?;
             write_native(&V::Address(address), native, out)?;
         }
         (N::Uuid | N::Timeuuid, V::Uuid(bytes)) => out.extend(bytes),

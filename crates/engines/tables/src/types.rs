@@ -87,7 +87,7 @@ impl Mapping {
             {
                 Err(TablesError::Request {
                     reason: format!(
-                        "decimal({precision}, {scale}) is no decimal type: give a precision from 1 to \
+                        "decimal({precision}, {scale}) is not a decimal type: give a precision from 1 to \
                          {DECIMAL256_DIGITS} and a scale from 0 to the precision"
                     ),
                 })

@@ -108,7 +108,7 @@ impl Clock {
         let answer_us = std::str::from_utf8(&answer).ok().and_then(|text| text.parse::<i64>().ok());
         let answer_us = answer_us.ok_or_else(|| ArchiveError::Catalog {
             key: CLOCK_KEY.to_owned(),
-            reason: "it is no number of microseconds".to_owned(),
+            reason: "it is not a number of microseconds".to_owned(),
         })?;
         if source == ClockSource::LatestStamp {
             self.saw(answer_us);
