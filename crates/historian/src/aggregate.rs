@@ -16,7 +16,7 @@ use futures::{StreamExt, TryStreamExt};
 use crate::columns::{Points, common_type, computed, points_schema};
 use crate::error::{HistorianError, Result};
 use crate::historian::{Historian, SharedTag};
-use crate::hours::{Hour, Known, load};
+use crate::hours::{Hour, HourCache, load};
 use crate::read::{Batches, Feed, range, range_request};
 use crate::rules::{Aggregate, Calculator, Grid, Output, Settings};
 use crate::tag::{DataType, Storage, TagKey};
@@ -123,10 +123,10 @@ impl Historian {
                 && tag.data_type.storage() != Storage::Text
                 && aggregate.takes_segments(&settings);
             let summaries = if segments { Some(self.summaries(&tag.group).await?) } else { None };
-            works.push(Work { tag, points, summaries, settings, aggregate, grid, annotations, known: None });
+            works.push(AggregateJob { tag, points, summaries, settings, aggregate, grid, annotations, known: None });
         }
         let shape = schema.clone();
-        let mut groups: Vec<Vec<Work>> = Vec::new();
+        let mut groups: Vec<Vec<AggregateJob>> = Vec::new();
         let at_once = (RESULTS_AT_ONCE / grid.count()).clamp(1, TAGS_AT_ONCE);
         for work in works {
             match groups.last_mut().filter(|group| group.len() < at_once && group[0].goes_with(&work)) {
@@ -162,7 +162,7 @@ const RESULT_BYTES: usize = 20;
 const ROWS_AT_ONCE: usize = 16_384;
 
 /// The results of tags of one dataset, computed on all cores.
-async fn together(mut group: Vec<Work>) -> Result<Vec<(SharedTag, Output)>> {
+async fn together(mut group: Vec<AggregateJob>) -> Result<Vec<(SharedTag, Output)>> {
     if let Some((work, summaries)) = group.first().and_then(|work| Some((work, work.summaries.as_ref()?))) {
         let (low, high) = work.range();
         let piece = Piece::new(low, low, high, work.points.spec().window_ticks());
@@ -174,7 +174,7 @@ async fn together(mut group: Vec<Work>) -> Result<Vec<(SharedTag, Output)>> {
         }
     }
     let mut outputs = Vec::with_capacity(group.len());
-    if group.len() == 1 || group.iter().all(Work::is_known) {
+    if group.len() == 1 || group.iter().all(AggregateJob::is_known) {
         for work in group {
             let tag = work.tag.clone();
             outputs.push((tag, work.run().await?));
@@ -218,7 +218,7 @@ impl Piece {
 }
 
 /// One aggregate of one tag.
-struct Work {
+struct AggregateJob {
     tag: SharedTag,
     points: Dataset,
     summaries: Option<Dataset>,
@@ -227,10 +227,10 @@ struct Work {
     grid: Grid,
     annotations: bool,
     /// Metadata of all tags that are computed together, if the whole range was read at once.
-    known: Option<Arc<HashMap<i64, Known>>>,
+    known: Option<Arc<HashMap<i64, HourCache>>>,
 }
 
-impl Work {
+impl AggregateJob {
     /// The range of times that belong to intervals: a request that runs backwards includes its later end.
     fn range(&self) -> (i64, i64) {
         (self.grid.low(), self.grid.high().saturating_add(i64::from(self.grid.backward())))
@@ -323,7 +323,7 @@ impl Work {
                     Arc::new(load(&self.points, summaries, &tags, self.aggregate, range).await?)
                 }
             };
-            let nothing = Known::default();
+            let nothing = HourCache::default();
             let known = loaded.get(&self.tag.number).unwrap_or(&nothing);
             if start == low && (self.aggregate.looks_back_always() || !known.begins_at(low)) {
                 self.push_before(calculator, known.before(low), low).await?;
@@ -338,7 +338,7 @@ impl Work {
     }
 
     /// Pushes the points in `[low, high)`, from statistics where these are valid.
-    async fn push_inside(&self, calculator: &mut Calculator, known: &Known, low: i64, high: i64) -> Result<()> {
+    async fn push_inside(&self, calculator: &mut Calculator, known: &HourCache, low: i64, high: i64) -> Result<()> {
         let mut unread: Option<(i64, i64)> = None;
         for span in known.spans.iter().filter(|span| span.tick_max >= low && span.tick_min < high) {
             let (start, end) = (span.tick_min.max(low), span.tick_max.saturating_add(1).min(high));

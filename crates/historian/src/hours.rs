@@ -23,12 +23,12 @@ pub(crate) struct Hour {
 
 /// The tiles of a tag and their hourly statistics.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct HourCache {
     pub spans: Vec<TileSpan>,
     hours: HashMap<(Window, u64), Vec<Hour>>,
 }
 
-impl Known {
+impl HourCache {
     /// The statistics of a tile, if they match its current chunks.
     pub(crate) fn hours(&self, span: &TileSpan) -> Option<&[Hour]> {
         self.hours.get(&(span.tile.window, span.fingerprint)).map(Vec::as_slice)
@@ -58,7 +58,7 @@ pub(crate) async fn load(
     tags: &[(i64, bool)],
     aggregate: Aggregate,
     (first, last): (i64, i64),
-) -> Result<HashMap<i64, Known>> {
+) -> Result<HashMap<i64, HourCache>> {
     let width = points.spec().window_ticks();
     let numbers: Vec<i64> = tags.iter().map(|(number, _)| *number).collect();
     let mut columns: BTreeSet<&str> =
@@ -75,7 +75,7 @@ pub(crate) async fn load(
     let (spans, rows) = tokio::try_join!(points.spans(&numbers, (first, last)), async {
         summaries.read_as_known(request).await?.try_collect::<Vec<RecordBatch>>().await
     })?;
-    let mut known: HashMap<i64, Known> = HashMap::with_capacity(numbers.len());
+    let mut known: HashMap<i64, HourCache> = HashMap::with_capacity(numbers.len());
     for span in spans {
         known.entry(span.tile.cell.0).or_default().spans.push(span);
     }
@@ -86,7 +86,7 @@ pub(crate) async fn load(
 }
 
 /// Adds the rows of a batch, which are in order of time for each tag.
-fn file(batch: &RecordBatch, width: i64, known: &mut HashMap<i64, Known>) {
+fn file(batch: &RecordBatch, width: i64, known: &mut HashMap<i64, HourCache>) {
     let columns = HourColumns::new(batch);
     let (Some(tags), Some(prints), Some(good), Some(times)) = (
         columns.whole.get("tag"),

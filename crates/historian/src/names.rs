@@ -127,13 +127,13 @@ fn differs_in_one_place(a: &str, b: &str) -> bool {
 
 /// Names read from the list, as sorted parts; a name may occur in several.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct CachedNames {
     parts: Vec<StringArray>,
     /// The fingerprint of the list when it was read; see [`fingerprint`].
     fingerprint: Option<u64>,
 }
 
-impl Listed {
+impl CachedNames {
     /// Adds further names, which must be sorted.
     pub(crate) fn with(&self, names: &[String]) -> Self {
         let new = StringArray::from_iter_values(names);
@@ -214,7 +214,7 @@ impl Historian {
             None => {
                 let known: Vec<String> = self.catalog.read().await.all_names().take(COMPARED_MAX).collect();
                 let parts = vec![in_order(&StringArray::from(known))];
-                Arc::new(Listed { parts, fingerprint: None })
+                Arc::new(CachedNames { parts, fingerprint: None })
             }
         };
         let mut found: Vec<&str> =
@@ -225,7 +225,7 @@ impl Historian {
     }
 
     /// The names cached in memory, if the list is unchanged.
-    pub(crate) async fn names_still_listed(&self) -> Option<Arc<Listed>> {
+    pub(crate) async fn names_still_listed(&self) -> Option<Arc<CachedNames>> {
         let (dataset, listed) = {
             let catalog = self.catalog.read().await;
             (catalog.names.clone()?, catalog.listed.clone()?)
@@ -235,7 +235,7 @@ impl Historian {
     }
 
     /// The names with this prefix. All names are cached once a pattern without a prefix was requested.
-    async fn names_with(&self, dataset: &Dataset, prefix: &str) -> Result<Arc<Listed>> {
+    async fn names_with(&self, dataset: &Dataset, prefix: &str) -> Result<Arc<CachedNames>> {
         let definitions = {
             let catalog = self.catalog.read().await;
             if let Some(listed) = &catalog.listed {
@@ -258,7 +258,7 @@ impl Historian {
         };
         let batches: Vec<RecordBatch> = dataset.read_unmerged(request).await?.try_collect().await?;
         let parts = batches.iter().map(|batch| in_order(batch.column(0).as_string())).collect();
-        let listed = Arc::new(Listed { parts, fingerprint });
+        let listed = Arc::new(CachedNames { parts, fingerprint });
         if prefix.is_empty() {
             let mut catalog = self.catalog.write().await;
             if catalog.definitions == definitions {

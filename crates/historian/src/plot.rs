@@ -45,7 +45,7 @@ impl Historian {
         }
         let dataset = self.points(&tag).await?;
         let mut rows = range(&dataset, tag.number, start, end).await?;
-        let mut kept = Kept::new(start, end, count, how);
+        let mut kept = Downsampler::new(start, end, count, how);
         while let Some(batch) = rows.try_next().await? {
             kept.take(&Points::new(batch)?)?;
         }
@@ -55,7 +55,7 @@ impl Historian {
 
 type Row = (i64, f64, u32);
 
-struct Kept {
+struct Downsampler {
     start: i64,
     width: i128,
     count: usize,
@@ -65,7 +65,7 @@ struct Kept {
     span: Option<(i128, [Row; 4])>,
 }
 
-impl Kept {
+impl Downsampler {
     fn new(start: i64, end: i64, count: usize, how: Downsampling) -> Self {
         let spans = (count / 4).max(1) as i128;
         let width = ((i128::from(end) - i128::from(start)) / spans).max(1);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn min_max_keeps_every_extreme_of_its_spans() {
-        let mut kept = Kept::new(0, 100, 8, Downsampling::MinMax);
+        let mut kept = Downsampler::new(0, 100, 8, Downsampling::MinMax);
         for i in 0..100 {
             kept.meet((
                 i,

@@ -15,7 +15,7 @@ use futures::{StreamExt, TryStreamExt};
 use crate::columns::{DELETED, POINT_COLUMNS, Points, common_type, computed, points_schema, shown, undeleted};
 use crate::error::{HistorianError, Result};
 use crate::historian::{Historian, SharedTag};
-use crate::rules::{At, Point, Settings, Status};
+use crate::rules::{Point, Settings, Status, ValuesAtTimes};
 use crate::tag::{DataType, TagKey};
 
 /// A stream of record batches with the same schema.
@@ -250,7 +250,7 @@ async fn at_cluster(
     settings: Settings,
 ) -> Result<crate::rules::Output> {
     let (Some(low), Some(high)) = (times.first(), times.last()) else { return Ok(crate::rules::Output::default()) };
-    let mut at = At::new(times.to_vec(), settings);
+    let mut at = ValuesAtTimes::new(times.to_vec(), settings);
     let feed = Feed { dataset, tag: tag.number, settings, back_always: false };
     feed.run(*low, high.saturating_add(1), &mut |points| {
         for row in 0..points.times().len() {

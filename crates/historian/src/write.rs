@@ -110,7 +110,7 @@ impl Historian {
         let time = time_column(&column("time").ok_or_else(|| missing("time"))?)?;
         let value = column("value").ok_or_else(|| missing("value"))?;
         let status = status_column(column("status"), batch.num_rows())?;
-        let work = Conforming { tags, time, value, status, first_row, options };
+        let work = ConformedPoints { tags, time, value, status, first_row, options };
         work.check_times(self.options.future_max_ns)?;
         work.classes()
     }
@@ -355,7 +355,7 @@ struct TagColumn {
     rows: Vec<u32>,
 }
 
-struct Conforming<'a> {
+struct ConformedPoints<'a> {
     tags: TagColumn,
     time: TimestampNanosecondArray,
     value: ArrayRef,
@@ -364,7 +364,7 @@ struct Conforming<'a> {
     options: &'a PointsOptions,
 }
 
-impl Conforming<'_> {
+impl ConformedPoints<'_> {
     fn refuse(&self, row: usize, reason: impl Into<String>) -> HistorianError {
         let tag = &self.tags.tags[self.tags.rows[row] as usize];
         HistorianError::Point { row: self.first_row + row as u64, tag: tag.name.clone(), reason: reason.into() }

@@ -5,7 +5,7 @@ mod support;
 
 use std::cmp::Ordering;
 
-use chronotile_historian::rules::{Aggregate, At, Output, Point, Settings, Status};
+use chronotile_historian::rules::{Aggregate, Output, Point, Settings, Status, ValuesAtTimes};
 use proptest::prelude::*;
 use support::{Row, assert_same, compute, grids, is_good, series, settings};
 
@@ -299,7 +299,7 @@ proptest! {
     ) {
         times.extend(rows.iter().step_by(3).map(|row| row.0));
         times.sort_unstable();
-        let mut values = At::new(times.clone(), settings);
+        let mut values = ValuesAtTimes::new(times.clone(), settings);
         for row in &rows {
             values.push(Point { time: row.0, value: row.1, status: Status(row.2) });
             let known = rows.iter().rfind(|other| other.0 <= row.0 && usable(other, &settings));
@@ -317,7 +317,7 @@ proptest! {
 #[test]
 fn a_line_may_be_longer_than_a_count_of_nanoseconds() {
     let quarter = i64::MAX / 2;
-    let mut values = At::new(vec![-quarter, 0, quarter], Settings::default());
+    let mut values = ValuesAtTimes::new(vec![-quarter, 0, quarter], Settings::default());
     for (time, value) in [(i64::MIN, 1.0), (i64::MAX, 5.0)] {
         values.push(Point { time, value, status: Status::GOOD });
     }
@@ -327,7 +327,7 @@ fn a_line_may_be_longer_than_a_count_of_nanoseconds() {
 #[test]
 fn a_line_is_exact_to_the_nanosecond_in_our_time() {
     let now = 1_790_000_000_000_000_001;
-    let mut values = At::new(vec![now + 1, now + 3], Settings::default());
+    let mut values = ValuesAtTimes::new(vec![now + 1, now + 3], Settings::default());
     for (time, value) in [(now, 0.0), (now + 4, 4.0)] {
         values.push(Point { time, value, status: Status::GOOD });
     }

@@ -16,7 +16,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use crate::csv_read::check_nulls;
 use crate::error::{IoError, Result};
 use crate::format::Format;
-use crate::options::{Asked, ReadOptions, refuse_duplicates};
+use crate::options::{ColumnOptions, ReadOptions, refuse_duplicates};
 use crate::source::{BatchSource, Input, Progress};
 use crate::text;
 use crate::types::format_type;
@@ -37,7 +37,7 @@ impl Shape {
         format: Format,
         stored: &Schema,
         chosen: &[usize],
-        asked: &Asked<'_>,
+        asked: &ColumnOptions<'_>,
     ) -> Result<Self> {
         let mut sorted = chosen.to_vec();
         sorted.sort_unstable();
@@ -200,7 +200,7 @@ impl ParquetReader {
         let failed = |e| IoError::parquet(&name, e);
         let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(failed)?;
         let stored = builder.schema().clone();
-        let asked = Asked::new(options);
+        let asked = ColumnOptions::new(options);
         let chosen = asked.chosen(&name, &column_names(&stored, &name)?)?;
         let shape = Shape::new(&name, Format::Parquet, &stored, &chosen, &asked)?;
         let mask = ProjectionMask::roots(builder.parquet_schema(), chosen.iter().copied());

@@ -10,7 +10,7 @@ use crate::csv_tokens::{Dialect, RawRecords, Tokens};
 use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::infer::Kind;
-use crate::options::{Asked, ReadOptions, refuse_duplicates};
+use crate::options::{ColumnOptions, ReadOptions, refuse_duplicates};
 use crate::source::{BatchSource, Input, PIECE_BYTES_MAX};
 use crate::text::{self, BadValue};
 use crate::types::format_type;
@@ -45,7 +45,7 @@ impl CsvReader {
         let (name, layer) = (input.name.clone(), input.wrapping.label());
         let mut tokens = Tokens::new(input.into_stream()?, dialect, name.clone(), layer)?;
         let (names, first) = column_names(&mut tokens, &name, format, options)?;
-        let asked = Asked::new(options);
+        let asked = ColumnOptions::new(options);
         let chosen = asked.chosen(&name, &names)?;
         let given: Vec<bool> = chosen.iter().map(|&i| asked.data_type(&names[i]).is_some()).collect();
         let mut reader = Self {
@@ -71,7 +71,7 @@ impl CsvReader {
         Ok(reader)
     }
 
-    fn field(&self, place: usize, name: &str, format: Format, asked: &Asked<'_>) -> Result<Field> {
+    fn field(&self, place: usize, name: &str, format: Format, asked: &ColumnOptions<'_>) -> Result<Field> {
         let data_type = match asked.data_type(name) {
             Some(given) if text::is_readable(given) => given.clone(),
             Some(given) => {

@@ -164,13 +164,13 @@ impl fmt::Display for OutFormat {
 
 /// Compression of a whole file, of any format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wrapping {
+pub(crate) enum FileCompression {
     None,
     Gzip,
     Zstd,
 }
 
-impl Wrapping {
+impl FileCompression {
     pub(crate) fn of_magic(head: &[u8]) -> Self {
         if head.starts_with(&[0x1f, 0x8b]) {
             Self::Gzip
@@ -197,7 +197,7 @@ impl Wrapping {
 /// The lower-case extension of a path without its compression suffix.
 struct Extension {
     kind: String,
-    wrapping: Wrapping,
+    wrapping: FileCompression,
 }
 
 impl Extension {
@@ -205,12 +205,12 @@ impl Extension {
         let lower = |p: &Path| p.extension().map(|e| e.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
         let last = lower(path);
         let wrapping = match last.as_str() {
-            "gz" | "gzip" => Wrapping::Gzip,
-            "zst" | "zstd" => Wrapping::Zstd,
-            _ => Wrapping::None,
+            "gz" | "gzip" => FileCompression::Gzip,
+            "zst" | "zstd" => FileCompression::Zstd,
+            _ => FileCompression::None,
         };
         let kind = match wrapping {
-            Wrapping::None => last,
+            FileCompression::None => last,
             _ => path.file_stem().map(|stem| lower(Path::new(stem))).unwrap_or_default(),
         };
         Self { kind, wrapping }

@@ -19,8 +19,8 @@ use crate::columnar_read::{Shape, column_names};
 use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::ipc_check::check_batch;
-use crate::options::{Asked, ReadOptions};
-use crate::source::{BatchSource, Counted, Input};
+use crate::options::{ColumnOptions, ReadOptions};
+use crate::source::{BatchSource, CountingReader, Input};
 
 /// Maximum unpacked size of the compressed columns of one batch.
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;
@@ -42,7 +42,7 @@ enum Batches {
 
 /// A file, read block by block.
 struct IpcFile {
-    file: BufReader<Counted<File>>,
+    file: BufReader<CountingReader<File>>,
     /// Schema of all stored columns.
     stored: SchemaRef,
     decoder: FileDecoder,
@@ -51,7 +51,7 @@ struct IpcFile {
 }
 
 impl IpcFile {
-    fn open(mut file: BufReader<Counted<File>>, footer: &Footer, chosen: &[usize]) -> Result<Self, ArrowError> {
+    fn open(mut file: BufReader<CountingReader<File>>, footer: &Footer, chosen: &[usize]) -> Result<Self, ArrowError> {
         let mut columns = chosen.to_vec();
         columns.sort_unstable();
         let mut decoder = FileDecoder::new(footer.schema.clone(), footer.version).with_projection(columns);
@@ -130,7 +130,11 @@ fn is_inside(block: &Block, end: u64) -> bool {
 }
 
 /// Reads a header and its body from a block that is inside the file.
-fn read_block(file: &mut BufReader<Counted<File>>, block: &Block, schema: &Schema) -> Result<Buffer, ArrowError> {
+fn read_block(
+    file: &mut BufReader<CountingReader<File>>,
+    block: &Block,
+    schema: &Schema,
+) -> Result<Buffer, ArrowError> {
     let header = u64::from(block.metaDataLength().unsigned_abs());
     file.seek(SeekFrom::Start(block.offset().unsigned_abs()))?;
     let bytes = read_bytes(file, header + block.bodyLength().unsigned_abs())?;
@@ -316,10 +320,10 @@ impl IpcReader {
         let mut file = input.into_file(options.spool_bytes_max)?;
         let footer = Footer::read(&mut file).map_err(failed)?;
         let rows = footer.rows(&mut file).map_err(failed)?;
-        let asked = Asked::new(options);
+        let asked = ColumnOptions::new(options);
         let chosen = asked.chosen(&name, &column_names(&footer.schema, &name)?)?;
         let shape = Shape::new(&name, Format::Arrow, &footer.schema, &chosen, &asked)?;
-        let file = BufReader::new(Counted::new(file, progress));
+        let file = BufReader::new(CountingReader::new(file, progress));
         let mut reader = IpcFile::open(file, &footer, &chosen).map_err(failed)?;
         let (mut first, mut skip_left, mut rows_seen) = (0, options.skip_rows, 0);
         while first < rows.len() && rows[first] <= skip_left {
@@ -344,7 +348,7 @@ impl IpcReader {
         let failed = |e| IoError::decoding(&name, Format::Arrow, e);
         let reader = IpcStream::open(input.into_stream()?).map_err(failed)?;
         let stored = reader.schema.clone();
-        let asked = Asked::new(options);
+        let asked = ColumnOptions::new(options);
         let chosen = asked.chosen(&name, &column_names(&stored, &name)?)?;
         let mut shape = Shape::new(&name, Format::Arrow, &stored, &chosen, &asked)?;
         // Streams are decoded with all columns, so the positions are those of the stored columns.

@@ -18,7 +18,7 @@ use crate::csv_tokens::RECORD_BYTES_MAX;
 use crate::error::{IoError, Result};
 use crate::format::Format;
 use crate::infer::{Kind, Members, TOO_MANY};
-use crate::options::{Asked, ReadOptions};
+use crate::options::{ColumnOptions, ReadOptions};
 use crate::source::{BatchSource, Input, PIECE_BYTES_MAX};
 use crate::text;
 use crate::types::format_type;
@@ -93,7 +93,7 @@ impl NdjsonReader {
             lines_at: 0,
             chosen: Vec::new(),
         };
-        let asked = Asked::new(options);
+        let asked = ColumnOptions::new(options);
         let fields = match &options.schema {
             Some(schema) => given_fields(schema, &asked),
             None => reader.inferred_fields(options, &asked)?,
@@ -117,7 +117,7 @@ impl NdjsonReader {
     }
 
     /// Reads the sample and merges the classes of its records.
-    fn inferred_fields(&mut self, options: &ReadOptions, asked: &Asked<'_>) -> Result<Fields> {
+    fn inferred_fields(&mut self, options: &ReadOptions, asked: &ColumnOptions<'_>) -> Result<Fields> {
         self.lines = self.take_lines(options.sample_rows)?;
         if self.lines.len() == 0 {
             let (name, format) = (self.name.clone(), Format::Ndjson.to_string());
@@ -305,7 +305,7 @@ fn leaves(fields: &Fields) -> usize {
 }
 
 /// The fields of a given schema, with the types given for single columns.
-fn given_fields(schema: &SchemaRef, asked: &Asked<'_>) -> Fields {
+fn given_fields(schema: &SchemaRef, asked: &ColumnOptions<'_>) -> Fields {
     let field = |f: &Arc<Field>| match asked.data_type(f.name()) {
         Some(data_type) => Arc::new(Field::new(f.name(), data_type.clone(), f.is_nullable())),
         None => f.clone(),

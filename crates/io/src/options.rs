@@ -110,7 +110,7 @@ impl ReadOptions {
 }
 
 /// The options for single columns, indexed by name because inputs may have thousands.
-pub(crate) struct Asked<'a> {
+pub(crate) struct ColumnOptions<'a> {
     fields: HashMap<&'a str, &'a Field>,
     types: HashMap<&'a str, &'a DataType>,
     /// The columns to return, in order; `None` for all.
@@ -119,7 +119,7 @@ pub(crate) struct Asked<'a> {
     wanted: Option<HashSet<&'a str>>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ColumnOptions<'a> {
     pub(crate) fn new(options: &'a ReadOptions) -> Self {
         let fields = options.schema.iter().flat_map(|schema| schema.fields().iter());
         let names = match (&options.columns, &options.schema) {

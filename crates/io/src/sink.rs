@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use tempfile::NamedTempFile;
 
 use crate::error::{IoError, Result};
-use crate::format::Wrapping;
+use crate::format::FileCompression;
 
 /// The destination of records.
 pub enum Sink {
@@ -187,18 +187,18 @@ impl Write for Out {
 }
 
 /// An open sink, with the compression that the file name requests.
-pub(crate) enum Wrapped {
+pub(crate) enum CompressedSink {
     Plain(Out),
     Gzip(GzEncoder<Out>),
     Zstd(zstd::Encoder<'static, Out>),
 }
 
-impl Wrapped {
-    pub(crate) fn new(out: Out, wrapping: Wrapping) -> io::Result<Self> {
+impl CompressedSink {
+    pub(crate) fn new(out: Out, wrapping: FileCompression) -> io::Result<Self> {
         Ok(match wrapping {
-            Wrapping::None => Self::Plain(out),
-            Wrapping::Gzip => Self::Gzip(GzEncoder::new(out, Compression::default())),
-            Wrapping::Zstd => Self::Zstd(zstd::Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?),
+            FileCompression::None => Self::Plain(out),
+            FileCompression::Gzip => Self::Gzip(GzEncoder::new(out, Compression::default())),
+            FileCompression::Zstd => Self::Zstd(zstd::Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?),
         })
     }
 
@@ -220,7 +220,7 @@ impl Wrapped {
     }
 }
 
-impl Write for Wrapped {
+impl Write for CompressedSink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(out) => out.write(bytes),
@@ -239,9 +239,9 @@ impl Write for Wrapped {
 }
 
 /// The compression that the name of a sink requests.
-pub(crate) fn wrapping_of(sink: &Sink) -> Wrapping {
+pub(crate) fn wrapping_of(sink: &Sink) -> FileCompression {
     match sink {
-        Sink::Path(path) => Wrapping::of_path(path),
-        _ => Wrapping::None,
+        Sink::Path(path) => FileCompression::of_path(path),
+        _ => FileCompression::None,
     }
 }

@@ -11,7 +11,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
 use crate::error::{IoError, Result};
-use crate::format::{Format, UnknownFormat, Wrapping};
+use crate::format::{FileCompression, Format, UnknownFormat};
 
 /// Maximum bytes of text held before conversion; a batch ends early above it.
 pub(crate) const PIECE_BYTES_MAX: usize = 64 << 20;
@@ -104,18 +104,18 @@ impl Progress {
 }
 
 /// Counts the bytes read through it.
-pub(crate) struct Counted<R> {
+pub(crate) struct CountingReader<R> {
     inner: R,
     progress: Progress,
 }
 
-impl<R> Counted<R> {
+impl<R> CountingReader<R> {
     pub(crate) fn new(inner: R, progress: Progress) -> Self {
         Self { inner, progress }
     }
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let bytes = self.inner.read(buf)?;
         self.progress.add(bytes as u64);
@@ -123,7 +123,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-impl<R: Seek> Seek for Counted<R> {
+impl<R: Seek> Seek for CountingReader<R> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.inner.seek(to)
     }
@@ -135,7 +135,7 @@ pub(crate) struct Input {
     pub(crate) format: Format,
     pub(crate) head: Vec<u8>,
     pub(crate) bytes: Bytes,
-    pub(crate) wrapping: Wrapping,
+    pub(crate) wrapping: FileCompression,
     pub(crate) progress: Progress,
 }
 
@@ -173,24 +173,28 @@ impl Input {
             Source::Stream { reader, .. } => (None, reader, None),
         };
         let progress = Progress { read: Arc::default(), total };
-        let mut raw = Counted::new(raw, progress.clone());
+        let mut raw = CountingReader::new(raw, progress.clone());
         let failed = |layer, e| IoError::reading(&name, layer, e);
         let mut head = take_head(&mut raw).map_err(|e| failed(None, e))?;
-        let wrapping = Wrapping::of_magic(&head);
+        let wrapping = FileCompression::of_magic(&head);
         let whole = Cursor::new(head.clone()).chain(raw);
         let mut stream: Box<dyn Read + Send> = match wrapping {
-            Wrapping::None => Box::new(whole),
-            Wrapping::Gzip => Box::new(flate2::read::MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole))),
-            Wrapping::Zstd => Box::new(zstd::Decoder::new(whole).map_err(|e| failed(wrapping.label(), e))?),
+            FileCompression::None => Box::new(whole),
+            FileCompression::Gzip => {
+                Box::new(flate2::read::MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole)))
+            }
+            FileCompression::Zstd => Box::new(zstd::Decoder::new(whole).map_err(|e| failed(wrapping.label(), e))?),
         };
-        if wrapping != Wrapping::None {
+        if wrapping != FileCompression::None {
             head = take_head(&mut stream).map_err(|e| failed(wrapping.label(), e))?;
             stream = Box::new(Cursor::new(head.clone()).chain(stream));
         }
         let format = decide(&name, given, by_path, &head)?;
         let bytes = match (file, wrapping) {
             // `file` and `stream` share one position. Only a caller that gets the file may seek.
-            (Some(file), Wrapping::None) if matches!(format, Format::Parquet | Format::Arrow) && total.is_some() => {
+            (Some(file), FileCompression::None)
+                if matches!(format, Format::Parquet | Format::Arrow) && total.is_some() =>
+            {
                 Bytes::File(file)
             }
             _ => Bytes::Stream(stream),
@@ -239,7 +243,7 @@ impl Input {
             Bytes::Stream(stream) => Ok(stream),
             Bytes::File(mut file) => {
                 file.rewind().map_err(|e| IoError::reading(&self.name, None, e))?;
-                Ok(Box::new(Counted::new(BufReader::with_capacity(1 << 18, file), self.progress)))
+                Ok(Box::new(CountingReader::new(BufReader::with_capacity(1 << 18, file), self.progress)))
             }
         }
     }

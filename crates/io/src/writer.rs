@@ -19,7 +19,7 @@ use crate::csv_write::CsvStyle;
 use crate::error::{IoError, Result};
 use crate::format::OutFormat;
 use crate::options::WriteOptions;
-use crate::sink::{Failure, Out, Sink, Wrapped, wrapping_of};
+use crate::sink::{CompressedSink, Failure, Out, Sink, wrapping_of};
 use crate::table::Table;
 use crate::types::format_type;
 
@@ -27,13 +27,13 @@ use crate::types::format_type;
 const ROW_GROUP_BYTES_MAX: usize = 128 << 20;
 
 enum Body {
-    Csv(Wrapped, CsvStyle),
-    Ndjson(Wrapped),
+    Csv(CompressedSink, CsvStyle),
+    Ndjson(CompressedSink),
     /// The writer, and the encoded size at which a row group ends.
-    Parquet(Box<ArrowWriter<Wrapped>>, usize),
-    ArrowFile(Box<FileWriter<Wrapped>>),
-    ArrowStream(Box<StreamWriter<Wrapped>>),
-    Table(Wrapped, Table),
+    Parquet(Box<ArrowWriter<CompressedSink>>, usize),
+    ArrowFile(Box<FileWriter<CompressedSink>>),
+    ArrowStream(Box<StreamWriter<CompressedSink>>),
+    Table(CompressedSink, Table),
 }
 
 /// Writes record batches to one output.
@@ -70,7 +70,7 @@ pub fn writer(sink: Sink, format: OutFormat, schema: SchemaRef, options: &WriteO
     let wrapping = wrapping_of(&sink);
     let out = Out::open(sink, options.overwrite)?;
     let failure = out.failure();
-    let out = Wrapped::new(out, wrapping).map_err(|source| IoError::Write { name: name.clone(), source })?;
+    let out = CompressedSink::new(out, wrapping).map_err(|source| IoError::Write { name: name.clone(), source })?;
     let failed = |e: ArrowError| failure.take(&name).unwrap_or(IoError::Encode { name: name.clone(), source: e });
     let body = match format {
         OutFormat::Csv | OutFormat::Tsv => {
@@ -275,7 +275,7 @@ impl Writer {
     }
 }
 
-fn finish_body(body: Body) -> Result<Wrapped, ArrowError> {
+fn finish_body(body: Body) -> Result<CompressedSink, ArrowError> {
     match body {
         Body::Csv(out, _) | Body::Ndjson(out) => Ok(out),
         Body::Parquet(writer, _) => writer.into_inner().map_err(parquet_error),

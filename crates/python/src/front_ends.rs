@@ -4,7 +4,7 @@
 //! The interpreter lock is held only while Python code runs, not while this module processes bodies and rows.
 
 use arrow_array::{RecordBatch, RecordBatchReader};
-use chronotile_service::{Answer, FrontEnds, Held, Refusal, Request};
+use chronotile_service::{Answer, FrontEnds, MemoryCharge, Refusal, Request};
 use chronotile_types::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyTuple};
@@ -27,7 +27,7 @@ impl PythonFrontEnds {
 
     fn ask(&self, py: Python<'_>, request: &Request) -> PyResult<Answer> {
         let body = PyBytes::new(py, &request.body);
-        let hold = Hold(request.held.clone());
+        let hold = ChargeHandle(request.held.clone());
         let arguments = (request.operation, &request.name, request.parameters.clone(), body, hold);
         let found = self.object.bind(py).call_method1("answer", arguments)?;
         if let Ok(text) = found.cast::<PyBytes>() {
@@ -53,10 +53,10 @@ impl FrontEnds for PythonFrontEnds {
 
 /// Charges the memory of an answer to the service: Python calls it with the total bytes before it allocates them.
 #[pyclass(frozen)]
-struct Hold(Held);
+struct ChargeHandle(MemoryCharge);
 
 #[pymethods]
-impl Hold {
+impl ChargeHandle {
     fn __call__(&self, bytes: usize) -> PyResult<()> {
         self.0.set(bytes).map_err(memory_error)
     }

@@ -44,7 +44,7 @@ pub(crate) struct App {
 
 /// The cost class of a request, which decides the limits that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum CostClass {
     /// Negligible cost: no limit.
     Light,
     /// Takes one of the slots for queries, and has the deadline of a query.
@@ -134,14 +134,14 @@ impl App {
         })
     }
 
-    pub fn permit(&self, work: Work) -> Result<Option<Arc<Permit>>> {
+    pub fn permit(&self, work: CostClass) -> Result<Option<Arc<Permit>>> {
         let limits = self.settings.limits;
         let (slots, count, what, bytes) = match work {
-            Work::Light => return Ok(None),
-            Work::Lookup => (&self.queries, limits.queries, "queries", LOOKUP_BYTES),
-            Work::Query | Work::Maintenance => (&self.queries, limits.queries, "queries", QUERY_BYTES),
+            CostClass::Light => return Ok(None),
+            CostClass::Lookup => (&self.queries, limits.queries, "queries", LOOKUP_BYTES),
+            CostClass::Query | CostClass::Maintenance => (&self.queries, limits.queries, "queries", QUERY_BYTES),
             // The memory of a write depends on its body and is charged later.
-            Work::Write => (&self.writes, limits.writes, "writes", 0),
+            CostClass::Write => (&self.writes, limits.writes, "writes", 0),
         };
         let place = slots.clone().try_acquire_owned().map_err(|_| {
             self.metrics.turned_away.inc();

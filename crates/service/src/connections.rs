@@ -10,7 +10,7 @@ use tokio::time::Instant;
 /// All connections of a service.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    open: Mutex<Open>,
+    open: Mutex<ConnectionTable>,
     /// Limit for all addresses together.
     count_max: usize,
     /// Limit for one address: three quarters of all.
@@ -18,7 +18,7 @@ pub(crate) struct Connections {
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct ConnectionTable {
     next: u64,
     slots: HashMap<u64, Slot>,
     counts: HashMap<IpAddr, usize>,
@@ -47,7 +47,7 @@ impl Connections {
         Arc::new(Self { open: Mutex::default(), count_max, share_max })
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, ConnectionTable> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,7 +70,7 @@ impl Connections {
     }
 }
 
-impl Open {
+impl ConnectionTable {
     fn close_idle(&mut self, of: Option<IpAddr>) -> bool {
         let idle = self.slots.iter().filter(|(_, slot)| slot.requests == 0);
         let idle = idle.filter(|(_, slot)| of.is_none_or(|origin| origin == slot.origin));
@@ -115,10 +115,10 @@ pub(crate) struct ConnectionSlot {
 
 impl ConnectionSlot {
     /// Marks a request as in progress until the guard is dropped. Returns `None` once the connection is being closed.
-    pub fn request(self: &Arc<Self>) -> Option<Busy> {
+    pub fn request(self: &Arc<Self>) -> Option<ActiveRequest> {
         let mut open = self.connections.open();
         open.slots.get_mut(&self.number)?.requests += 1;
-        Some(Busy(self.clone()))
+        Some(ActiveRequest(self.clone()))
     }
 
     /// Resolves when the connection must be closed. No request of it is in progress then.
@@ -135,9 +135,9 @@ impl Drop for ConnectionSlot {
 
 /// A request that is being served.
 #[derive(Debug)]
-pub(crate) struct Busy(Arc<ConnectionSlot>);
+pub(crate) struct ActiveRequest(Arc<ConnectionSlot>);
 
-impl Drop for Busy {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         if let Some(slot) = self.0.connections.open().slots.get_mut(&self.0.number) {
             slot.requests -= 1;

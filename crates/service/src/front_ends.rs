@@ -44,14 +44,14 @@ pub struct Request {
     /// Set when nobody waits for the answer any more. Never set during a write.
     pub given_up: Arc<AtomicBool>,
     /// Memory of the answer, beyond what every query is charged.
-    pub held: Held,
+    pub held: MemoryCharge,
 }
 
 /// Memory of the service that is charged to a request until the request and its rows are dropped. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Held(Arc<Mutex<Charge>>);
+pub struct MemoryCharge(Arc<Mutex<Charge>>);
 
-impl Held {
+impl MemoryCharge {
     /// An empty charge to this budget.
     pub fn of(memory: &Memory) -> Self {
         Self(Arc::new(Mutex::new(memory.empty())))

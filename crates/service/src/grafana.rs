@@ -90,14 +90,14 @@ fn times(app: &App, call: &Call, range: &Range) -> Result<(i64, i64)> {
 }
 
 /// The tag and aggregate that a target requests.
-struct Asked {
+struct TargetQuery {
     target: Target,
     tag: TagKey,
     /// `None` to plot the tag itself.
     aggregate: Option<Aggregate>,
 }
 
-impl From<Target> for Asked {
+impl From<Target> for TargetQuery {
     fn from(target: Target) -> Self {
         let parts = target.target.strip_suffix(')').and_then(|rest| rest.split_once('('));
         // The text in brackets may be part of a tag name, so it counts as an aggregate only if there is one of that
@@ -119,7 +119,7 @@ pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
     let count = given.max_data_points.unwrap_or(1_000).clamp(4, POINTS_MAX);
     let interval_ms = given.interval_ms.unwrap_or(0);
     let shown = given.targets.into_iter().filter(|target| !target.hide && !target.target.is_empty());
-    let asked: Vec<Asked> = shown.map(Asked::from).collect();
+    let asked: Vec<TargetQuery> = shown.map(TargetQuery::from).collect();
     let limits = app.settings.limits;
     if asked.len() > limits.tags {
         return Err(Failure::too_large(format!(
@@ -154,7 +154,7 @@ pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
 
 async fn points(
     app: &App,
-    asked: &Asked,
+    asked: &TargetQuery,
     range: (i64, i64),
     interval_ms: u64,
     count: usize,
@@ -236,7 +236,7 @@ fn put(text: &mut Vec<u8>, value: &impl Serialize) -> Result<()> {
 }
 
 #[derive(Deserialize)]
-struct Notes {
+struct AnnotationQuery {
     range: Range,
     annotation: Value,
 }
@@ -247,7 +247,7 @@ const ANNOTATION_BYTES_MAX: usize = 4_096;
 const NOTES_AT_ONCE: usize = 256;
 
 pub(crate) async fn annotations(app: Arc<App>, call: Call) -> Result<Reply> {
-    let given: Notes = body(&call)?;
+    let given: AnnotationQuery = body(&call)?;
     let (start, end) = times(&app, &call, &given.range)?;
     let about = given.annotation.to_string();
     if about.len() > ANNOTATION_BYTES_MAX {

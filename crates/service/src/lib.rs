@@ -40,6 +40,6 @@ mod work;
 mod writes;
 
 pub use chronotile_archive::memory;
-pub use front_ends::{Answer, FrontEnds, Held, Refusal, Request};
+pub use front_ends::{Answer, FrontEnds, MemoryCharge, Refusal, Request};
 pub use server::{routes, serve};
 pub use settings::{Limits, LogFormat, ServiceError, Settings};

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use chronotile_types::ErrorKind;
 
 use crate::answers::Reply;
-use crate::app::{App, Call, Peer, Permit, REQUEST_ID, Work, given_id, now_ns};
+use crate::app::{App, Call, CostClass, Peer, Permit, REQUEST_ID, given_id, now_ns};
 use crate::bodies;
 use crate::browsers;
 use crate::endpoints::{ENDPOINTS, Endpoint};
@@ -95,7 +95,7 @@ fn dressed(mut response: Response, id: &str) -> Response {
 }
 
 /// Counts and logs a request once its response has ended.
-struct Ending {
+struct RequestRecorder {
     app: Arc<App>,
     endpoint: &'static Endpoint,
     id: String,
@@ -115,7 +115,7 @@ struct Ending {
     permit: Option<Arc<Permit>>,
 }
 
-impl Drop for Ending {
+impl Drop for RequestRecorder {
     fn drop(&mut self) {
         let (metrics, took) = (&self.app.metrics, self.began.elapsed());
         metrics.in_flight.dec();
@@ -157,7 +157,7 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
     let (mut parts, body) = request.into_parts();
     let id = request_id(&parts.headers);
     app.metrics.in_flight.inc();
-    let mut ending = Ending {
+    let mut ending = RequestRecorder {
         endpoint,
         id: id.clone(),
         path: parts.uri.path().to_owned(),
@@ -202,7 +202,7 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
 /// Forwards the pieces of a response and records how it ended.
 fn watched(
     pieces: futures::stream::BoxStream<'static, Result<Bytes>>,
-    ending: Ending,
+    ending: RequestRecorder,
 ) -> impl futures::Stream<Item = Result<Bytes>> + Send + 'static {
     futures::stream::unfold((pieces, Some(ending)), |(mut pieces, ending)| async move {
         let mut ending = ending?;
@@ -220,7 +220,7 @@ fn watched(
     })
 }
 
-async fn answer(ending: &mut Ending, parts: &mut Parts, body: Body) -> Result<Reply> {
+async fn answer(ending: &mut RequestRecorder, parts: &mut Parts, body: Body) -> Result<Reply> {
     let (app, endpoint) = (ending.app.clone(), ending.endpoint);
     let limits = app.settings.limits;
     if !app.access.is_required() {
@@ -270,11 +270,11 @@ fn is_small(endpoint: &Endpoint, call: &Call) -> bool {
     named <= SMALL_QUERY_BYTES
         && bodies::work_bytes(&call.headers, &call.body) < work::APART_BYTES
         && match endpoint.work {
-            Work::Light => true,
+            CostClass::Light => true,
             // A pattern is compared with all names, and may match any number of them.
-            Work::Lookup => call.body.is_empty() && call.parameters.names().all(|name| name != "match"),
-            Work::Write => !call.body.is_empty(),
-            Work::Query | Work::Maintenance => false,
+            CostClass::Lookup => call.body.is_empty() && call.parameters.names().all(|name| name != "match"),
+            CostClass::Write => !call.body.is_empty(),
+            CostClass::Query | CostClass::Maintenance => false,
         }
 }
 
@@ -283,7 +283,7 @@ async fn served(app: Arc<App>, endpoint: &'static Endpoint, mut call: Call) -> R
     let (deadline, query_time) = (call.deadline, app.settings.limits.query_time);
     let work = (endpoint.handler)(app, call);
     match endpoint.work {
-        Work::Query | Work::Lookup => tokio::time::timeout_at(deadline, work)
+        CostClass::Query | CostClass::Lookup => tokio::time::timeout_at(deadline, work)
             .await
             .unwrap_or_else(|_| Err(Failure::out_of_time(query_time.as_secs()))),
         // Writes and maintenance have no deadline: once begun, they should complete.

@@ -36,7 +36,7 @@ use crate::machine;
 use crate::requests::router;
 use crate::settings::{ServiceError, Settings};
 use crate::signals::Signals;
-use crate::streams::{Answered, Patient};
+use crate::streams::{TimeoutStream, TrackedBody};
 use crate::work;
 
 /// Read buffer of a connection: room for the longest request head.
@@ -81,7 +81,7 @@ pub async fn serve(
     listening(address);
     let (stop, stopping) = watch::channel(false);
     let (held, mut all_ended) = mpsc::channel(1);
-    let open = Open { stopping, _held: held };
+    let open = OpenConnections { stopping, _held: held };
     accept(&app, listener, tls.as_deref(), &open, &mut stop_signal).await;
     app.stopping.store(true, Ordering::Relaxed);
     tracing::info!("stopping: requests that are under way end first");
@@ -142,12 +142,12 @@ async fn accept(
     app: &Arc<App>,
     listener: TcpListener,
     tls: Option<&Tls>,
-    open: &Open,
+    open: &OpenConnections,
     stop: &mut oneshot::Receiver<()>,
 ) {
     let routes = router(app);
     let connections = Connections::new(app.settings.limits.connections);
-    let mut unheard = Unheard::default();
+    let mut unheard = AcceptFailures::default();
     loop {
         let taken = tokio::select! {
             taken = listener.accept() => taken,
@@ -189,12 +189,12 @@ const FULL: &[u8] =
 
 /// Counts connections that could not be accepted, and logs the count at most every ten seconds.
 #[derive(Default)]
-struct Unheard {
+struct AcceptFailures {
     count: u64,
     reported: Option<Instant>,
 }
 
-impl Unheard {
+impl AcceptFailures {
     const EVERY: Duration = Duration::from_secs(10);
 
     fn report(&mut self, error: &io::Error) {
@@ -242,7 +242,7 @@ fn warn_of_exposed_files(app: &App) {
 /// Tracks open connections: `stopping` tells them that the service stops. All have ended once every clone of `_held` is
 /// dropped.
 #[derive(Clone)]
-struct Open {
+struct OpenConnections {
     stopping: watch::Receiver<bool>,
     _held: mpsc::Sender<()>,
 }
@@ -255,7 +255,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, open: Open) {
+    async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, open: OpenConnections) {
         self.app.metrics.connections.inc();
         // Responses are written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
@@ -267,7 +267,7 @@ impl Connection {
         self.app.metrics.connections.dec();
     }
 
-    async fn exchange(&self, stream: TcpStream, tls: Option<TlsAcceptor>, open: Open) {
+    async fn exchange(&self, stream: TcpStream, tls: Option<TlsAcceptor>, open: OpenConnections) {
         let Some(tls) = tls else { return self.speak(stream, open).await };
         let client_time = self.app.settings.limits.client_time;
         if let Ok(Ok(stream)) = tokio::time::timeout(client_time, tls.accept(stream)).await {
@@ -275,10 +275,10 @@ impl Connection {
         }
     }
 
-    async fn speak(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, mut open: Open) {
+    async fn speak(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, mut open: OpenConnections) {
         let client_time = self.app.settings.limits.client_time;
         let peer = Peer { address: self.address, discards: Arc::default() };
-        let stream = TokioIo::new(Patient::new(stream, client_time, peer.discards.clone()));
+        let stream = TokioIo::new(TimeoutStream::new(stream, client_time, peer.discards.clone()));
         let service = hyper::service::service_fn(move |request| self.answer(request, peer.clone()));
         let mut http = http1::Builder::new();
         let http = http.timer(TokioTimer::new()).header_read_timeout(client_time).max_buf_size(BUFFER_BYTES);
@@ -292,17 +292,17 @@ impl Connection {
         let _ = connection.await;
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<Answered>, Infallible> {
+    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<TrackedBody>, Infallible> {
         let Some(busy) = self.place.request() else {
             // The connection is being closed. Nothing of the request was executed.
-            let mut response = Response::new(Answered { body: Body::empty(), _busy: None });
+            let mut response = Response::new(TrackedBody { body: Body::empty(), _busy: None });
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
             return Ok(response);
         };
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer);
         let response = self.routes.clone().call(request).await?;
-        Ok(response.map(|body| Answered { body, _busy: Some(busy) }))
+        Ok(response.map(|body| TrackedBody { body, _busy: Some(busy) }))
     }
 }
 

@@ -13,14 +13,14 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use crate::connections::Busy;
+use crate::connections::ActiveRequest;
 
 /// How long to discard further input after a response that did not wait for the whole request. Closing a connection with unread
 /// bytes resets it, and the client may lose the response.
 const DISCARD_TIME: Duration = Duration::from_secs(2);
 
 /// A stream that fails if the peer does not accept each write within a time limit.
-pub(crate) struct Patient<S> {
+pub(crate) struct TimeoutStream<S> {
     stream: S,
     limit: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
@@ -29,7 +29,7 @@ pub(crate) struct Patient<S> {
     discarding: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
+impl<S> TimeoutStream<S> {
     pub fn new(stream: S, limit: Duration, discards: Arc<AtomicBool>) -> Self {
         Self { stream, limit, waiting: None, discards, discarding: None }
     }
@@ -48,7 +48,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -58,7 +58,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Patient<S> {
+impl<S: AsyncRead + Unpin> TimeoutStream<S> {
     /// Completes when the peer has closed its side, or the time limit has passed.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let time = self.discarding.get_or_insert_with(|| Box::pin(tokio::time::sleep(DISCARD_TIME)));
@@ -76,7 +76,7 @@ impl<S: AsyncRead + Unpin> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.bounded(context, outcome)
@@ -113,12 +113,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
 }
 
 /// The body of a response. Its connection counts as busy until the body has been sent.
-pub(crate) struct Answered {
+pub(crate) struct TrackedBody {
     pub body: Body,
-    pub _busy: Option<Busy>,
+    pub _busy: Option<ActiveRequest>,
 }
 
-impl HttpBody for Answered {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

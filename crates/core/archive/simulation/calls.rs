@@ -44,13 +44,13 @@ pub fn first_difference(first: &[String], again: &[String]) -> Option<String> {
 
 /// A wrapper of an engine that logs every call and answer.
 #[derive(Debug)]
-pub struct Noted {
+pub struct LoggedStore {
     engine: Arc<dyn Store>,
     world: Arc<World>,
     who: &'static str,
 }
 
-impl Noted {
+impl LoggedStore {
     pub fn on(engine: Arc<dyn Store>, world: &Arc<World>, who: &'static str) -> Arc<dyn Store> {
         Arc::new(Self { engine, world: world.clone(), who })
     }
@@ -84,7 +84,7 @@ fn all_brief(chunks: &[Chunk]) -> Vec<String> {
 }
 
 #[async_trait]
-impl Store for Noted {
+impl Store for LoggedStore {
     fn capabilities(&self) -> Capabilities {
         self.engine.capabilities()
     }

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use crate::common::{HOUR, between};
 use crate::handle::Handle;
-use crate::model::{Look, Seen};
-use crate::{HANGS, History, Old};
+use crate::model::{ObservedRows, ReadRecord};
+use crate::{Expiry, HANGS, History};
 
 impl History {
     /// Lifetime of a process that drops slices, in a round in which it dies.
@@ -87,7 +87,7 @@ impl History {
             let found = handle.retire(self.hour, true).await?;
             slices.extend(found[set[0]].iter().map(|info| (info.ticks, (info.slice, info.fingerprint))));
             for ((start, end), wanted) in slices {
-                let (began, mut copy) = (Instant::now(), Seen::default());
+                let (began, mut copy) = (Instant::now(), ObservedRows::default());
                 for dataset in &set {
                     let part =
                         ReadRequest { time: between(start, end), history: self.versions, ..ReadRequest::default() };
@@ -96,7 +96,7 @@ impl History {
                 let hours = start / HOUR..end / HOUR;
                 for dataset in &set {
                     // Each dataset was read at a different moment.
-                    let look = Look {
+                    let look = ReadRecord {
                         who,
                         datasets: vec![*dataset],
                         hours: hours.clone(),
@@ -116,7 +116,8 @@ impl History {
                 let done = self.end_retire(who, at, patience, result).await?;
                 if done == Some(true) {
                     // The kept rows must be those that the slice held when it was dropped.
-                    let look = Look { who, datasets: set.clone(), hours, began, ended: Instant::now(), but: Some(at) };
+                    let look =
+                        ReadRecord { who, datasets: set.clone(), hours, began, ended: Instant::now(), but: Some(at) };
                     self.model.judge(&look, &copy);
                 }
                 all &= done == Some(true);
@@ -132,9 +133,9 @@ impl History {
             self.idle(300).await;
             // An error means that another process drops the slices, or that the outcome is unknown.
             match self.old {
-                Old::Stay => return,
-                Old::Go => _ = self.retire(&handle, who, self.drop_patience()).await,
-                Old::Move => {
+                Expiry::Stay => return,
+                Expiry::Go => _ = self.retire(&handle, who, self.drop_patience()).await,
+                Expiry::Move => {
                     if let Err(error) = self.move_old(&handle, who, true).await {
                         assert!(error.outcome() != Outcome::Refused, "{who} cannot move slices: {error}");
                     }
@@ -148,7 +149,7 @@ impl History {
 
     /// Completes interrupted drops after the faults have stopped.
     pub(crate) async fn end_all_drops(&self, handle: &Handle) {
-        if self.old != Old::Stay {
+        if self.old != Expiry::Stay {
             self.end_drops(handle, "z", HANGS).await.unwrap();
         }
     }
@@ -156,9 +157,9 @@ impl History {
     /// Drops or moves old slices after the faults have stopped.
     pub(crate) async fn drop_last(&self, handle: &Handle) {
         match self.old {
-            Old::Stay => {}
-            Old::Go => self.retire(handle, "z", HANGS).await.unwrap(),
-            Old::Move => assert!(
+            Expiry::Stay => {}
+            Expiry::Go => self.retire(handle, "z", HANGS).await.unwrap(),
+            Expiry::Move => assert!(
                 self.move_old(handle, "z", false).await.unwrap(),
                 "a slice that no process uses was not dropped"
             ),

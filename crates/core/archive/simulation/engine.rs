@@ -17,16 +17,16 @@ use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
 use tokio::time::Instant;
 
-use crate::calls::{Calls, Noted};
+use crate::calls::{Calls, LoggedStore};
 
 /// Duration of a step that stalls, in milliseconds: longer than a process that closes a slice waits for writers.
 const STALL_MS: std::ops::Range<u64> = 12_000..25_000;
 
 /// A pseudo-random number generator with a seed.
 #[derive(Debug)]
-pub struct Chance(AtomicU64);
+pub struct Prng(AtomicU64);
 
-impl Chance {
+impl Prng {
     pub fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
     }
@@ -45,7 +45,7 @@ impl Chance {
 
 /// The faults and delays of one history.
 #[derive(Clone, Copy, Debug)]
-pub struct Weather {
+pub struct FaultPlan {
     /// Whether commits, scans and drops are one step each, as in a file.
     pub one_step: bool,
     /// One step in this many fails before or after it takes effect; the caller does not learn which. 0 for none.
@@ -70,17 +70,17 @@ struct Line {
 /// The state that all processes of one history share.
 pub struct World {
     pub memory: Arc<MemoryStore>,
-    weather: Weather,
+    weather: FaultPlan,
     began: Instant,
     /// Number of clock reads. Simulated time advances by milliseconds; this adds the microseconds.
     looks: AtomicU64,
-    chance: Chance,
+    chance: Prng,
     /// 1 once faults have stopped, at the end of a history.
     calm: AtomicU64,
     drops: Mutex<BTreeMap<(DatasetName, SliceId), u64>>,
     log: Mutex<Vec<Line>>,
     /// Source of random bits for ids.
-    ids: Chance,
+    ids: Prng,
     /// All calls, if they are recorded.
     pub calls: Option<Calls>,
 }
@@ -92,9 +92,9 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    pub fn new(weather: Weather, seed: u64, calls: Option<Calls>) -> Arc<Self> {
+    pub fn new(weather: FaultPlan, seed: u64, calls: Option<Calls>) -> Arc<Self> {
         let memory = Arc::new(MemoryStore::new());
-        let (began, chance, ids) = (Instant::now(), Chance::new(seed), Chance::new(seed ^ 0x1d5));
+        let (began, chance, ids) = (Instant::now(), Prng::new(seed), Prng::new(seed ^ 0x1d5));
         let (looks, calm, drops, log) = Default::default();
         Arc::new(Self { memory, weather, began, looks, chance, calm, drops, log, ids, calls })
     }
@@ -163,15 +163,15 @@ impl World {
 
 /// The connection of one process to the engine.
 #[derive(Debug)]
-pub struct Link {
+pub struct EngineConnection {
     world: Arc<World>,
     who: &'static str,
 }
 
-impl Link {
+impl EngineConnection {
     pub fn of(world: &Arc<World>, who: &'static str) -> Arc<dyn Store> {
         let link = Arc::new(Self { world: world.clone(), who });
-        if world.calls.is_some() { Noted::on(link, world, who) } else { link }
+        if world.calls.is_some() { LoggedStore::on(link, world, who) } else { link }
     }
 
     async fn pause(&self) {
@@ -296,7 +296,7 @@ impl Link {
 }
 
 #[async_trait]
-impl Store for Link {
+impl Store for EngineConnection {
     fn capabilities(&self) -> Capabilities {
         let one_step = self.world.weather.one_step;
         Capabilities {
@@ -382,7 +382,7 @@ impl Store for Link {
         };
         let places: Vec<_> = places.into_iter().filter(|(_, cell)| wanted(*cell)).collect();
         let look = move |(slice, cell)| {
-            let (link, dataset) = (Link { world: world.clone(), who }, dataset.clone());
+            let (link, dataset) = (EngineConnection { world: world.clone(), who }, dataset.clone());
             let (windows, bodies) = (scan.windows.clone(), scan.bodies);
             async move {
                 link.pause().await;

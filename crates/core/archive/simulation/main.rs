@@ -47,9 +47,9 @@ use tokio::time::Instant;
 
 use calls::Calls;
 use common::{HOUR, between, latest, read, spec};
-use engine::{Chance, Link, Weather, World};
+use engine::{EngineConnection, FaultPlan, Prng, World};
 use handle::{Handle, PAIR};
-use model::{Look, Model, Seen, Slices, Written};
+use model::{Model, ObservedRows, ReadRecord, Slices, WrittenBatch};
 
 /// Seeds that found defects; every run includes them. A change that adds a call gives them other histories.
 const FOUND: [u64; 7] = [5_062, 12_539, 27_868, 90_431, 164_360, 404_988, 749_985];
@@ -105,7 +105,7 @@ fn specs(grouped: bool, shared: bool, versions: bool) -> Vec<DatasetSpec> {
 
 /// What a history does with old slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Old {
+enum Expiry {
     Stay,
     Go,
     /// Are copied elsewhere, then dropped.
@@ -122,12 +122,12 @@ struct History {
     /// Whether a process consolidates the copy, also while it is being made.
     copy_consolidated: bool,
     began: Instant,
-    old: Old,
+    old: Expiry,
     /// Slices that end before this hour are old.
     hour: i64,
     world: Arc<World>,
     model: Model,
-    chance: Chance,
+    chance: Prng,
     reads: Mutex<u64>,
 }
 
@@ -140,7 +140,7 @@ impl History {
     }
 
     fn source(&self, who: &'static str) -> Archive {
-        self.archive("simulated:", Link::of(&self.world, who))
+        self.archive("simulated:", EngineConnection::of(&self.world, who))
     }
 
     async fn open(&self, who: &'static str) -> Handle {
@@ -157,7 +157,7 @@ impl History {
     /// Waits for a random time. Closing slices before a drop takes seconds, so other processes may wait long enough to
     /// overlap with it.
     async fn idle(&self, ms: u64) {
-        let slow = self.old != Old::Stay && !self.world.is_one_step() && self.chance.below(2) == 0;
+        let slow = self.old != Expiry::Stay && !self.world.is_one_step() && self.chance.below(2) == 0;
         tokio::time::sleep(Duration::from_millis(self.chance.below(if slow { 60 * ms } else { ms }))).await;
     }
 
@@ -173,10 +173,10 @@ impl History {
             2 => ReadKind::Counts,
             3 => ReadKind::Ids,
             // The model does not predict these with drops or versions.
-            4 if !self.versions && self.old == Old::Stay => ReadKind::Number,
-            5 if !self.versions && self.old == Old::Stay => ReadKind::Latest,
+            4 if !self.versions && self.old == Expiry::Stay => ReadKind::Number,
+            5 if !self.versions && self.old == Expiry::Stay => ReadKind::Latest,
             // With drops, the datasets lose their old slices one after the other.
-            6 if self.grouped && self.old == Old::Stay => ReadKind::Cells,
+            6 if self.grouped && self.old == Expiry::Stay => ReadKind::Cells,
             _ => ReadKind::Rows,
         };
         self.look_by(by, handle, who).await;
@@ -230,8 +230,8 @@ impl History {
         *self.reads.lock().unwrap() += 1;
         self.world.note(who, || "has read".into());
         let datasets = if self.grouped { one.map_or(vec![0, 1], |one| vec![one]) } else { vec![0] };
-        let mut seen = Seen::default();
-        let look = Look { who, datasets, hours, began, ended: Instant::now(), but: None };
+        let mut seen = ObservedRows::default();
+        let look = ReadRecord { who, datasets, hours, began, ended: Instant::now(), but: None };
         if by == ReadKind::Number {
             return self.model.judge_number(&look, found[0].column(0).as_primitive::<UInt64Type>().value(0));
         }
@@ -256,10 +256,10 @@ impl History {
         let name = if private { format!("{who}{number}") } else { format!("n{}", self.chance.below(NAMES)) };
         let kind = self.chance.below(8);
         let note = format!("{name}-{who}{number}{}", if self.chance.below(3) == 0 { "long" } else { "" });
-        let removes = kind == 0 || kind == 2 && self.old == Old::Move;
+        let removes = kind == 0 || kind == 2 && self.old == Expiry::Move;
         let repeated = last.take().filter(|_| !removes && self.chance.below(4) == 0);
         let (name, note) = repeated.unwrap_or((name, note));
-        let written = (!removes).then(|| Written::of(&note));
+        let written = (!removes).then(|| WrittenBatch::of(&note));
         let at = self.model.begin(&name, written.clone());
         let (what, of) = (if removes { "to remove" } else { "to write" }, note.clone());
         self.world.note(who, move || format!("begins {what} {of}"));
@@ -432,9 +432,9 @@ impl History {
         for dataset in 0..handle.datasets().len() {
             let request = ReadRequest { history: self.versions, ..ReadRequest::default() };
             let rows = read(&handle.datasets()[dataset], request).await.unwrap();
-            let mut seen = Seen::default();
+            let mut seen = ObservedRows::default();
             seen.enter(dataset, &rows, self.versions);
-            let look = Look {
+            let look = ReadRecord {
                 who: "copy",
                 datasets: vec![dataset],
                 hours: 0..i64::MAX,
@@ -514,7 +514,7 @@ async fn run(history: &Arc<History>) {
     history.copy_last().await;
     history.drop_last(&last).await;
     history.look(&last, "z").await;
-    if history.old != Old::Stay {
+    if history.old != Expiry::Stay {
         verify(history, &last).await;
         history.copy_last().await;
     }
@@ -540,7 +540,7 @@ async fn verify(history: &History, last: &Handle) {
 }
 
 /// The result of one history.
-struct Ran {
+struct HistoryResult {
     /// The number of reads, or the failure with its log.
     reads: Result<u64, String>,
     /// The calls to the engine and its answers, if they were recorded.
@@ -548,9 +548,9 @@ struct Ran {
 }
 
 /// Runs the history of a seed.
-fn history(seed: u64, note_calls: bool) -> Ran {
-    let chance = Chance::new(seed ^ 0x5eed);
-    let weather = Weather {
+fn history(seed: u64, note_calls: bool) -> HistoryResult {
+    let chance = Prng::new(seed ^ 0x5eed);
+    let weather = FaultPlan {
         one_step: chance.below(3) == 0,
         fails: [0, 60, 200][chance.below(3) as usize],
         returns: [0, 0, 12][chance.below(3) as usize],
@@ -569,7 +569,7 @@ fn history(seed: u64, note_calls: bool) -> Ran {
             let (reads, shared) = (Mutex::default(), seed % 4 >= 2);
             let copy = seed.is_multiple_of(3).then(Arc::default);
             let copy_consolidated = seed % 12 == 3;
-            let old = [Old::Stay, Old::Go, Old::Move, Old::Move][chance.below(4) as usize];
+            let old = [Expiry::Stay, Expiry::Go, Expiry::Move, Expiry::Move][chance.below(4) as usize];
             let (hour, model) = (2 + 2 * chance.below(2) as i64, Model::new(Slices { shared: grouped && shared }));
             let history = Arc::new(History {
                 grouped,
@@ -597,7 +597,7 @@ fn history(seed: u64, note_calls: bool) -> Ran {
         let lines = world.as_ref().map_or_else(Vec::new, |world| world.lines());
         format!("seed {seed}, {weather:?}: {}\n{}", text.unwrap_or_default(), lines.join("\n"))
     });
-    Ran { reads, calls: world.and_then(|world| world.calls.as_ref().map(Calls::take)).unwrap_or_default() }
+    HistoryResult { reads, calls: world.and_then(|world| world.calls.as_ref().map(Calls::take)).unwrap_or_default() }
 }
 
 fn setting(name: &str, default: u64) -> u64 {

@@ -19,14 +19,14 @@ const OPTIONAL: usize = 10;
 
 /// The rows of one batch. The note determines their number and version, and each row contains it.
 #[derive(Clone, Debug)]
-pub struct Written {
+pub struct WrittenBatch {
     pub note: Arc<str>,
     pub size: usize,
     /// The version of all rows. The order of versions differs from the order of writes.
     version: f64,
 }
 
-impl Written {
+impl WrittenBatch {
     pub fn of(note: &str) -> Self {
         let size = 3 + (note.len() + note.bytes().map(usize::from).sum::<usize>()) % 4;
         let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -90,13 +90,13 @@ impl Slices {
 }
 
 /// A row of a batch: the dataset, and the index of the row in the batch.
-type Place = (usize, usize);
+type RowIndex = (usize, usize);
 
 /// Rows that a reader saw, by batch.
 #[derive(Clone, Debug, Default)]
-pub struct Seen(BTreeMap<String, BTreeMap<Place, Arc<str>>>);
+pub struct ObservedRows(BTreeMap<String, BTreeMap<RowIndex, Arc<str>>>);
 
-impl Seen {
+impl ObservedRows {
     /// Adds rows of a dataset. With `versions`, only the note tells to which batch a row belongs.
     pub fn enter(&mut self, dataset: usize, rows: &RecordBatch, versions: bool) {
         let column = |name: &str| rows.column_by_name(name).unwrap().clone();
@@ -108,7 +108,7 @@ impl Seen {
         let notes = notes.as_any().downcast_ref::<StringArray>().unwrap();
         for (row, id) in ids.into_iter().enumerate() {
             let note = note_of(notes.value(row));
-            assert_eq!(x.value(row), Written::of(note).version, "row {id} of {note} is not as it was written");
+            assert_eq!(x.value(row), WrittenBatch::of(note).version, "row {id} of {note} is not as it was written");
             let t = t.value(row);
             assert_eq!(t % HOUR, 0, "row {id} of {note} is not as it was written");
             self.enter_row(dataset, (id, t, tags[row], notes.value(row)), HOUR, versions);
@@ -141,7 +141,7 @@ impl Seen {
     }
 
     /// The rows of all batches, of a read that returns only the newest version of each id.
-    fn newest(&self) -> BTreeMap<Place, Arc<str>> {
+    fn newest(&self) -> BTreeMap<RowIndex, Arc<str>> {
         let rows = self.0.values().flatten().map(|(place, note)| (*place, note.clone()));
         let mut newest = BTreeMap::new();
         for (place, note) in rows {
@@ -153,20 +153,20 @@ impl Seen {
 
     /// The rows of one dataset.
     pub fn only(&self, dataset: usize) -> Self {
-        let own = |rows: &BTreeMap<Place, Arc<str>>| {
+        let own = |rows: &BTreeMap<RowIndex, Arc<str>>| {
             rows.iter().filter(|(place, _)| place.0 == dataset).map(|(place, note)| (*place, note.clone())).collect()
         };
         Self(self.0.iter().map(|(name, rows)| (name.clone(), own(rows))).collect())
     }
 
-    fn has(&self, name: &str, place: Place, note: &str) -> bool {
+    fn has(&self, name: &str, place: RowIndex, note: &str) -> bool {
         self.0.get(name).and_then(|rows| rows.get(&place)).is_some_and(|seen| **seen == *note)
     }
 }
 
 /// The datasets and hours of a read, and when it ran.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct ReadRecord {
     pub who: &'static str,
     pub datasets: Vec<usize>,
     pub hours: std::ops::Range<i64>,
@@ -176,8 +176,8 @@ pub struct Look {
     pub but: Option<usize>,
 }
 
-impl Look {
-    fn places(&self, at: std::ops::Range<usize>) -> impl Iterator<Item = Place> {
+impl ReadRecord {
+    fn places(&self, at: std::ops::Range<usize>) -> impl Iterator<Item = RowIndex> {
         let inside = at.filter(|at| self.hours.contains(&hour_of(*at))).collect::<Vec<_>>();
         self.datasets.iter().flat_map(move |dataset| inside.clone().into_iter().map(move |at| (*dataset, at)))
     }
@@ -185,14 +185,14 @@ impl Look {
 
 /// A call that changes a batch.
 #[derive(Clone, Debug)]
-struct Act {
+struct BatchChange {
     began: Instant,
     /// `None` until it has ended. If its process died, the time of that; the call may have taken effect until then.
     ended: Option<Instant>,
     /// Whether it took effect; `None` if unknown.
     done: Option<bool>,
     /// The new rows of the batch; `None` for a removal.
-    written: Option<Written>,
+    written: Option<WrittenBatch>,
     /// The number of rows that a removal reported.
     removed: Option<u64>,
 }
@@ -206,10 +206,10 @@ struct Retire {
     done: Option<bool>,
     slices: BTreeSet<Slice>,
     /// The rows read from the slices beforehand, if they are dropped only with exactly these.
-    copy: Option<Seen>,
+    copy: Option<ObservedRows>,
 }
 
-impl Act {
+impl BatchChange {
     /// Whether, because of this call, the rows of `other` may no longer count when the slices are dropped.
     fn may_end(&self, other: &Self, retire: &Retire) -> bool {
         let later = !std::ptr::eq(self, other) && self.ended.is_none_or(|end| end >= other.began);
@@ -218,7 +218,7 @@ impl Act {
 }
 
 impl Retire {
-    fn is_beside(&self, look: &Look) -> bool {
+    fn is_beside(&self, look: &ReadRecord) -> bool {
         self.began <= look.ended && self.ended.is_none_or(|end| end >= look.began)
     }
 }
@@ -227,14 +227,14 @@ impl Retire {
 #[derive(Debug)]
 pub struct Model {
     pub slices: Slices,
-    acts: Mutex<BTreeMap<String, Vec<Act>>>,
+    acts: Mutex<BTreeMap<String, Vec<BatchChange>>>,
     retires: Mutex<Vec<Retire>>,
 }
 
 /// A state in which a reader may see a batch.
 #[derive(Clone, Debug)]
 struct State {
-    written: Option<Written>,
+    written: Option<WrittenBatch>,
     /// Slices whose rows may be missing, and slices whose rows must be.
     may_lack: BTreeSet<Slice>,
     must_lack: BTreeSet<Slice>,
@@ -245,10 +245,10 @@ impl Model {
         Self { slices, acts: Mutex::default(), retires: Mutex::default() }
     }
 
-    pub fn begin(&self, name: &str, written: Option<Written>) -> usize {
+    pub fn begin(&self, name: &str, written: Option<WrittenBatch>) -> usize {
         let mut acts = self.acts.lock().unwrap();
         let of = acts.entry(name.to_owned()).or_default();
-        of.push(Act { began: Instant::now(), ended: None, done: None, written, removed: None });
+        of.push(BatchChange { began: Instant::now(), ended: None, done: None, written, removed: None });
         of.len() - 1
     }
 
@@ -259,7 +259,7 @@ impl Model {
         (act.ended, act.done, act.removed) = (Some(Instant::now()), done, removed);
     }
 
-    pub fn begin_retire(&self, slices: BTreeSet<Slice>, copy: Option<Seen>) -> usize {
+    pub fn begin_retire(&self, slices: BTreeSet<Slice>, copy: Option<ObservedRows>) -> usize {
         let mut retires = self.retires.lock().unwrap();
         retires.push(Retire { began: Instant::now(), ended: None, done: None, slices, copy });
         retires.len() - 1
@@ -276,14 +276,15 @@ impl Model {
 
     /// The calls whose result a reader may see that read from `began` to `ended`, and whether it may see the batch as
     /// before all calls.
-    fn possible(acts: &[Act], began: Instant, ended: Instant) -> (bool, Vec<&Act>) {
-        let before = |act: &Act| act.done == Some(true) && act.ended.is_some_and(|end| end < began);
+    fn possible(acts: &[BatchChange], began: Instant, ended: Instant) -> (bool, Vec<&BatchChange>) {
+        let before = |act: &BatchChange| act.done == Some(true) && act.ended.is_some_and(|end| end < began);
         let overtaken = |since: Instant| acts.iter().any(|act| before(act) && act.began > since);
-        let may = |act: &&Act| act.done != Some(false) && act.began < ended && !act.ended.is_some_and(overtaken);
+        let may =
+            |act: &&BatchChange| act.done != Some(false) && act.began < ended && !act.ended.is_some_and(overtaken);
         (!acts.iter().any(before), acts.iter().filter(may).collect())
     }
 
-    fn states(&self, name: &str, look: &Look) -> Vec<State> {
+    fn states(&self, name: &str, look: &ReadRecord) -> Vec<State> {
         let (acts, retires) = (self.acts.lock().unwrap(), self.retires.lock().unwrap());
         let acts = acts.get(name).map_or(&[][..], Vec::as_slice);
         let (initial, possible) = Self::possible(acts, look.began, look.ended);
@@ -323,25 +324,25 @@ impl Model {
     }
 
     /// The rows of a batch in a slice.
-    fn in_slice(&self, written: &Written, slice: Slice) -> impl Iterator<Item = Place> {
+    fn in_slice(&self, written: &WrittenBatch, slice: Slice) -> impl Iterator<Item = RowIndex> {
         let (slices, size) = (self.slices, written.size);
         let places = (0..2).flat_map(move |dataset| (0..size).map(move |at| (dataset, at)));
         places.filter(move |(dataset, at)| slices.of(*dataset, *at) == slice)
     }
 
     /// Whether a copy of a slice has all rows of the batch in that slice.
-    fn holds(&self, copy: &Seen, name: &str, written: &Written, slice: Slice) -> bool {
+    fn holds(&self, copy: &ObservedRows, name: &str, written: &WrittenBatch, slice: Slice) -> bool {
         self.in_slice(written, slice).all(|place| copy.has(name, place, &written.note))
     }
 
     /// Whether slices may be dropped during this read: the reader may then see only some of their tiles.
-    fn beside_a_drop(&self, look: &Look) -> bool {
+    fn beside_a_drop(&self, look: &ReadRecord) -> bool {
         let retires = self.retires.lock().unwrap();
         look.but.is_none() && retires.iter().any(|retire| retire.is_beside(look))
     }
 
     /// Checks what a reader of all versions saw.
-    pub fn judge(&self, look: &Look, seen: &Seen) {
+    pub fn judge(&self, look: &ReadRecord, seen: &ObservedRows) {
         let beside = self.beside_a_drop(look);
         let mut left: BTreeSet<&String> = seen.0.keys().collect();
         for name in self.names() {
@@ -382,7 +383,7 @@ impl Model {
     }
 
     /// Checks the number of rows that a reader counted. Only for histories that drop no slices.
-    pub fn judge_number(&self, look: &Look, seen: u64) {
+    pub fn judge_number(&self, look: &ReadRecord, seen: u64) {
         let mut numbers: BTreeSet<usize> = [0].into();
         for name in self.names() {
             let rows = |state: &State| look.places(0..state.written.as_ref().map_or(0, |written| written.size)).count();
@@ -394,7 +395,7 @@ impl Model {
 
     /// Checks the newest row of each tag. Only for histories without drops and versions. All rows of a tag have the
     /// same time, so the newest is the one with the highest id.
-    pub fn judge_latest(&self, look: &Look, seen: &Seen) {
+    pub fn judge_latest(&self, look: &ReadRecord, seen: &ObservedRows) {
         let names = self.names();
         let states: Vec<Vec<State>> = names.iter().map(|name| self.states(name, look)).collect();
         let Some(sets) = self.sets(&states) else { return };
@@ -425,7 +426,7 @@ impl Model {
     }
 
     /// Checks what a reader of the newest versions saw.
-    pub fn judge_newest(&self, look: &Look, seen: &Seen) {
+    pub fn judge_newest(&self, look: &ReadRecord, seen: &ObservedRows) {
         let (beside, newest) = (self.beside_a_drop(look), seen.newest());
         let states: Vec<Vec<State>> = self.names().iter().map(|name| self.states(name, look)).collect();
         let Some(sets) = self.sets(&states) else { return };
@@ -438,9 +439,9 @@ impl Model {
 
     /// Whether a reader that sees batches in these states may see these rows. Dropped rows are missing by slice or, if
     /// the drop runs during the read, by tile.
-    fn fits(&self, set: &[&State], look: &Look, beside: bool, seen: &BTreeMap<Place, Arc<str>>) -> bool {
+    fn fits(&self, set: &[&State], look: &ReadRecord, beside: bool, seen: &BTreeMap<RowIndex, Arc<str>>) -> bool {
         let mut rows = 0;
-        let mut parts: BTreeMap<(Slice, Option<Place>), Vec<Place>> = BTreeMap::new();
+        let mut parts: BTreeMap<(Slice, Option<RowIndex>), Vec<RowIndex>> = BTreeMap::new();
         for place in look.places(0..6) {
             let slice = self.slices.of(place.0, place.1);
             let tile = beside.then_some((place.0, place.1 % 3));
@@ -458,12 +459,12 @@ impl Model {
             for act in acts.iter().filter(|act| act.done == Some(true)) {
                 let (Some(removed), Some(ended)) = (act.removed, act.ended) else { continue };
                 let (_, possible) = Self::possible(acts, act.began, ended);
-                let writes: Vec<&Written> = possible.iter().filter_map(|act| act.written.as_ref()).collect();
+                let writes: Vec<&WrittenBatch> = possible.iter().filter_map(|act| act.written.as_ref()).collect();
                 let [written] = writes[..] else { continue };
                 if !is_alone(acts, written) {
                     continue;
                 }
-                let mut moved: BTreeSet<Place> = BTreeSet::new();
+                let mut moved: BTreeSet<RowIndex> = BTreeSet::new();
                 for retire in retires.iter().filter(|retire| retire.done == Some(true)) {
                     let Some(copy) = &retire.copy else { continue };
                     let own = retire.slices.iter().flat_map(|slice| self.in_slice(written, *slice));
@@ -481,14 +482,14 @@ impl Model {
 }
 
 /// Whether only one call wrote these rows: rows of two calls with the same note cannot be distinguished.
-fn is_alone(acts: &[Act], written: &Written) -> bool {
-    let of_note = |act: &&Act| act.written.as_ref().is_some_and(|other| other.note == written.note);
+fn is_alone(acts: &[BatchChange], written: &WrittenBatch) -> bool {
+    let of_note = |act: &&BatchChange| act.written.as_ref().is_some_and(|other| other.note == written.note);
     acts.iter().filter(of_note).count() == 1
 }
 
 /// As [`Model::fits`], for rows that can only be missing together.
-fn part_fits(set: &[&State], slice: Slice, places: &[Place], seen: &BTreeMap<Place, Arc<str>>) -> bool {
-    let (mut there, mut optional): (Vec<&Written>, Vec<&Written>) = (vec![], vec![]);
+fn part_fits(set: &[&State], slice: Slice, places: &[RowIndex], seen: &BTreeMap<RowIndex, Arc<str>>) -> bool {
+    let (mut there, mut optional): (Vec<&WrittenBatch>, Vec<&WrittenBatch>) = (vec![], vec![]);
     for state in set {
         let Some(written) = &state.written else { continue };
         match (state.may_lack.contains(&slice), state.must_lack.contains(&slice)) {
@@ -502,7 +503,7 @@ fn part_fits(set: &[&State], slice: Slice, places: &[Place], seen: &BTreeMap<Pla
     }
     (0..1_usize << optional.len()).any(|chosen| {
         let also = optional.iter().enumerate().filter(|(at, _)| chosen >> at & 1 == 1).map(|(_, written)| written);
-        let there: Vec<&&Written> = there.iter().chain(also).collect();
+        let there: Vec<&&WrittenBatch> = there.iter().chain(also).collect();
         places.iter().all(|place| {
             let own = there.iter().filter(|written| place.1 < written.size);
             let newest = own.max_by(|a, b| a.version.total_cmp(&b.version));

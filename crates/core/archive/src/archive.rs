@@ -13,7 +13,7 @@ use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::catalog::fence::Fence;
 use crate::catalog::superseded::SUPERSEDED_KEPT;
-use crate::dataset::{Common, Dataset};
+use crate::dataset::{Dataset, SharedState};
 use crate::error::{ArchiveError, Result};
 use crate::memory::{Memory, MemoryLimit};
 use crate::open::{OpenOptions, open_store};
@@ -163,13 +163,13 @@ impl Archive {
     }
 
     /// A dataset of this archive with a known definition; `stored` is its catalog record, empty if unknown.
-    pub(crate) fn opened(&self, spec: DatasetSpec, stored: Bytes, common: Arc<Common>) -> Result<Dataset> {
+    pub(crate) fn opened(&self, spec: DatasetSpec, stored: Bytes, common: Arc<SharedState>) -> Result<Dataset> {
         let (store, clock, fence) = (self.store.clone(), self.clock.clone(), self.fence.clone());
         Dataset::new(spec, stored, store, clock, fence, common, self.superseded_kept)
     }
 
-    pub(crate) fn common(&self) -> Arc<Common> {
-        Common::new(self.memory.clone())
+    pub(crate) fn common(&self) -> Arc<SharedState> {
+        SharedState::new(self.memory.clone())
     }
 
     /// Opens a dataset.

@@ -31,7 +31,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::report::{CopyReport, DatasetCopyReport};
 use ledger::Ledger;
-use pass::{Pass, Passed};
+use pass::{Pass, PassResult};
 use tiles::Scope;
 use verify::Verification;
 
@@ -213,7 +213,7 @@ impl Copy {
     ) -> Result<HashMap<(SliceId, Tile), u64>> {
         meter.begin(self.tiles_of_source(&Scope::All).await?, false);
         let pass = Pass::begin(&self.shared, again, watched, report, meter).await?;
-        let Passed { caught_up, settled, prints } = pass.run().await?;
+        let PassResult { caught_up, settled, prints } = pass.run().await?;
         report.caught_up = caught_up;
         if caught_up {
             self.shared.claim.note_caught_up(&self.shared, settled).await?;

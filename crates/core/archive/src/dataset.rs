@@ -22,7 +22,7 @@ use crate::catalog::superseded::KnownSuperseded;
 use crate::catalog::{self, GroupRecord};
 use crate::error::{ArchiveError, Result};
 use crate::frame::{DEFAULT_METADATA, Frame, default_value};
-use crate::index::Kept;
+use crate::index::IndexCache;
 use crate::memory::{Memory, MemoryLimit};
 
 /// How long a writer on a cluster may rely on the definition that it has read.
@@ -44,14 +44,14 @@ pub struct Dataset {
 
 #[derive(Debug)]
 struct Shared {
-    known: RwLock<Known>,
-    common: Arc<Common>,
-    kept: Kept,
+    known: RwLock<CachedDefinition>,
+    common: Arc<SharedState>,
+    index_cache: IndexCache,
 }
 
 /// The state that the datasets of a group share; an ungrouped dataset has its own.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct SharedState {
     /// The datasets of the group by number; empty without a group.
     frames: RwLock<BTreeMap<u8, Frame>>,
     /// The record of the group as last read, and when it was read.
@@ -64,7 +64,7 @@ pub(crate) struct Common {
     memory: MemoryLimit,
 }
 
-impl Common {
+impl SharedState {
     pub(crate) fn new(memory: MemoryLimit) -> Arc<Self> {
         let (frames, group, slices) = Default::default();
         Arc::new(Self { frames, group, slices, counting: RwLock::default(), superseded: RwLock::default(), memory })
@@ -85,7 +85,7 @@ impl Common {
 
 /// The definition as this process last saw it.
 #[derive(Debug)]
-struct Known {
+struct CachedDefinition {
     frame: Frame,
     /// The catalog record from which `frame` was made.
     stored: Bytes,
@@ -112,12 +112,12 @@ impl Dataset {
         store: Arc<dyn Store>,
         clock: Arc<Clock>,
         fence: Fence,
-        common: Arc<Common>,
+        common: Arc<SharedState>,
         superseded_kept: std::time::Duration,
     ) -> Result<Self> {
-        let known = Known { frame: Frame::new(spec, clock)?, stored, revision: 0, looked: Instant::now() };
+        let known = CachedDefinition { frame: Frame::new(spec, clock)?, stored, revision: 0, looked: Instant::now() };
         common.put_frame(&known.frame);
-        let shared = Shared { known: RwLock::new(known), common, kept: Kept::default() };
+        let shared = Shared { known: RwLock::new(known), common, index_cache: IndexCache::default() };
         Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence, superseded_kept })
     }
 
@@ -152,8 +152,8 @@ impl Dataset {
     }
 
     /// The index data that this process caches.
-    pub(crate) fn kept(&self) -> &Kept {
-        &self.shared.kept
+    pub(crate) fn index_cache(&self) -> &IndexCache {
+        &self.shared.index_cache
     }
 
     pub(crate) fn fence(&self) -> &Fence {
@@ -175,7 +175,7 @@ impl Dataset {
         (known.frame.spec.clone(), known.revision)
     }
 
-    fn known(&self) -> RwLockReadGuard<'_, Known> {
+    fn known(&self) -> RwLockReadGuard<'_, CachedDefinition> {
         self.shared.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -312,7 +312,7 @@ impl Dataset {
         self.known_slices(HashSet::clear);
         self.known_superseded(|known| *known = KnownSuperseded::default());
         self.shared.common.put_frame(&frame);
-        *known = Known { frame, stored, revision: known.revision + 1, looked: Instant::now() };
+        *known = CachedDefinition { frame, stored, revision: known.revision + 1, looked: Instant::now() };
     }
 
     /// Reads the definition again: another process may have added columns, or dropped the dataset and created another

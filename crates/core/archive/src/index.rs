@@ -7,9 +7,9 @@
 //! built without changing any result.
 
 mod build;
+mod cache;
 mod count;
 mod group;
-mod kept;
 mod lease;
 mod observed;
 mod plan;
@@ -32,7 +32,7 @@ use crate::frame::Frame;
 use lease::{Lease, held};
 use record::Built;
 
-pub(crate) use kept::Kept;
+pub(crate) use cache::IndexCache;
 pub(crate) use record::segment_name;
 pub use report::{IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse};
 

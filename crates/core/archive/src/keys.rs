@@ -137,13 +137,13 @@ pub(crate) fn zone_keys(column: &ArrayRef) -> Result<Vec<ZoneKey>, ArrowError> {
 }
 
 /// A set of wanted keys.
-pub(crate) struct Wanted {
+pub(crate) struct KeySet {
     keys: HashSet<OwnedKey>,
     /// Distinct zone keys of the first column, ascending.
     zones: Vec<ZoneKey>,
 }
 
-impl Wanted {
+impl KeySet {
     /// The keys of the rows of `columns`, which have the dataset's types.
     pub(crate) fn new(columns: &[ArrayRef]) -> Result<Self, ArrowError> {
         let keys = Keys::new(columns)?;
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn wanted_keys_are_found_in_columns_with_and_without_nulls() {
-        let wanted = Wanted::new(&[Arc::new(Int64Array::from(vec![-3, 7])) as ArrayRef]).unwrap();
+        let wanted = KeySet::new(&[Arc::new(Int64Array::from(vec![-3, 7])) as ArrayRef]).unwrap();
         let mut keep = [true; 4];
         let column = Arc::new(Int64Array::from(vec![Some(7), None, Some(-3), Some(3)])) as ArrayRef;
         wanted.filter(&[column], &mut keep).unwrap();
@@ -196,7 +196,7 @@ mod tests {
         let columns = |n: Vec<i64>, s: Vec<&str>| -> Vec<ArrayRef> {
             vec![Arc::new(Int64Array::from(n)), Arc::new(StringArray::from(s))]
         };
-        let wanted = Wanted::new(&columns(vec![1, 2], vec!["a", "b"])).unwrap();
+        let wanted = KeySet::new(&columns(vec![1, 2], vec!["a", "b"])).unwrap();
         let mut keep = [true; 3];
         wanted.filter(&columns(vec![1, 1, 2], vec!["a", "b", "b"]), &mut keep).unwrap();
         assert_eq!(keep, [true, false, true]);
@@ -248,7 +248,7 @@ mod tests {
 
         #[test]
         fn wanted_keys_touch_the_ranges_that_have_one(wanted in prop::collection::vec(-9..9_i64, 0..4), low in -9..9_i64, more in 0..5_i64) {
-            let keys = Wanted::new(&[array(Int64Array::from(wanted.clone()))]).unwrap();
+            let keys = KeySet::new(&[array(Int64Array::from(wanted.clone()))]).unwrap();
             let (min, max) = (ZoneKey::from_i64(low), ZoneKey::from_i64(low + more));
             prop_assert_eq!(keys.touches(min, max), wanted.iter().any(|key| (low..=low + more).contains(key)));
         }
@@ -258,7 +258,7 @@ mod tests {
     fn a_null_is_a_key_of_its_own() {
         let with_null = array(Int64Array::from(vec![None, Some(0), Some(i64::MIN)]));
         let mut keep = [true, true, false];
-        Wanted::new(&[with_null.slice(0, 1)]).unwrap().filter(std::slice::from_ref(&with_null), &mut keep).unwrap();
+        KeySet::new(&[with_null.slice(0, 1)]).unwrap().filter(std::slice::from_ref(&with_null), &mut keep).unwrap();
         assert_eq!(keep, [true, false, false]);
         let keys = Keys::new(&[with_null]).unwrap();
         let owned = [0, 1, 2].map(|row| keys.get(row).to_owned());

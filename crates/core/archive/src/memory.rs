@@ -153,7 +153,7 @@ impl Charge {
 
     /// Ties the charge to `bytes` until their last clone or slice is dropped.
     pub fn keep(self, bytes: Vec<u8>) -> Bytes {
-        Bytes::from_owner(Kept { bytes, _charge: self })
+        Bytes::from_owner(ChargedBytes { bytes, _charge: self })
     }
 }
 
@@ -165,9 +165,9 @@ impl Drop for Charge {
 
 /// The charge of a read; nothing if the archive has no budget.
 #[derive(Debug)]
-pub(crate) struct Held(Option<Charge>);
+pub(crate) struct ReadCharge(Option<Charge>);
 
-impl Held {
+impl ReadCharge {
     /// A charge of 0 bytes.
     pub(crate) fn of(memory: Option<&Memory>) -> Self {
         Self(memory.map(Memory::empty))
@@ -182,12 +182,12 @@ impl Held {
     }
 }
 
-struct Kept {
+struct ChargedBytes {
     bytes: Vec<u8>,
     _charge: Charge,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }

@@ -48,7 +48,7 @@ use crate::read::part::ParsedChunk;
 use crate::read::pieces::Pieces;
 use crate::read::query::{Query, slices_of};
 use crate::read::slices::SliceList;
-use crate::read::visible::{Beginning, Visibility};
+use crate::read::visible::{AttemptSnapshot, Visibility};
 use crate::request::{Place, ReadRequest};
 
 /// Most groups decoded at once; fewer on a machine with fewer cores.
@@ -133,10 +133,10 @@ impl Dataset {
     pub async fn count(&self, request: ReadRequest) -> Result<u64> {
         let this = &self.reader();
         let request = ReadRequest { columns: Some(vec![]), ..request };
-        let (planned, begun) = futures::join!(this.replan_unseeing(&request), this.begin_read());
+        let (planned, begun) = futures::join!(this.replan_without_visibility(&request), this.begin_read());
         let (query, begun) = (planned?, begun?);
         if query.newest_only || query.tests_rows() {
-            if let Some(rows) = this.count_by_index(query.seeing(begun.alone()), &request).await? {
+            if let Some(rows) = this.count_by_index(query.with_visibility(begun.alone()), &request).await? {
                 return Ok(rows);
             }
             let rows = this.read(request).await?;
@@ -150,19 +150,19 @@ impl Dataset {
     async fn as_of_one_moment<T, F: Future<Output = Result<T>>>(
         &self,
         request: &ReadRequest,
-        (mut query, begun): (Query, Beginning),
+        (mut query, begun): (Query, AttemptSnapshot),
         read: impl Fn(Arc<Query>) -> F,
     ) -> Result<T> {
         let visible = begun.jointly();
         loop {
             let (frame, scan) = (query.frame.clone(), query.scan(vec![], false));
-            match read(Arc::new(query.seeing(visible.clone()))).await {
+            match read(Arc::new(query.with_visibility(visible.clone()))).await {
                 Err(ArchiveError::ReadRace { .. }) if visible.is_late() => {}
                 done => return done,
             }
             visible.look_ahead_jointly(self.store(), &[(&frame, scan)]).await?;
             // A batch that ended meanwhile may have created slices.
-            query = self.plan_unseeing(request, &SliceList::new(self.store())).await?;
+            query = self.plan_without_visibility(request, &SliceList::new(self.store())).await?;
         }
     }
 
@@ -205,25 +205,25 @@ impl Dataset {
     }
 
     async fn replan(&self, request: &ReadRequest) -> Result<Query> {
-        let (planned, visible) = futures::join!(self.replan_unseeing(request), self.visibility());
-        Ok(planned?.seeing(visible?))
+        let (planned, visible) = futures::join!(self.replan_without_visibility(request), self.visibility());
+        Ok(planned?.with_visibility(visible?))
     }
 
     /// Plans `request` with the definition that this process last read, not yet with the attempts that count.
-    async fn plan_unseeing(&self, request: &ReadRequest, slices: &SliceList<'_>) -> Result<Query> {
+    async fn plan_without_visibility(&self, request: &ReadRequest, slices: &SliceList<'_>) -> Result<Query> {
         let slices = slices_of(slices, &self.frame(), request).await?;
         self.plan(request, slices)
     }
 
     /// As [`Self::replan`], but not yet with the attempts that count.
-    pub(crate) async fn replan_unseeing(&self, request: &ReadRequest) -> Result<Query> {
+    pub(crate) async fn replan_without_visibility(&self, request: &ReadRequest) -> Result<Query> {
         // The definition seldom changes: look up slices by the known one concurrently.
         let (before, list) = (self.frame(), SliceList::new(self.store()));
         let (refreshed, slices) = futures::join!(self.refresh(), slices_of(&list, &before, request));
         refreshed?;
         match Arc::ptr_eq(&before.spec, &self.spec()) {
             true => self.plan(request, slices?),
-            false => self.plan_unseeing(request, &SliceList::new(self.store())).await,
+            false => self.plan_without_visibility(request, &SliceList::new(self.store())).await,
         }
     }
 
@@ -231,7 +231,7 @@ impl Dataset {
     pub(crate) async fn query_as_known(&self, request: &ReadRequest) -> Result<Query> {
         let (frame, list) = (self.frame(), SliceList::new(self.store()));
         let (slices, visible) = futures::join!(slices_of(&list, &frame, request), self.visibility());
-        Ok(self.plan(request, slices?)?.seeing(visible?))
+        Ok(self.plan(request, slices?)?.with_visibility(visible?))
     }
 
     fn plan(&self, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Query> {
@@ -340,7 +340,7 @@ impl Group {
 /// Plans reads of datasets of one group; looks up their slices together.
 async fn plan_parts(first: &Dataset, parts: &[(Dataset, ReadRequest)]) -> Result<Vec<Query>> {
     let slices = SliceList::new(first.store());
-    try_join_all(parts.iter().map(|(dataset, request)| dataset.plan_unseeing(request, &slices))).await
+    try_join_all(parts.iter().map(|(dataset, request)| dataset.plan_without_visibility(request, &slices))).await
 }
 
 /// The rows of each part.
@@ -353,7 +353,7 @@ async fn read_parts(
     share_scans(&first.store_arc(), &mut plans).await?;
     // Each in a task of its own: small tables are decoded by the task that reads them.
     let reads = parts.iter().cloned().zip(plans).map(|((dataset, request), plan)| {
-        let mut query = plan.seeing(visible.clone());
+        let mut query = plan.with_visibility(visible.clone());
         let read = tokio::spawn(async move {
             dataset.prune_by_index(&mut query, &request).await?;
             let rows = stream(dataset.store_arc(), Arc::new(query)).await?;

@@ -42,10 +42,10 @@ pub(crate) fn times(array: &ArrayRef) -> Option<Times<'_>> {
 }
 
 /// A row whose time has no tick on the axis, and why.
-pub(crate) type Unplaced = (usize, &'static str);
+pub(crate) type TimeFailure = (usize, &'static str);
 
 /// Tick and window of every row; otherwise the first row without one, and the reason.
-pub(crate) fn place_rows(spec: &DatasetSpec, array: &ArrayRef) -> Result<(Vec<i64>, Vec<Window>), Unplaced> {
+pub(crate) fn place_rows(spec: &DatasetSpec, array: &ArrayRef) -> Result<(Vec<i64>, Vec<Window>), TimeFailure> {
     const NULL: &str = "is null; every record needs a time";
     const OUTSIDE: &str = "holds a time the axis cannot count (NaN, infinite or too far away)";
     const MJD: &str = "holds a Modified Julian Date, but counts Julian Dates: add 2400000.5, or create the dataset with a time \
@@ -73,10 +73,10 @@ pub(crate) fn place_rows(spec: &DatasetSpec, array: &ArrayRef) -> Result<(Vec<i6
 }
 
 /// Sort key of a row's time: the value of a timestamp, or the bits of a float day in a form that keeps the order.
-pub(crate) type When = i64;
+pub(crate) type TimeKey = i64;
 
 /// The sort keys of the rows' times.
-pub(crate) fn whens(time: &ArrayRef) -> Vec<When> {
+pub(crate) fn time_keys(time: &ArrayRef) -> Vec<TimeKey> {
     match times(time) {
         Some(Times::Ticks(ticks)) => ticks.to_vec(),
         // As integers, float bits have the order of the floats once all bits but the sign of negative ones are flipped.
@@ -316,7 +316,7 @@ pub(crate) mod tests {
         fn order_in_time_is_that_of_the_days(a: f64, b: f64) {
             prop_assume!(!a.is_nan() && !b.is_nan() && a != b);
             let array: ArrayRef = Arc::new(Float64Array::from(vec![a, b]));
-            let order = whens(&array);
+            let order = time_keys(&array);
             prop_assert_eq!(order[0] < order[1], a < b);
         }
     }
@@ -379,7 +379,7 @@ pub(crate) mod tests {
         }
         let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1]));
         assert!(refused(TimeFormat::Timestamp, &numbers).1.contains("not of the dataset's type"));
-        assert_eq!(whens(&numbers), [i64::MIN]);
+        assert_eq!(time_keys(&numbers), [i64::MIN]);
         let far: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![0, i64::MAX]));
         assert_eq!(refused(TimeFormat::Timestamp, &far).0, 1);
         let mut keep = [true];
@@ -398,7 +398,7 @@ pub(crate) mod tests {
             Arc::new(Date32Array::from(vec![-1, 0, 7])),
         ];
         for array in &arrays {
-            assert_eq!(whens(array), values, "{}", array.data_type());
+            assert_eq!(time_keys(array), values, "{}", array.data_type());
         }
         let (ticks, windows) = place_rows(&spec(TimeFormat::Timestamp), &arrays[2]).unwrap();
         assert_eq!((ticks, windows), (values, vec![Window(-1), Window(0), Window(0)]));

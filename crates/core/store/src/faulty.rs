@@ -39,7 +39,7 @@ pub enum Decision {
 
 /// Injects faults into a store: a policy decides on each call. The same policy and calls give the same faults. Views of it
 /// share policy and count.
-pub struct Faulty {
+pub struct FaultyStore {
     inner: Arc<dyn Store>,
     shared: Arc<Shared>,
 }
@@ -49,7 +49,7 @@ struct Shared {
     calls: AtomicU64,
 }
 
-impl Faulty {
+impl FaultyStore {
     /// Wraps a store.
     pub fn new(inner: Arc<dyn Store>, policy: impl Fn(Call<'_>) -> Decision + Send + Sync + 'static) -> Self {
         Self { inner, shared: Arc::new(Shared { policy: Box::new(policy), calls: AtomicU64::new(0) }) }
@@ -82,14 +82,14 @@ impl Faulty {
     }
 }
 
-impl fmt::Debug for Faulty {
+impl fmt::Debug for FaultyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Faulty").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("FaultyStore").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
 #[async_trait]
-impl Store for Faulty {
+impl Store for FaultyStore {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -22,7 +22,7 @@ use futures::stream::BoxStream;
 
 pub use dataset::{DatasetRef, Placement};
 pub use error::{Outcome, StoreError};
-pub use faulty::{Call, Decision, Faulty};
+pub use faulty::{Call, Decision, FaultyStore};
 pub use metered::{Metered, OperationMetrics};
 pub use windows::Windows;
 

@@ -30,7 +30,7 @@ const REQUEST_LINES: usize = 4_096;
 
 /// The form of a dataset's tables.
 #[derive(Clone, Debug)]
-pub(crate) enum Form {
+pub(crate) enum TableForm {
     /// One row per chunk; this many neighbouring cells share a partition.
     Chunks { cells: i64 },
     /// One row per record.
@@ -121,7 +121,7 @@ pub(crate) struct DatasetTables {
     pub session: Arc<Session>,
     /// The dataset as the caller names it.
     pub dataset: DatasetRef,
-    pub form: Form,
+    pub form: TableForm,
 }
 
 impl DatasetTables {
@@ -155,8 +155,8 @@ impl DatasetTables {
     pub(crate) fn table(&self, slice: SliceId) -> String {
         let number = SliceId(slice.0.wrapping_sub(self.dataset.first_slice));
         match self.form {
-            Form::Chunks { .. } => names::chunk_table(&self.dataset.label, number),
-            Form::Rows(_) => names::row_table(&self.dataset.label, number),
+            TableForm::Chunks { .. } => names::chunk_table(&self.dataset.label, number),
+            TableForm::Rows(_) => names::row_table(&self.dataset.label, number),
         }
     }
 
@@ -168,7 +168,7 @@ impl DatasetTables {
             _ => return false,
         };
         let unknown = ["undefined column", "unknown identifier", "unrecognized name"];
-        matches!(self.form, Form::Rows(_)) && unknown.iter().any(|words| reason.contains(words))
+        matches!(self.form, TableForm::Rows(_)) && unknown.iter().any(|words| reason.contains(words))
     }
 
     /// The name of a slice's table with its keyspace.
@@ -177,7 +177,7 @@ impl DatasetTables {
     }
 }
 
-impl Form {
+impl TableForm {
     /// The form of a dataset's tables.
     pub(crate) fn of(dataset: &DatasetRef, rows: &RowDatasets) -> chronotile_store::Result<Self> {
         Ok(match &dataset.placement {
@@ -353,6 +353,6 @@ mod tests {
 
     #[test]
     fn chunks_of_one_row_need_no_common_time() {
-        assert_eq!(Form::Chunks { cells: 1 }.stamp(), None);
+        assert_eq!(TableForm::Chunks { cells: 1 }.stamp(), None);
     }
 }

@@ -34,7 +34,7 @@ use futures::{StreamExt, TryStreamExt};
 use crate::catalog::Catalog;
 use crate::failure::{ENGINE, of_write, refused};
 use crate::form::rows::RowDatasets;
-use crate::form::{DatasetTables, Form, Sizes};
+use crate::form::{DatasetTables, Sizes, TableForm};
 
 /// Largest accepted chunk, head and body, in bytes: half of a node's default limit for one write.
 pub const CHUNK_BYTES_MAX: usize = 8 << 20;
@@ -153,7 +153,7 @@ impl CassandraStore {
     }
 
     fn tables(&self, dataset: &DatasetRef) -> Result<DatasetTables> {
-        let form = Form::of(dataset, &self.shared.rows)?;
+        let form = TableForm::of(dataset, &self.shared.rows)?;
         Ok(DatasetTables { session: self.shared.session.clone(), dataset: dataset.clone(), form })
     }
 
@@ -194,8 +194,8 @@ impl CassandraStore {
             self.ready(|ready| ready.insert(known));
         }
         match &tables.form {
-            Form::Chunks { .. } => Ok(()),
-            Form::Rows(form) => schema::make_columns(tables, form, chunks).await,
+            TableForm::Chunks { .. } => Ok(()),
+            TableForm::Rows(form) => schema::make_columns(tables, form, chunks).await,
         }
     }
 
@@ -284,7 +284,7 @@ impl Store for CassandraStore {
         self.writable()?;
         let tables = &self.tables(dataset)?;
         let Commit { before, put, remove, require_removed, after, stamp_us: _ } = commit;
-        if let Form::Rows(form) = &tables.form {
+        if let TableForm::Rows(form) = &tables.form {
             form.check(&tables.dataset.name, &put)?;
         }
         self.check_slices(tables, &put).await?;
@@ -297,7 +297,7 @@ impl Store for CassandraStore {
         self.shared.catalog.apply(self.session(), &before, false).await?;
         let begun = !before.is_empty();
         let changed = self.change_chunks(tables, put, &remove, require_removed, begun).await;
-        if let (Err(_), Form::Rows(form)) = (&changed, &tables.form) {
+        if let (Err(_), TableForm::Rows(form)) = (&changed, &tables.form) {
             form.forget();
         }
         changed?;
@@ -344,7 +344,7 @@ impl Store for CassandraStore {
         let Some(table_id) = known else { return Ok(()) };
         self.ready(|ready| ready.remove(&(dataset.name.clone(), slice)));
         let _guard = self.shared.schema_mutex.lock().await;
-        if let Form::Rows(form) = &tables.form {
+        if let TableForm::Rows(form) = &tables.form {
             form.forget();
         }
         schema::drop_slice(&tables, slice, &table_id).await

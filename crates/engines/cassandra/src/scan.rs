@@ -18,7 +18,7 @@ use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use crate::chunks::{LOOKUP_CHUNKS, ids_in_tile};
 use crate::failure::{malformed, refused};
 use crate::form::rows::RowForm;
-use crate::form::{DatasetTables, Form, Names, PAGE_ROWS, Sizes};
+use crate::form::{DatasetTables, Names, PAGE_ROWS, Sizes, TableForm};
 use crate::requests::quorum_call;
 use crate::schema::if_table_exists;
 
@@ -317,7 +317,7 @@ async fn start_read(
         incomplete: Vec::new(),
     };
     let columns = match (&tables.form, bodies) {
-        (Form::Rows(form), true) => {
+        (TableForm::Rows(form), true) => {
             let codec = form.codec().clone();
             let columns = form.columns_of(tables, slice, refresh).await?;
             let names = codec.select(columns);
@@ -325,7 +325,7 @@ async fn start_read(
             names
         }
         (_, false) => heads_of(tables.names()),
-        (Form::Chunks { .. }, true) => chunks_of(tables.names()),
+        (TableForm::Chunks { .. }, true) => chunks_of(tables.names()),
     };
     Ok((columns, buffer))
 }
@@ -694,7 +694,7 @@ mod tests {
     #[test]
     fn a_read_of_chunks_selects_all_that_nodes_compare() {
         for cells in [1, 4] {
-            let form = Form::Chunks { cells };
+            let form = TableForm::Chunks { cells };
             let selected = chunks_of(form.names());
             let selected: HashSet<&str> = selected.split(", ").collect();
             let (columns, _) = chunk_columns(cells).split_once(", PRIMARY KEY").unwrap();

@@ -12,7 +12,7 @@ use chronotile_types::{DatasetName, SliceId};
 
 use crate::failure::{malformed, of_write, refused};
 use crate::form::rows::RowForm;
-use crate::form::{DatasetTables, Form};
+use crate::form::{DatasetTables, TableForm};
 use crate::names::{self, LEASES, META, SLICES};
 use crate::requests::{TABLE_PAUSE, prepared, quorum_call, quorum_or, unknown_table};
 
@@ -258,7 +258,7 @@ pub(crate) async fn slices(session: &Session, dataset: &DatasetName, call: &Call
 /// Creates a slice's table under the schema lease. Returns once every node that is up knows the table.
 pub(crate) async fn create_slice(tables: &DatasetTables, slice: SliceId) -> Result<()> {
     let session = &tables.session;
-    let Some(lease) = Lease::acquire(session, &Goal::Ready(tables, slice)).await? else { return Ok(()) };
+    let Some(lease) = Lease::acquire(session, &SliceGoal::Ready(tables, slice)).await? else { return Ok(()) };
     let made = make_slice(tables, slice).await;
     lease.release(session).await;
     made.map_err(refused)
@@ -267,7 +267,7 @@ pub(crate) async fn create_slice(tables: &DatasetTables, slice: SliceId) -> Resu
 /// Adds the missing columns to a slice's table, under the schema lease.
 async fn add_columns(tables: &DatasetTables, form: &RowForm, slice: SliceId) -> Result<()> {
     let session = &tables.session;
-    let Some(lease) = Lease::acquire(session, &Goal::Columns(tables, form, slice)).await? else { return Ok(()) };
+    let Some(lease) = Lease::acquire(session, &SliceGoal::Columns(tables, form, slice)).await? else { return Ok(()) };
     let add = || async {
         let Some(cql) = form.addition(tables, slice).await? else { return Ok(()) };
         match session.change_schema(&cql).await {
@@ -313,7 +313,7 @@ pub(crate) async fn if_table_exists<T, F: Future<Output = std::result::Result<T,
         let reason = match read().await {
             Err(CqlError::NoTable { reason }) => reason,
             Err(error) if tables.lacks_column(&error) && Instant::now() < deadline => {
-                if let Form::Rows(form) = &tables.form {
+                if let TableForm::Rows(form) = &tables.form {
                     form.forget();
                 }
                 tokio::time::sleep(TABLE_PAUSE).await;
@@ -349,8 +349,8 @@ async fn make_slice(tables: &DatasetTables, slice: SliceId) -> std::result::Resu
         (None, Ok(_)) => return Err(malformed("the registry does not have a slice that was just entered")),
     };
     let (columns, records) = match &tables.form {
-        Form::Chunks { cells } => (names::chunk_columns(*cells).to_owned(), false),
-        Form::Rows(form) => (form.table_columns()?, true),
+        TableForm::Chunks { cells } => (names::chunk_columns(*cells).to_owned(), false),
+        TableForm::Rows(form) => (form.table_columns()?, true),
     };
     let cql = names::create_slice(keyspace, &table, id.as_deref(), &columns, records, &settings.table);
     session.change_schema(&cql).await?;
@@ -371,7 +371,7 @@ pub(crate) async fn table_id(session: &Session, dataset: &DatasetName, slice: Sl
 /// again, the new table is kept.
 pub(crate) async fn drop_slice(tables: &DatasetTables, slice: SliceId, known: &str) -> Result<()> {
     let (session, dataset) = (&tables.session, &tables.dataset.name);
-    let Some(lease) = Lease::acquire(session, &Goal::Gone(tables, slice)).await? else { return Ok(()) };
+    let Some(lease) = Lease::acquire(session, &SliceGoal::Gone(tables, slice)).await? else { return Ok(()) };
     let since = Instant::now();
     let keyspace = &session.settings().keyspace;
     let table = tables.table(slice);
@@ -410,7 +410,7 @@ fn unique(session: &Session) -> String {
 }
 
 /// The state of a slice for which a client takes the schema lease.
-enum Goal<'a> {
+enum SliceGoal<'a> {
     /// The slice is ready for use.
     Ready(&'a DatasetTables, SliceId),
     /// The slice does not exist.
@@ -419,7 +419,7 @@ enum Goal<'a> {
     Columns(&'a DatasetTables, &'a RowForm, SliceId),
 }
 
-impl Goal<'_> {
+impl SliceGoal<'_> {
     async fn is_reached(&self) -> std::result::Result<bool, CqlError> {
         match self {
             Self::Ready(tables, slice) => has_state(&tables.session, &tables.dataset.name, *slice, true).await,
@@ -471,7 +471,7 @@ struct Lease {
 
 impl Lease {
     /// Waits for the lease; `None` if the goal is reached while waiting.
-    async fn acquire(session: &Session, goal: &Goal<'_>) -> Result<Option<Self>> {
+    async fn acquire(session: &Session, goal: &SliceGoal<'_>) -> Result<Option<Self>> {
         let keyspace = &session.settings().keyspace;
         let holder = format!("{} {}", unique(session), goal.text());
         let wait = session.settings().timeout.max(Duration::from_secs(2 * LEASE_S as u64));
@@ -502,7 +502,7 @@ impl Lease {
     }
 
     /// Keeps the lease, or releases it if another client reached the goal first.
-    async fn unless_reached(self, session: &Session, goal: &Goal<'_>) -> Result<Option<Self>> {
+    async fn unless_reached(self, session: &Session, goal: &SliceGoal<'_>) -> Result<Option<Self>> {
         match goal.is_reached().await {
             Ok(false) => Ok(Some(self)),
             reached => {

@@ -89,7 +89,7 @@ fn unwrapped(chunk: &Chunk) -> Chunk {
 
 /// A store all of whose datasets have rows.
 #[derive(Debug)]
-struct Wrapping(CassandraStore);
+struct RowsOnlyStore(CassandraStore);
 
 /// The dataset, its records as rows.
 fn as_rows(dataset: &DatasetRef) -> DatasetRef {
@@ -98,7 +98,7 @@ fn as_rows(dataset: &DatasetRef) -> DatasetRef {
 }
 
 #[async_trait]
-impl Store for Wrapping {
+impl Store for RowsOnlyStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities { chunk_bytes_max: CHUNK_BYTES_MAX, ..self.0.capabilities() }
     }
@@ -192,7 +192,7 @@ fn by_tile(chunks: impl Iterator<Item = (Tile, (ChunkId, u32, usize))>) -> Vec<T
 }
 
 /// Makes an archive as empty as a new one.
-async fn emptied(store: &Wrapping) {
+async fn emptied(store: &RowsOnlyStore) {
     for dataset in DATASETS {
         let dataset = DatasetRef::of_chunks(DatasetName::new(dataset).unwrap());
         for slice in store.slices(&dataset).await.unwrap() {
@@ -206,7 +206,7 @@ async fn emptied(store: &Wrapping) {
 async fn every_claim_about_chunks_holds_of_rows() {
     let Some(hosts) = contact_points() else { return };
     let keyspace = keyspace();
-    let store = Arc::new(Wrapping(open(&hosts, &keyspace, "").await));
+    let store = Arc::new(RowsOnlyStore(open(&hosts, &keyspace, "").await));
     let only = std::env::var("CHRONOTILE_TEST_CLAIM").unwrap_or_default();
     for (name, claim) in conformance::CLAIMS.iter().filter(|(name, _)| name.contains(&only)) {
         if only.is_empty() && ELSEWHERE.iter().any(|words| name.contains(words)) {
@@ -225,9 +225,9 @@ fn random_operations_on_rows_agree_with_a_plain_map() {
     let Some(hosts) = contact_points() else { return };
     let keyspace = keyspace();
     // A session lives in the runtime it was made in, and the suite makes its own.
-    let opened: tokio::sync::OnceCell<Arc<Wrapping>> = tokio::sync::OnceCell::new();
+    let opened: tokio::sync::OnceCell<Arc<RowsOnlyStore>> = tokio::sync::OnceCell::new();
     conformance::model(2, 20_260_107, || async {
-        let make = || async { Arc::new(Wrapping(open(&hosts, &keyspace, "").await)) };
+        let make = || async { Arc::new(RowsOnlyStore(open(&hosts, &keyspace, "").await)) };
         let store = opened.get_or_init(make).await;
         emptied(store).await;
         store.clone() as Arc<dyn Store>

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    Cells, Chunk, ChunkKey, Commit, DatasetRef, Decision, Expect, Faulty, Metered, Operation, Outcome, RecordPut, Scan,
-    Store, StoreError, Windows, conformance,
+    Cells, Chunk, ChunkKey, Commit, DatasetRef, Decision, Expect, FaultyStore, Metered, Operation, Outcome, RecordPut,
+    Scan, Store, StoreError, Windows, conformance,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::StreamExt;
@@ -35,7 +35,7 @@ fn everything() -> Scan {
 async fn wrapped_stores_keep_the_contract() {
     conformance::run(|| async { Arc::new(Metered::new(Arc::new(MemoryStore::new()))) as Arc<dyn Store> }).await;
     conformance::run(|| async {
-        Arc::new(Faulty::new(Arc::new(MemoryStore::new()), |_| Decision::Pass)) as Arc<dyn Store>
+        Arc::new(FaultyStore::new(Arc::new(MemoryStore::new()), |_| Decision::Pass)) as Arc<dyn Store>
     })
     .await;
 }
@@ -66,7 +66,7 @@ async fn what_goes_through_is_counted() {
 #[tokio::test]
 async fn faults_come_before_or_after_the_call_as_decided() {
     let inner: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let faulty = Faulty::new(inner.clone(), |call| match (call.number, call.operation) {
+    let faulty = FaultyStore::new(inner.clone(), |call| match (call.number, call.operation) {
         (1, Operation::Commit) => {
             assert_eq!(call.commit.unwrap().put.len(), 1);
             Decision::FailBefore(StoreError::Full { place: "test".into() })
@@ -87,7 +87,7 @@ async fn faults_come_before_or_after_the_call_as_decided() {
     let groups: Vec<_> = faulty.scan(&dataset(), everything()).await.unwrap().collect().await;
     assert!(matches!(&groups[..], [Ok(_), Err(StoreError::Unknown { .. })]), "one group, then the fault");
     let start = Instant::now();
-    let slow = Faulty::new(inner, |_| Decision::Delay(Duration::from_millis(30)));
+    let slow = FaultyStore::new(inner, |_| Decision::Delay(Duration::from_millis(30)));
     slow.slices(&dataset()).await.unwrap();
     assert!(start.elapsed() >= Duration::from_millis(30));
 }

@@ -42,12 +42,12 @@ pub struct Gatherer {
     slice: SliceId,
     cell: Cell,
     epoch: Option<Option<i64>>,
-    open: Option<Open>,
+    open: Option<OpenChunk>,
 }
 
 /// A chunk that may have further rows.
 #[derive(Debug)]
-struct Open {
+struct OpenChunk {
     key: ChunkKey,
     /// From its first row, if that was read.
     head: Option<Bytes>,
@@ -176,7 +176,7 @@ impl Gatherer {
             self.close(gathered);
             let first = page.numbers.value(rows.start) == 0 && page.heads.is_valid(rows.start);
             let head = first.then(|| Bytes::copy_from_slice(page.heads.value(rows.start)));
-            self.open = Some(Open { key, head, pieces: vec![], rows: 0, gap: false });
+            self.open = Some(OpenChunk { key, head, pieces: vec![], rows: 0, gap: false });
         }
         let Some(open) = &mut self.open else { return Ok(()) };
         let numbers = &page.numbers.values()[rows.clone()];
@@ -219,7 +219,7 @@ impl Gatherer {
     }
 
     /// The body; `None` if rows are missing.
-    fn body(&self, mut open: Open, head: &Head) -> Option<Bytes> {
+    fn body(&self, mut open: OpenChunk, head: &Head) -> Option<Bytes> {
         let version = self.codec.version(head.schema_version)?;
         let columns = version.schema.fields().len();
         if open.rows < head.rows as i32 {

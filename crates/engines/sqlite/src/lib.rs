@@ -25,7 +25,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 pub use crate::backup::{BackupError, FileDraft, copy_file};
 use crate::failure::ENGINE;
 use crate::reader::{Readers, Scanner};
-use crate::writer::{IDLE, Work, Writer};
+use crate::writer::{IDLE, Writer, WriterRequest};
 
 /// Largest accepted chunk, head and body, in bytes.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
@@ -133,7 +133,7 @@ impl Store for SqliteStore {
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
         let dataset = dataset.chunks_only(ENGINE)?;
         commit.check_sizes(ENGINE, CHUNK_BYTES_MAX)?;
-        self.writer()?.submit(dataset, Work::Commit(commit)).await
+        self.writer()?.submit(dataset, WriterRequest::Commit(commit)).await
     }
 
     async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
@@ -179,12 +179,12 @@ impl Store for SqliteStore {
         if self.readers.query(move |conn| layout::slice_exists(conn, &name, slice)).await? {
             return Ok(());
         }
-        writer.submit(dataset, Work::CreateSlice(slice)).await
+        writer.submit(dataset, WriterRequest::CreateSlice(slice)).await
     }
 
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
         let dataset = dataset.chunks_only(ENGINE)?;
-        self.writer()?.submit(dataset, Work::DropSlice(slice, when)).await
+        self.writer()?.submit(dataset, WriterRequest::DropSlice(slice, when)).await
     }
 
     async fn slices(&self, dataset: &DatasetRef) -> Result<Vec<SliceId>> {

@@ -30,21 +30,21 @@ pub(crate) enum Role {
 pub(crate) fn prepare(path: &Path, options: &Options) -> Result<(), StoreError> {
     for tries_left in (0..20).rev() {
         match inspect(path)? {
-            Found::Archive => return check_writable(path, options),
-            Found::Missing if options.create && !options.read_only => {
+            FileState::Archive => return check_writable(path, options),
+            FileState::Missing if options.create && !options.read_only => {
                 create(path)?;
             }
-            Found::Missing => {
+            FileState::Missing => {
                 let reason = missing_reason(path);
                 return Err(StoreError::NotFound { path: path.to_owned(), reason });
             }
             // Another process may be between claiming the name and filling it, or in the middle of a checkpoint.
-            Found::Empty | Found::Cut { .. } if tries_left > 0 => std::thread::sleep(Duration::from_millis(10)),
-            Found::Empty => {
+            FileState::Empty | FileState::Cut { .. } if tries_left > 0 => std::thread::sleep(Duration::from_millis(10)),
+            FileState::Empty => {
                 let reason = "it is an empty file; delete it to create an archive there".to_owned();
                 return Err(StoreError::NotAnArchive { path: path.to_owned(), reason });
             }
-            Found::Cut { bytes, bytes_expected } => {
+            FileState::Cut { bytes, bytes_expected } => {
                 let reason = format!("it has {bytes} bytes of {bytes_expected}");
                 return Err(StoreError::Corrupt { place: path.display().to_string(), reason });
             }
@@ -54,7 +54,7 @@ pub(crate) fn prepare(path: &Path, options: &Options) -> Result<(), StoreError> 
     Err(StoreError::NotFound { path: path.to_owned(), reason })
 }
 
-enum Found {
+enum FileState {
     Missing,
     Empty,
     /// The header is an archive's, but the file is shorter than the header says and has no log to complete it.
@@ -66,13 +66,13 @@ enum Found {
 }
 
 /// Reads the header without SQLite, which would leave files beside a database that is not ours.
-fn inspect(path: &Path) -> Result<Found, StoreError> {
+fn inspect(path: &Path) -> Result<FileState, StoreError> {
     let not_an_archive = |reason: &str| StoreError::NotAnArchive { path: path.to_owned(), reason: reason.to_owned() };
     // Check the file type before opening: opening a pipe would wait for its other end.
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
-            return Ok(Found::Missing);
+            return Ok(FileState::Missing);
         }
         Err(error) => return Err(refused("reading", path, &error)),
     };
@@ -84,20 +84,20 @@ fn inspect(path: &Path) -> Result<Found, StoreError> {
     }
     let mut file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Missing),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FileState::Missing),
         Err(error) => return Err(refused("opening", path, &error)),
     };
     let mut header = Vec::with_capacity(HEADER_BYTES);
     let read = file.by_ref().take(HEADER_BYTES as u64).read_to_end(&mut header);
     read.map_err(|error| refused("reading", path, &error))?;
     if header.is_empty() {
-        return Ok(Found::Empty);
+        return Ok(FileState::Empty);
     }
     if !header.starts_with(b"SQLite format 3\0") {
         return Err(not_an_archive("it is not a SQLite file"));
     }
     if header.len() < HEADER_BYTES {
-        return Ok(Found::Cut { bytes: header.len() as u64, bytes_expected: u64::from(PAGE_BYTES) });
+        return Ok(FileState::Cut { bytes: header.len() as u64, bytes_expected: u64::from(PAGE_BYTES) });
     }
     if word(&header, 68) != APPLICATION_ID {
         return Err(not_an_archive("it is a SQLite database of another program"));
@@ -107,9 +107,9 @@ fn inspect(path: &Path) -> Result<Found, StoreError> {
     let bytes = file.metadata().map_err(|error| refused("reading", path, &error))?.len();
     let has_log = fs::metadata(beside(path, "-wal")).is_ok_and(|log| log.len() > 0);
     if bytes < bytes_expected && !has_log {
-        return Ok(Found::Cut { bytes, bytes_expected });
+        return Ok(FileState::Cut { bytes, bytes_expected });
     }
-    Ok(Found::Archive)
+    Ok(FileState::Archive)
 }
 
 fn check_format(path: &Path, found: u32) -> Result<(), StoreError> {

@@ -37,7 +37,7 @@ const FREE_PAGES_MIN: i64 = 64;
 const RELEASED_PAGES_MAX: i64 = 512;
 
 /// Requests to the writer thread.
-pub(crate) enum Work {
+pub(crate) enum WriterRequest {
     Commit(Commit),
     CreateSlice(SliceId),
     DropSlice(SliceId, DropSlice),
@@ -45,7 +45,7 @@ pub(crate) enum Work {
 
 struct Job {
     dataset: DatasetName,
-    work: Work,
+    work: WriterRequest,
     since: Instant,
     reply: oneshot::Sender<Result<()>>,
 }
@@ -72,7 +72,7 @@ impl Writer {
     }
 
     /// Runs a job durably, even if the caller stops waiting.
-    pub(crate) async fn submit(&self, dataset: &DatasetName, work: Work) -> Result<()> {
+    pub(crate) async fn submit(&self, dataset: &DatasetName, work: WriterRequest) -> Result<()> {
         let gone = || StoreError::Unknown { engine: ENGINE, reason: "the writer thread has ended".to_owned() };
         let (reply, outcome) = oneshot::channel();
         let job = Job { dataset: dataset.clone(), work, since: Instant::now(), reply };
@@ -277,9 +277,9 @@ fn gather(first: Job, jobs: &Receiver<Job>) -> Vec<Job> {
 fn run_job(conn: &Connection, job: &Job) -> rusqlite::Result<Result<()>> {
     conn.prepare_cached("SAVEPOINT job")?.execute([])?;
     let done = match &job.work {
-        Work::Commit(commit) => layout::apply(conn, &job.dataset, commit),
-        Work::CreateSlice(slice) => layout::create_slice(conn, &job.dataset, *slice).map_err(Failure::from),
-        Work::DropSlice(slice, when) => layout::drop_slice(conn, &job.dataset, *slice, when),
+        WriterRequest::Commit(commit) => layout::apply(conn, &job.dataset, commit),
+        WriterRequest::CreateSlice(slice) => layout::create_slice(conn, &job.dataset, *slice).map_err(Failure::from),
+        WriterRequest::DropSlice(slice, when) => layout::drop_slice(conn, &job.dataset, *slice, when),
     };
     let outcome = match done {
         Ok(()) => Ok(()),
@@ -293,7 +293,7 @@ fn run_job(conn: &Connection, job: &Job) -> rusqlite::Result<Result<()>> {
     Ok(outcome)
 }
 
-impl Work {
+impl WriterRequest {
     fn removes(&self) -> bool {
         match self {
             Self::Commit(commit) => !commit.remove.is_empty(),
@@ -333,7 +333,7 @@ mod tests {
         for round in 0..2 {
             reader.execute_batch("BEGIN; SELECT count(*) FROM sqlite_schema").unwrap();
             let name = DatasetName::new("detections").unwrap();
-            writer.submit(&name, Work::CreateSlice(SliceId(round))).await.unwrap();
+            writer.submit(&name, WriterRequest::CreateSlice(SliceId(round))).await.unwrap();
             std::thread::sleep(Duration::from_millis(200));
             assert!(log_bytes() > 0, "a reader needs it");
             reader.execute_batch("COMMIT").unwrap();

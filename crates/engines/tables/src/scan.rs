@@ -144,7 +144,7 @@ impl Tables {
         let open: Vec<_> =
             ranges.into_iter().enumerate().filter(|(_, (_, place))| *place != ReadPosition::Done).collect();
         let count = open.len();
-        let work = Arc::new(Work {
+        let work = Arc::new(ScanTask {
             tables: self.clone(),
             table: TableSpec::owned(scan.keyspace, scan.table),
             statement,
@@ -203,7 +203,7 @@ impl Tables {
 }
 
 /// A scan that its readers share.
-struct Work {
+struct ScanTask {
     tables: Tables,
     table: TableSpec<'static>,
     statement: PreparedStatement,
@@ -219,7 +219,7 @@ struct Work {
     checkpoint: PathBuf,
 }
 
-impl Work {
+impl ScanTask {
     /// Reads ranges until none is left or nobody wants more.
     async fn run(self: Arc<Self>, sender: mpsc::Sender<Result<Delivery>>) {
         while let Some((number, (range, place))) = self.open.get(self.begun.fetch_add(1, Ordering::Relaxed)) {

@@ -13,7 +13,7 @@ use futures::TryStreamExt;
 
 use crate::error::{HistorianError, Result};
 use crate::historian::{Historian, SharedTag};
-use crate::names::{Listed, Pattern};
+use crate::names::{CachedNames, Pattern};
 use crate::rules::Settings;
 use crate::schema;
 use crate::tag::{DataType, GROUP_BYTES_MAX, NAME_BYTES_MAX, Storage, Tag, TagKey, UNIT_BYTES_MAX};
@@ -30,7 +30,7 @@ pub(crate) struct Catalog {
     /// The dataset of names, once known to be complete.
     pub(crate) names: Option<Dataset>,
     /// All names, once a pattern without a prefix was requested.
-    pub(crate) listed: Option<Arc<Listed>>,
+    pub(crate) listed: Option<Arc<CachedNames>>,
     /// Incremented by each definition in this process, to detect that a list read meanwhile may lack the new names.
     pub(crate) definitions: u64,
 }

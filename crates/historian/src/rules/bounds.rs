@@ -6,7 +6,7 @@ use super::status::{Class, Point, Status};
 
 /// The latest usable points before an instant.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Around {
+pub(crate) struct PrecedingPoints {
     /// The usable point before `before`.
     pub earlier: Option<Point>,
     /// The last usable point before the instant.
@@ -15,7 +15,7 @@ pub(crate) struct Around {
     pub first_bad: Option<i64>,
 }
 
-impl Around {
+impl PrecedingPoints {
     /// Advances to a usable point.
     pub(crate) fn step(&mut self, point: Point) {
         *self = Self { earlier: self.before, before: Some(point), first_bad: None };
@@ -79,19 +79,19 @@ pub(crate) fn simple_bound(time: i64, before: Option<Point>, after: Option<Point
 /// Computes the values of a series at given times: the points themselves, or interpolated as
 /// [`super::Aggregate::Interpolative`] does.
 #[derive(Debug)]
-pub struct At {
+pub struct ValuesAtTimes {
     settings: Settings,
     times: Vec<i64>,
     next: usize,
-    around: Around,
+    around: PrecedingPoints,
     out: Output,
 }
 
-impl At {
+impl ValuesAtTimes {
     /// `times` in ascending order.
     pub fn new(times: Vec<i64>, settings: Settings) -> Self {
         debug_assert!(times.is_sorted());
-        Self { settings, times, next: 0, around: Around::default(), out: Output::default() }
+        Self { settings, times, next: 0, around: PrecedingPoints::default(), out: Output::default() }
     }
 
     /// Whether every time has its value, so that later points do not matter.

@@ -2,7 +2,7 @@
 //! Uncertain.
 
 use super::aggregate::Aggregate;
-use super::bounds::Around;
+use super::bounds::PrecedingPoints;
 use super::frame::Frame;
 use super::segment::Segment;
 use super::status::{Class, Point, Status};
@@ -10,7 +10,7 @@ use super::status::{Class, Point, Status};
 /// `Interpolative`, `TimeAverage`, `Total` and `Rate`.
 #[derive(Debug, Default)]
 pub(crate) struct InterpolatedFold {
-    around: Around,
+    around: PrecedingPoints,
     /// Index of the next boundary; interval `next - 1` is being filled.
     next: usize,
     area: f64,

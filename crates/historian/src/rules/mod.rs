@@ -16,7 +16,7 @@ mod simple;
 mod status;
 
 pub use aggregate::{Aggregate, Settings, SettingsRefused};
-pub use bounds::At;
+pub use bounds::ValuesAtTimes;
 pub use calculator::Calculator;
 pub use frame::{Output, TooManyValues, VALUES_PER_INTERVAL_MAX};
 pub use grid::{Grid, GridError, INTERVALS_MAX};

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::aggregate::{Aggregate, Settings};
 use super::frame::{Frame, TooManyValues, VALUES_PER_INTERVAL_MAX};
 use super::segment::Segment;
-use super::simple::{Beats, Extreme, Worst};
+use super::simple::{Extreme, Replaces, WorstQualityCount};
 use super::status::{Class, Point, Status};
 
 /// Counts, averages, extremes, ends and deviations.
@@ -14,14 +14,14 @@ pub(crate) struct RawFold {
     /// Index of the interval being filled.
     index: usize,
     sums: Sums,
-    work: Work,
+    work: Statistics,
     /// The last usable point.
     usable: Option<Point>,
 }
 
 /// The statistics that must be updated for each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+enum Statistics {
     Counts,
     Sum,
     Moments,
@@ -61,7 +61,7 @@ struct Sums {
     previous: Option<f64>,
     /// Whether the first value is a transition if there is none before it.
     first_is_change: bool,
-    worst: Worst,
+    worst: WorstQualityCount,
     values: Vec<f64>,
     distinct: HashSet<u64>,
 }
@@ -75,17 +75,19 @@ impl RawFold {
     pub(crate) fn new(aggregate: Aggregate, settings: &Settings) -> Self {
         use Aggregate::*;
         let work = match aggregate {
-            Average => Work::Sum,
-            Minimum | Maximum | MinimumActualTime | MaximumActualTime | Range => Work::Extremes,
-            NumberOfTransitions => Work::Transitions,
-            WorstQuality => Work::Worst,
-            StandardDeviationSample | StandardDeviationPopulation if settings.sample_results => Work::SampleMoments,
-            StandardDeviationSample | StandardDeviationPopulation | VarianceSample | VariancePopulation => {
-                Work::Moments
+            Average => Statistics::Sum,
+            Minimum | Maximum | MinimumActualTime | MaximumActualTime | Range => Statistics::Extremes,
+            NumberOfTransitions => Statistics::Transitions,
+            WorstQuality => Statistics::Worst,
+            StandardDeviationSample | StandardDeviationPopulation if settings.sample_results => {
+                Statistics::SampleMoments
             }
-            Percentile => Work::Values,
-            Distinct => Work::Distinct,
-            _ => Work::Counts,
+            StandardDeviationSample | StandardDeviationPopulation | VarianceSample | VariancePopulation => {
+                Statistics::Moments
+            }
+            Percentile => Statistics::Values,
+            Distinct => Statistics::Distinct,
+            _ => Statistics::Counts,
         };
         Self { index: 0, sums: Sums::default(), work, usable: None }
     }
@@ -188,13 +190,13 @@ impl RawFold {
 }
 
 impl Sums {
-    fn meet(&mut self, work: Work, point: Point, class: Class) -> Result<(), TooManyValues> {
+    fn meet(&mut self, work: Statistics, point: Point, class: Class) -> Result<(), TooManyValues> {
         let good = point.class(true) == Class::Good;
         self.total += 1;
         self.good += u64::from(good);
         self.bad += u64::from(class == Class::Bad);
         self.doubtful += u64::from(class == Class::Bad && point.status.is_uncertain());
-        if work == Work::SampleMoments {
+        if work == Statistics::SampleMoments {
             // In the sample results, a value counts only if another follows it in the interval.
             if let Some(last) = self.last {
                 self.meet_moment(last.value, last.class(true) == Class::Good);
@@ -210,28 +212,28 @@ impl Sums {
             self.last_good = Some(point.value);
         }
         match work {
-            Work::Worst => self.worst.meet(point.status),
-            Work::Transitions if class.usable() => self.meet_change(point.value),
-            Work::Extremes if class == Class::Uncertain => {
+            Statistics::Worst => self.worst.meet(point.status),
+            Statistics::Transitions if class.usable() => self.meet_change(point.value),
+            Statistics::Extremes if class == Class::Uncertain => {
                 let (least, greatest) = self.uncertain.get_or_insert((point.value, point.value));
                 (*least, *greatest) = (least.min(point.value), greatest.max(point.value));
             }
             _ if !good => {}
-            Work::Sum => self.sum += point.value,
-            Work::Moments => self.meet_moment(point.value, true),
-            Work::Extremes => {
+            Statistics::Sum => self.sum += point.value,
+            Statistics::Moments => self.meet_moment(point.value, true),
+            Statistics::Extremes => {
                 Extreme::meet(&mut self.least, point, f64::lt);
                 Extreme::meet(&mut self.greatest, point, f64::gt);
             }
-            Work::Values => {
+            Statistics::Values => {
                 self.values.push(point.value);
                 check(self.values.len())?;
             }
-            Work::Distinct => {
+            Statistics::Distinct => {
                 self.distinct.insert(bits(point.value));
                 check(self.distinct.len())?;
             }
-            Work::Counts | Work::SampleMoments | Work::Transitions => {}
+            Statistics::Counts | Statistics::SampleMoments | Statistics::Transitions => {}
         }
         Ok(())
     }
@@ -252,11 +254,11 @@ impl Sums {
     }
 
     /// As [`Self::meet`], for points that are all Good.
-    fn meet_good(&mut self, work: Work, times: &[i64], values: &[f64]) -> Result<(), TooManyValues> {
+    fn meet_good(&mut self, work: Statistics, times: &[i64], values: &[f64]) -> Result<(), TooManyValues> {
         match work {
-            Work::Counts => {}
-            Work::Sum => values.iter().for_each(|value| self.sum += value),
-            Work::Moments => values.iter().for_each(|value| self.meet_moment(*value, true)),
+            Statistics::Counts => {}
+            Statistics::Sum => values.iter().for_each(|value| self.sum += value),
+            Statistics::Moments => values.iter().for_each(|value| self.meet_moment(*value, true)),
             _ => {
                 for (time, value) in times.iter().zip(values) {
                     let point = Point { time: *time, value: *value, status: Status::GOOD };
@@ -288,7 +290,7 @@ impl Sums {
         self.moments = (self.moments.0 + count * away, self.moments.1 + segment.squares + count * away * away);
         self.moment_count += segment.count;
         let mut one = |least: bool, time: i64, value: f64, again: bool| {
-            let (held, beats): (_, Beats) =
+            let (held, beats): (_, Replaces) =
                 if least { (&mut self.least, f64::lt) } else { (&mut self.greatest, f64::gt) };
             Extreme::meet(held, Point { time, value, status: Status::GOOD }, beats);
             if let Some(held) = held.as_mut().filter(|held| held.value == value) {

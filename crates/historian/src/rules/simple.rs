@@ -32,7 +32,7 @@ struct Sums {
     non_zero: i64,
     least: Option<Extreme>,
     greatest: Option<Extreme>,
-    worst: Worst,
+    worst: WorstQualityCount,
     /// Count, sum and sum of squares, minus `origin`, of the values at the start of Good regions; for the sample
     /// results.
     moments: (u64, f64, f64),
@@ -50,7 +50,7 @@ pub(crate) struct Extreme {
 
 impl Extreme {
     /// Replaces the extreme by `point` if `beats` says so.
-    pub(crate) fn meet(held: &mut Option<Self>, point: Point, beats: Beats) {
+    pub(crate) fn meet(held: &mut Option<Self>, point: Point, beats: Replaces) {
         match held {
             Some(held) if point.value == held.value => held.again = true,
             Some(held) if !beats(&point.value, &held.value) => {}
@@ -60,16 +60,16 @@ impl Extreme {
 }
 
 /// Whether the first value replaces the second as the extreme.
-pub(crate) type Beats = fn(&f64, &f64) -> bool;
+pub(crate) type Replaces = fn(&f64, &f64) -> bool;
 
 /// The worst quality so far, and how many points have it.
 #[derive(Debug, Default)]
-pub(crate) struct Worst {
+pub(crate) struct WorstQualityCount {
     code: Option<Status>,
     count: u64,
 }
 
-impl Worst {
+impl WorstQualityCount {
     pub(crate) fn meet(&mut self, status: Status) {
         let severity = |status: Status| (status.0 >> 30).min(2);
         match self.code {
@@ -180,7 +180,7 @@ impl SimpleFold {
 
     fn meet_extremes(&mut self, segment: &Segment) {
         let mut one = |least: bool, time: i64, value: f64, again: bool| {
-            let (held, beats): (_, Beats) =
+            let (held, beats): (_, Replaces) =
                 if least { (&mut self.sums.least, f64::lt) } else { (&mut self.sums.greatest, f64::gt) };
             // The first point has been counted already.
             let seen_first = time == segment.first_time;

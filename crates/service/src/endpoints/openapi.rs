@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::access::Role;
 use crate::answers::{FORMATS, LINES, Reply};
 use crate::app::{App, Call};
-use crate::endpoints::{ENDPOINTS, Endpoint, Gives, Parameter};
+use crate::endpoints::{ENDPOINTS, Endpoint, Parameter, ResponseContent};
 use crate::failure::Result;
 
 pub(crate) async fn reply(_: Arc<App>, _: Call) -> Result<Reply> {
@@ -98,7 +98,7 @@ fn responses(endpoint: &Endpoint) -> Value {
     let mut responses = json!({ "default": error });
     let ok = |content: Value| json!({ "description": endpoint.summary, "content": content });
     match endpoint.gives {
-        Gives::Rows(schema) | Gives::Documents(schema) => {
+        ResponseContent::Rows(schema) | ResponseContent::Documents(schema) => {
             let mut content: Map<String, Value> = FORMATS
                 .iter()
                 .map(|name| {
@@ -106,14 +106,16 @@ fn responses(endpoint: &Endpoint) -> Value {
                     ((*name).to_owned(), if json { json!({ "schema": reference(schema) }) } else { json!({}) })
                 })
                 .collect();
-            if matches!(endpoint.gives, Gives::Documents(_)) {
+            if matches!(endpoint.gives, ResponseContent::Documents(_)) {
                 content.insert(LINES.into(), json!({}));
             }
             responses["200"] = ok(content.into());
         }
-        Gives::Json(schema) => responses["200"] = ok(json!({ "application/json": { "schema": reference(schema) } })),
-        Gives::Other(content_type) => responses["200"] = ok(json!({ content_type: {} })),
-        Gives::Nothing => {
+        ResponseContent::Json(schema) => {
+            responses["200"] = ok(json!({ "application/json": { "schema": reference(schema) } }))
+        }
+        ResponseContent::Other(content_type) => responses["200"] = ok(json!({ content_type: {} })),
+        ResponseContent::Nothing => {
             responses["204"] = json!({ "description": "Done." });
             if endpoint.parameters.iter().any(|parameter| parameter.name == "partial") {
                 responses["200"] = ok(json!({ "application/json": { "schema": reference("WriteReport") } }));

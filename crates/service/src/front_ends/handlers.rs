@@ -12,7 +12,7 @@ use chronotile_types::ErrorKind;
 use crate::answers::{self, Reply, RowStream};
 use crate::app::{App, Call, Permit, given_id};
 use crate::failure::{Failure, Result};
-use crate::front_ends::{Answer, Held, Refusal, Request};
+use crate::front_ends::{Answer, MemoryCharge, Refusal, Request};
 use crate::work;
 
 /// Responds to a query.
@@ -55,7 +55,7 @@ pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) ->
         app.metrics.documents_in.inc_by(*documents);
         app.metrics.lines_refused.inc_by(*refused);
     }
-    reply(&app, &call, answer, Waiting::default()).await
+    reply(&app, &call, answer, GiveUpOnDrop::default()).await
 }
 
 /// Whether the client asks for documents, by `format` or by the first type in `Accept`.
@@ -81,9 +81,9 @@ fn parameters(call: &Call) -> Result<Vec<(String, String)>> {
 
 /// Sets [`Request::given_up`] on drop, to tell the front end that nobody waits for its answer.
 #[derive(Default)]
-struct Waiting(Arc<AtomicBool>);
+struct GiveUpOnDrop(Arc<AtomicBool>);
 
-impl Drop for Waiting {
+impl Drop for GiveUpOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ fn request(app: &App, call: &Call, operation: &'static str, parameters: Vec<(Str
         parameters,
         body: call.body.clone(),
         given_up: Arc::default(),
-        held: Held::of(&app.memory),
+        held: MemoryCharge::of(&app.memory),
     }
 }
 
@@ -106,9 +106,9 @@ async fn put(
     call: &Call,
     operation: &'static str,
     parameters: Vec<(String, String)>,
-) -> Result<(Answer, Waiting)> {
+) -> Result<(Answer, GiveUpOnDrop)> {
     let request = request(app, call, operation, parameters);
-    let waiting = Waiting(request.given_up.clone());
+    let waiting = GiveUpOnDrop(request.given_up.clone());
     Ok((blocking(app, call, request).await?, waiting))
 }
 
@@ -139,7 +139,7 @@ async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
     })
 }
 
-async fn reply(app: &Arc<App>, call: &Call, answer: Answer, waiting: Waiting) -> Result<Reply> {
+async fn reply(app: &Arc<App>, call: &Call, answer: Answer, waiting: GiveUpOnDrop) -> Result<Reply> {
     match answer {
         Answer::Json(text) | Answer::Stored { report: text, .. } => Ok(Reply::text("application/json", text)),
         Answer::Rows { schema, batches } => {
@@ -155,7 +155,7 @@ type Batches = Box<dyn Iterator<Item = std::result::Result<RecordBatch, Refusal>
 fn stream(
     batches: Batches,
     permit: Option<Arc<Permit>>,
-    waiting: Waiting,
+    waiting: GiveUpOnDrop,
 ) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
     futures::stream::unfold((Some((batches, permit)), waiting), |(held, waiting)| async move {
         let (mut batches, permit) = held?;

@@ -41,7 +41,7 @@ type Slices = BTreeMap<String, BTreeMap<i32, String>>;
 
 /// The record of closed slices and slices being dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Retiring {
+pub(crate) struct ClosedSlices {
     /// Differs after every change of the record: the same token read twice means that nothing changed in between.
     token: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -54,7 +54,7 @@ pub(crate) struct Retiring {
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     read_at: Instant,
-    state: Retiring,
+    state: ClosedSlices,
     bytes: Option<Bytes>,
 }
 
@@ -73,7 +73,7 @@ impl Observed {
     }
 
     /// The put of a changed record, on condition that nobody else has changed it.
-    fn changed(&self, clock: &Clock, change: impl FnOnce(&mut Retiring)) -> Result<(Retiring, RecordPut)> {
+    fn changed(&self, clock: &Clock, change: impl FnOnce(&mut ClosedSlices)) -> Result<(ClosedSlices, RecordPut)> {
         let mut state = self.state.clone();
         change(&mut state);
         state.token = clock.token();
@@ -165,7 +165,7 @@ impl Fence {
     /// Reads the record.
     pub(crate) async fn read(&self) -> Result<Observed> {
         let read_at = Instant::now();
-        let found = catalog::get::<Retiring>(self.store.as_ref(), KEY).await?;
+        let found = catalog::get::<ClosedSlices>(self.store.as_ref(), KEY).await?;
         let (state, bytes) = found.map_or_else(Default::default, |(state, bytes)| (state, Some(bytes)));
         let seen = Observed { read_at, state, bytes };
         self.cache(&seen);
@@ -222,8 +222,9 @@ impl Fence {
             if closed.is_empty() {
                 return Ok(seen);
             }
-            let open =
-                |state: &mut Retiring| closed.iter().for_each(|slice| remove(&mut state.closed, &dataset.name, *slice));
+            let open = |state: &mut ClosedSlices| {
+                closed.iter().for_each(|slice| remove(&mut state.closed, &dataset.name, *slice))
+            };
             self.change(dataset, &seen, open).await?;
             seen = self.read().await?;
         }
@@ -234,7 +235,7 @@ impl Fence {
     pub(crate) async fn close(&self, dataset: &DatasetRef, slices: &[SliceId]) -> Result<Closed> {
         let token = self.clock.token();
         if self.needs_closing() {
-            let close = |state: &mut Retiring| {
+            let close = |state: &mut ClosedSlices| {
                 slices.iter().for_each(|slice| put(&mut state.closed, &dataset.name, *slice, &token))
             };
             while !self.change(dataset, &self.read().await?, close).await? {}
@@ -301,7 +302,7 @@ impl Fence {
             if closed.is_empty() && dropping.is_empty() {
                 return Ok(());
             }
-            let open = |state: &mut Retiring| {
+            let open = |state: &mut ClosedSlices| {
                 closed.iter().for_each(|slice| remove(&mut state.closed, &dataset.name, *slice));
                 dropping.iter().for_each(|slice| remove(&mut state.dropping, &dataset.name, *slice));
             };
@@ -312,7 +313,12 @@ impl Fence {
     }
 
     /// Changes the record; `false` if another process changed it first.
-    async fn change(&self, dataset: &DatasetRef, seen: &Observed, change: impl FnOnce(&mut Retiring)) -> Result<bool> {
+    async fn change(
+        &self,
+        dataset: &DatasetRef,
+        seen: &Observed,
+        change: impl FnOnce(&mut ClosedSlices),
+    ) -> Result<bool> {
         let (state, put) = seen.changed(&self.clock, change)?;
         let (read_at, bytes) = (Instant::now(), put.value.clone());
         match self.store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await {
@@ -343,7 +349,7 @@ mod tests {
         let (dataset, slice) = (home("records"), SliceId(3));
         assert_eq!(fence.read().await.unwrap().dropping(&dataset.name), []);
         assert!(fence.take_over(&dataset, slice).await.unwrap().is_none());
-        let begin = |state: &mut Retiring| put(&mut state.dropping, &dataset.name, slice, "first");
+        let begin = |state: &mut ClosedSlices| put(&mut state.dropping, &dataset.name, slice, "first");
         assert!(fence.change(&dataset, &fence.read().await.unwrap(), begin).await.unwrap());
         // Another process sees it, of this dataset and slice alone.
         let other = Fence::new(store.clone(), Arc::default());
@@ -359,7 +365,7 @@ mod tests {
         // It is taken over once: what was seen before has changed.
         let late = store.commit(&dataset, taken).await.unwrap_err();
         assert!(has_changed(&late.into()));
-        let end = |state: &mut Retiring| remove(&mut state.dropping, &dataset.name, slice);
+        let end = |state: &mut ClosedSlices| remove(&mut state.dropping, &dataset.name, slice);
         assert!(fence.change(&dataset, &seen, end).await.unwrap());
         assert!(!other.change(&dataset, &seen, |_| ()).await.unwrap(), "somebody else was first");
         assert!(other.take_over(&dataset, slice).await.unwrap().is_none());

@@ -205,7 +205,7 @@ async fn check_lineage(
     }
     let there = Ledger::read(target.store().as_ref(), home).await?;
     let here = Ledger::read(source.store().as_ref(), home).await?;
-    let common = |(batch, known): (&chronotile_types::BatchId, &super::ledger::Known)| {
+    let common = |(batch, known): (&chronotile_types::BatchId, &super::ledger::BatchSummary)| {
         here.finished.get(batch).is_some_and(|ours| ours.fingerprint == known.fingerprint)
     };
     if there.finished.is_empty() || there.finished.iter().any(common) {

@@ -18,7 +18,7 @@ const COPY_ATTEMPT: &str = "copy:";
 
 /// The part of a batch record that a copy keeps in memory: an archive may have millions of them.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct BatchSummary {
     pub written_us: i64,
     pub token: u32,
     pub removed: bool,
@@ -29,7 +29,7 @@ pub(super) struct Known {
 }
 
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct StartedBatch {
     pub intent: Intent,
     pub bytes: Bytes,
 }
@@ -37,8 +37,8 @@ pub(super) struct Begun {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Includes removed batches.
-    pub finished: BTreeMap<BatchId, Known>,
-    pub begun: BTreeMap<BatchId, Begun>,
+    pub finished: BTreeMap<BatchId, BatchSummary>,
+    pub begun: BTreeMap<BatchId, StartedBatch>,
 }
 
 impl Ledger {
@@ -48,7 +48,7 @@ impl Ledger {
         let mut ledger = Self::default();
         for record in catalog::list(store, &catalog::items("intent", dataset)).await? {
             let intent: Intent = catalog::from_json(&record.key, &record.value)?;
-            ledger.begun.insert(catalog::id_of(&record.key)?, Begun { intent, bytes: record.value });
+            ledger.begun.insert(catalog::id_of(&record.key)?, StartedBatch { intent, bytes: record.value });
         }
         let mut after: Option<String> = None;
         loop {
@@ -80,8 +80,9 @@ impl Ledger {
     /// Whether rows of this origin belong to a finished batch.
     pub(super) fn has_rows_of(&self, origin: &Origin) -> bool {
         let batch = origin.batch;
-        let live =
-            |known: &Known| !known.removed && (known.written_us, known.token) == (origin.written_us, origin.token);
+        let live = |known: &BatchSummary| {
+            !known.removed && (known.written_us, known.token) == (origin.written_us, origin.token)
+        };
         self.is_whole(batch) && self.finished.get(&batch).is_some_and(live)
     }
 
@@ -115,10 +116,10 @@ impl Ledger {
 }
 
 /// The part of a record that is kept.
-pub(super) fn known(parsed: BatchRecord) -> Result<Known> {
+pub(super) fn known(parsed: BatchRecord) -> Result<BatchSummary> {
     let copied = parsed.copied.as_deref().map(fingerprint_of_copy);
     let (written_us, token, removed) = (parsed.written_us, parsed.token, parsed.removed);
-    Ok(Known { written_us, token, removed, fingerprint: fingerprint(parsed)?, copied })
+    Ok(BatchSummary { written_us, token, removed, fingerprint: fingerprint(parsed)?, copied })
 }
 
 /// A hash that is equal for a record and its copies.
@@ -154,13 +155,13 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    fn begun(written_us: i64, attempt: &str) -> Begun {
+    fn begun(written_us: i64, attempt: &str) -> StartedBatch {
         let intent = Intent { key: Some("a".into()), written_us, attempt: attempt.into() };
-        Begun { intent, bytes: Bytes::new() }
+        StartedBatch { intent, bytes: Bytes::new() }
     }
 
     /// A ledger with one batch, given its record and intent.
-    fn ledger(record: Option<BatchRecord>, intent: Option<Begun>) -> Ledger {
+    fn ledger(record: Option<BatchRecord>, intent: Option<StartedBatch>) -> Ledger {
         Ledger {
             finished: record.map(|record| (BATCH, known(record).unwrap())).into_iter().collect(),
             begun: intent.map(|begun| (BATCH, begun)).into_iter().collect(),

@@ -4,7 +4,7 @@ use chronotile_store::{Commit, Expect, RecordPut, StoreError};
 use chronotile_types::BatchId;
 use futures::{StreamExt, TryStreamExt};
 
-use super::ledger::{Begun, Ledger, copy_attempt, fingerprint, known};
+use super::ledger::{Ledger, StartedBatch, copy_attempt, fingerprint, known};
 use super::{Shared, lost_race};
 use crate::catalog::{self, BatchRecord, Intent, Retired};
 use crate::error::Result;
@@ -29,7 +29,7 @@ pub(super) async fn unmark(shared: &Shared, there: &mut Ledger, now: &Ledger) ->
     let stale = |id: &BatchId| !there.begun.contains_key(id) && !there.is_as_in(*id, now);
     let stale: Vec<BatchId> = there.finished.keys().copied().filter(stale).collect();
     let unmarks = stale.into_iter().map(|batch| unmark_one(shared, batch));
-    let unmarked: Vec<(BatchId, Begun, BatchRecord)> =
+    let unmarked: Vec<(BatchId, StartedBatch, BatchRecord)> =
         futures::stream::iter(unmarks.collect::<Vec<_>>()).buffer_unordered(MARK_AT_ONCE).try_collect().await?;
     for (batch, begun, hidden) in unmarked {
         there.begun.insert(batch, begun);
@@ -38,7 +38,7 @@ pub(super) async fn unmark(shared: &Shared, there: &mut Ledger, now: &Ledger) ->
     Ok(())
 }
 
-async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun, BatchRecord)> {
+async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, StartedBatch, BatchRecord)> {
     let home = &shared.home;
     let record_key = catalog::batch_key(home, batch);
     let Some((record, bytes)) = catalog::get::<BatchRecord>(shared.target.as_ref(), &record_key).await? else {
@@ -55,7 +55,7 @@ async fn unmark_one(shared: &Shared, batch: BatchId) -> Result<(BatchId, Begun, 
     let hidden = BatchRecord { removed: true, ended_us: shared.into.stamp_us().await?, previous, ..record };
     let hide = catalog::put(record_key.clone(), catalog::to_json(&record_key, &hidden)?, Expect::Is(bytes));
     put(shared, vec![hide, catalog::put(key, value.clone(), Expect::Absent)], vec![]).await?;
-    Ok((batch, Begun { intent, bytes: value }, hidden))
+    Ok((batch, StartedBatch { intent, bytes: value }, hidden))
 }
 
 /// Gives these batches on the target the state that they have on the source, and updates `there`. Leaves batches that

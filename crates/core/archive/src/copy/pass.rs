@@ -34,7 +34,7 @@ struct Changed {
 
 /// The result of transferring some chunks.
 #[derive(Default)]
-struct Moved {
+struct Transferred {
     chunks: u64,
     rows: u64,
     bytes: u64,
@@ -46,7 +46,7 @@ struct Moved {
     damage: Vec<DamageReport>,
 }
 
-impl Moved {
+impl Transferred {
     /// The result for a tile that stays unchanged: batches with missing or superfluous chunks are not finished there.
     fn none_of(wanted: &[ObservedChunk], superfluous: &[ObservedChunk]) -> Self {
         Self { held: batches(wanted.iter().chain(superfluous)), skipped: true, ..Self::default() }
@@ -70,7 +70,7 @@ pub(super) struct Pass<'a, 'm> {
     load_bytes: usize,
     changed: Vec<Changed>,
     changed_bytes: usize,
-    running: FuturesUnordered<BoxFuture<'static, Result<Moved>>>,
+    running: FuturesUnordered<BoxFuture<'static, Result<Transferred>>>,
     held: HashSet<BatchId>,
     skipped: bool,
     /// Batches of the chunks that the target has or is being sent.
@@ -78,7 +78,7 @@ pub(super) struct Pass<'a, 'm> {
 }
 
 /// The result of a pass.
-pub(super) struct Passed {
+pub(super) struct PassResult {
     /// Whether it found nothing new.
     pub caught_up: bool,
     /// Whether the target has, for every batch with chunks there, the same record as the source.
@@ -121,7 +121,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         })
     }
 
-    pub(super) async fn run(mut self) -> Result<Passed> {
+    pub(super) async fn run(mut self) -> Result<PassResult> {
         for slice in slices(self.shared, &Scope::All).await? {
             if !self.drop_retired(slice).await? {
                 self.slice(slice).await?;
@@ -139,7 +139,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         self.report.batches_copied += finished;
         self.report.batches_removed += removed;
         let settled = self.sent.iter().all(|batch| there.is_as_in(*batch, &now));
-        Ok(Passed { caught_up: !found_new, settled, prints: self.prints })
+        Ok(PassResult { caught_up: !found_new, settled, prints: self.prints })
     }
 
     /// Drops the slice on the target if it was retired on the source; returns whether it was.
@@ -318,8 +318,12 @@ fn batches<'a>(chunks: impl Iterator<Item = &'a ObservedChunk>) -> Vec<BatchId> 
 
 /// Fetches and puts chunks, and removes superfluous chunks of the same tile. If the tile is rewritten meanwhile on
 /// either side, removes nothing.
-async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: Vec<ObservedChunk>) -> Result<Moved> {
-    let mut moved = Moved::default();
+async fn transfer(
+    shared: Arc<Shared>,
+    wanted: Vec<ObservedChunk>,
+    superfluous: Vec<ObservedChunk>,
+) -> Result<Transferred> {
+    let mut moved = Transferred::default();
     let mut loads = loads(&wanted);
     if loads.is_empty() && !superfluous.is_empty() {
         loads.push(&[]);
@@ -334,7 +338,7 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: 
             moved.held.extend(batches(gone));
             moved.skipped = true;
             if !superfluous.is_empty() {
-                return Ok(Moved { damage: moved.damage, ..Moved::none_of(&wanted, &superfluous) });
+                return Ok(Transferred { damage: moved.damage, ..Transferred::none_of(&wanted, &superfluous) });
             }
         }
         // Later writes to the target need stamps after those of the copied rows, whatever clock stamped these.
@@ -350,7 +354,7 @@ async fn transfer(shared: Arc<Shared>, wanted: Vec<ObservedChunk>, superfluous: 
         match shared.into.commit(commit).await {
             Ok(()) => {}
             Err(ArchiveError::Store(StoreError::ChunkConflict { .. })) => {
-                return Ok(Moved::none_of(&wanted, &superfluous));
+                return Ok(Transferred::none_of(&wanted, &superfluous));
             }
             Err(error) => return Err(error),
         }

@@ -40,7 +40,7 @@ const WINDOWS_AT_ONCE: usize = 4;
 const WAIT: Duration = Duration::from_millis(200);
 
 /// A window that has changed since it was indexed.
-struct Work {
+struct ChangedWindow {
     window: Window,
     tiles: Vec<ObservedTile>,
     keys: Vec<ChunkKey>,
@@ -52,7 +52,7 @@ struct Work {
 enum Outcome {
     Done(IndexBuildReport),
     /// Another builder holds its lease.
-    Busy(Work),
+    Busy(ChangedWindow),
     /// Another builder has built it.
     Elsewhere,
 }
@@ -140,7 +140,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The windows of a slice that have changed since they were indexed.
-    async fn work(&self, looked: &SliceTiles, report: &mut IndexBuildReport) -> Result<Vec<Work>> {
+    async fn work(&self, looked: &SliceTiles, report: &mut IndexBuildReport) -> Result<Vec<ChangedWindow>> {
         let mut windows: BTreeMap<Window, Vec<&ObservedTile>> = BTreeMap::new();
         looked.tiles.iter().for_each(|seen| windows.entry(seen.tile.window).or_default().push(seen));
         let Some((first, last)) = windows.keys().next().copied().zip(windows.keys().next_back().copied()) else {
@@ -162,7 +162,7 @@ impl<'a> Builder<'a> {
                 keys.extend_from_slice(&looked.keys[tile.keys.clone()]);
                 tiles.push(ObservedTile { keys: start..keys.len(), ..tile.clone() });
             }
-            work.push(Work { window, tiles, keys, print });
+            work.push(ChangedWindow { window, tiles, keys, print });
         }
         Ok(work)
     }
@@ -170,17 +170,17 @@ impl<'a> Builder<'a> {
     /// Builds the windows that no other builder is building, then checks the others again.
     async fn work_off(
         &self,
-        work: Vec<Work>,
+        work: Vec<ChangedWindow>,
         report: &mut IndexBuildReport,
         done: &mut (u64, u64),
         progress: Option<Progress<'_>>,
     ) -> Result<()> {
-        let mut queue: VecDeque<Work> = work.into();
+        let mut queue: VecDeque<ChangedWindow> = work.into();
         // Builders start at different windows to avoid contention.
         let turn = (xxh3_64(self.holder.as_bytes()) % (queue.len().max(1) as u64)) as usize;
         queue.rotate_left(turn);
         while !queue.is_empty() {
-            let round: Vec<Work> = queue.drain(..).collect();
+            let round: Vec<ChangedWindow> = queue.drain(..).collect();
             let mut outcomes = stream::iter(round).map(|work| self.window(work)).buffer_unordered(WINDOWS_AT_ONCE);
             let mut built = false;
             while let Some(outcome) = outcomes.try_next().await? {
@@ -209,7 +209,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    async fn window(&self, work: Work) -> Result<Outcome> {
+    async fn window(&self, work: ChangedWindow) -> Result<Outcome> {
         let (store, dataset) = (self.dataset.store(), &self.query.frame.dataset);
         let name = &self.query.frame.spec.name;
         let place = (name, self.index.id.as_str(), work.window);
@@ -254,7 +254,7 @@ impl<'a> Builder<'a> {
     /// Reuses the postings of unchanged tiles; returns the chunk keys of the others.
     async fn keep_unchanged(
         &self,
-        work: &Work,
+        work: &ChangedWindow,
         before: Option<&Built>,
         shape: &Shape,
         gathered: &mut Gathered,

@@ -18,7 +18,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
-use crate::memory::Held;
+use crate::memory::ReadCharge;
 use crate::read::groups::{HEADS, scan, touched, whole_tiles};
 use crate::read::query::Query;
 use crate::read::stream;
@@ -164,7 +164,7 @@ impl Dataset {
             chunks.retain(|chunk| keys.as_ref().is_none_or(|keys| keys.contains(&chunk.key)));
             let parts = touched(query, chunks)?;
             let all = parts.len();
-            let left = query.pass_over(parts).len();
+            let left = query.skip_unmatchable(parts).len();
             report.chunks_read += left as u64;
             report.chunks_filtered += (all - left) as u64;
         }
@@ -221,11 +221,11 @@ struct Tally {
     /// Values of the groups, in the order in which they were first found.
     sets: Vec<Vec<ArrayRef>>,
     sets_bytes: usize,
-    held: Held,
+    held: ReadCharge,
 }
 
 impl Tally {
-    fn new(width: usize, held: Held) -> Self {
+    fn new(width: usize, held: ReadCharge) -> Self {
         Self { width, groups: HashMap::new(), counts: vec![], windows: vec![], sets: vec![], sets_bytes: 0, held }
     }
 

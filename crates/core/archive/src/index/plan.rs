@@ -11,7 +11,7 @@ use super::observed::ObservedTile;
 use super::record;
 use super::report::IndexUse;
 use super::segment::{Segment, Shape};
-use super::tiles::Looked;
+use super::tiles::CoveredTiles;
 use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::frame::Frame;
@@ -178,7 +178,7 @@ impl Plan {
             report.reason = Some("nothing of the index is built for this period: build it".to_owned());
             return Ok(Err(report));
         };
-        let looked = Looked::new(dataset, query).await?;
+        let looked = CoveredTiles::new(dataset, query).await?;
         let mut plan = Self { report, windows, counted: vec![], keys: vec![] };
         let mut decisions = plan.compare(query, &looked);
         plan.keep_shared_together(query, &looked, &mut decisions);
@@ -195,7 +195,7 @@ impl Plan {
     }
 
     /// Compares each tile with its entry in the index.
-    fn compare(&mut self, query: &Query, looked: &Looked) -> Vec<Decision> {
+    fn compare(&mut self, query: &Query, looked: &CoveredTiles) -> Vec<Decision> {
         let (report, windows) = (&mut self.report, &self.windows);
         // Neighbouring tiles are usually in the same window.
         let mut last: Option<(Window, Option<&Indexed>)> = None;
@@ -221,7 +221,7 @@ impl Plan {
 
     /// Marks tiles to be read that may share records with others: if versions of a record are in several tiles, the
     /// index does not tell which is the newest.
-    fn keep_shared_together(&mut self, query: &Query, looked: &Looked, decisions: &mut [Decision]) {
+    fn keep_shared_together(&mut self, query: &Query, looked: &CoveredTiles, decisions: &mut [Decision]) {
         if !query.newest_only {
             return;
         }
@@ -253,7 +253,7 @@ impl Plan {
         }
     }
 
-    fn collect(&mut self, looked: &Looked, decisions: &[Decision]) {
+    fn collect(&mut self, looked: &CoveredTiles, decisions: &[Decision]) {
         let mut windows: Vec<(Window, bool)> = Vec::new();
         for (at, (seen, decision)) in looked.tiles().zip(decisions).enumerate() {
             let window = seen.tile.window;
@@ -290,7 +290,7 @@ impl Plan {
 }
 
 /// Tiles without a requested row of their own that may have newer versions of rows in tiles that have one.
-fn overlapping_with_wanted(tiles: &[usize], looked: &Looked, decisions: &[Decision]) -> Vec<usize> {
+fn overlapping_with_wanted(tiles: &[usize], looked: &CoveredTiles, decisions: &[Decision]) -> Vec<usize> {
     let mut wanted: Vec<(ZoneKey, ZoneKey)> = Vec::new();
     for at in tiles.iter().copied().filter(|at| decisions[*at].is_wanted()) {
         let (min, max) = looked.tile(at).ids;
@@ -307,7 +307,7 @@ fn overlapping_with_wanted(tiles: &[usize], looked: &Looked, decisions: &[Decisi
 }
 
 /// Those of the tiles, given in order of their least id, that may share an id with another.
-fn overlapping(tiles: &[usize], looked: &Looked) -> Vec<usize> {
+fn overlapping(tiles: &[usize], looked: &CoveredTiles) -> Vec<usize> {
     let mut shared = Vec::new();
     let mut greatest: Option<ZoneKey> = None;
     for (place, at) in tiles.iter().enumerate() {
@@ -337,7 +337,7 @@ async fn load(dataset: &Dataset, query: &Query, choice: Choice) -> Result<Option
     let (mut known, mut missing) = (BTreeMap::new(), BTreeMap::new());
     for (window, built) in built {
         let prefix = record::posting_prefix(name, &id, window);
-        let segments = built.segments.iter().map(|name| dataset.kept().segment(&format!("{prefix}{name}")));
+        let segments = built.segments.iter().map(|name| dataset.index_cache().segment(&format!("{prefix}{name}")));
         match segments.collect::<Option<Vec<_>>>() {
             Some(segments) => _ = known.insert(window, segments),
             None => _ = missing.insert(window, built),
@@ -353,7 +353,7 @@ async fn load(dataset: &Dataset, query: &Query, choice: Choice) -> Result<Option
             let prefix = record::posting_prefix(&name, &choice.index.id, window);
             let decode = |bytes: &bytes::Bytes| {
                 let segment = Arc::new(Segment::decode(bytes, &shape).ok()?);
-                dataset.kept().keep_segment(format!("{prefix}{}", record::segment_name(bytes)), segment.clone());
+                dataset.index_cache().keep_segment(format!("{prefix}{}", record::segment_name(bytes)), segment.clone());
                 Some(segment)
             };
             Ok((window, segments.iter().filter_map(decode).collect::<Vec<_>>()))

@@ -10,7 +10,7 @@ use futures::TryStreamExt;
 use futures::stream::BoxStream;
 use hashbrown::HashSet;
 
-use super::kept::{TILES_BYTES, Tiles};
+use super::cache::{TILES_BYTES, Tiles};
 use super::observed::{ObservedTile, SliceTiles};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
@@ -18,7 +18,7 @@ use crate::frame::Frame;
 use crate::read::groups::{HEADS, scan};
 use crate::read::query::Query;
 use crate::read::slices::slices_in;
-use crate::read::visible::Found;
+use crate::read::visible::DecideOutcome;
 
 impl SliceTiles {
     /// Observes the tiles that the query covers in one slice. A tile with only a part of a batch gets another print
@@ -73,13 +73,13 @@ impl SliceTiles {
 
 /// The tiles that a query covers, in the order of a scan.
 #[derive(Default)]
-pub(crate) struct Looked {
+pub(crate) struct CoveredTiles {
     parts: Vec<Arc<SliceTiles>>,
     /// For each tile, its part and its position there.
     places: Vec<(u32, u32)>,
 }
 
-impl Looked {
+impl CoveredTiles {
     /// Looks at everything that the query covers, including slices that were created meanwhile.
     pub(crate) async fn new(dataset: &Dataset, query: &mut Query) -> Result<Self> {
         let (looked, late) = Self::look(dataset, query, &query.slices).await?;
@@ -99,7 +99,7 @@ impl Looked {
         let mut unknown: Vec<SliceId> = Vec::new();
         for slice in slices {
             let (tiles, found) = known(dataset, query, *slice).await?;
-            late |= found == Found::Late;
+            late |= found == DecideOutcome::Late;
             match tiles {
                 Some(tiles) => {
                     late |= looked.push_scanned(dataset, query, std::mem::take(&mut unknown)).await?;
@@ -166,9 +166,9 @@ fn covers(cells: &Cells, cell: Cell) -> bool {
 
 /// All tiles of a slice, if they are cached (or can be) and all of their rows count. Also returns the result of
 /// deciding about their attempts.
-async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Option<Arc<SliceTiles>>, Found)> {
-    let unknown = Ok((None, Found::All));
-    let (store, kept) = (dataset.store(), dataset.kept());
+async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Option<Arc<SliceTiles>>, DecideOutcome)> {
+    let unknown = Ok((None, DecideOutcome::All));
+    let (store, kept) = (dataset.store(), dataset.index_cache());
     let Some(state) = state_of(store, &query.frame, slice).await? else { return unknown };
     let tiles = match kept.tiles(slice, &state) {
         Tiles::Known(tiles) => tiles,
@@ -188,7 +188,7 @@ async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Opti
         }
         Tiles::Once | Tiles::Fill | Tiles::TooMany => return unknown,
     };
-    let Some(visible) = &query.visible else { return Ok((Some(tiles), Found::All)) };
+    let Some(visible) = &query.visible else { return Ok((Some(tiles), DecideOutcome::All)) };
     let found = visible.decide_now(tiles.heads.iter()).await?;
     let hidden = tiles.heads.iter().any(|head| query.hides_rows_of(head));
     Ok(((!hidden).then_some(tiles), found))

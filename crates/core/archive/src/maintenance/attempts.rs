@@ -13,7 +13,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::maintenance::batches;
 use crate::maintenance::foreign::{is_removal, removal_attempt};
-use crate::maintenance::take_out::Unwanted;
+use crate::maintenance::take_out::RemovedAttempts;
 
 /// The chunks of a batch that do not count.
 pub(crate) struct Leftovers {
@@ -64,7 +64,7 @@ impl Dataset {
             }
         });
         let before_us = stored.filter(|_| !leftovers.others).map_or(i64::MIN, |(record, _)| record.written_us);
-        let of = Unwanted { batch, before_us, keep: None };
+        let of = RemovedAttempts { batch, before_us, keep: None };
         self.clear_attempts(of, (&refs, &BTreeSet::new()), Commit { before, after, ..Commit::default() }).await
     }
 
@@ -112,7 +112,7 @@ impl Dataset {
         let key = catalog::batch_key(home, origin.batch);
         let as_it_was = catalog::put(key, bytes.clone(), Expect::Is(bytes));
         let before = vec![as_it_was, catalog::no_record(catalog::intent_key(home, origin.batch))];
-        let of = Unwanted { batch: origin.batch, before_us: record.written_us, keep: None };
+        let of = RemovedAttempts { batch: origin.batch, before_us: record.written_us, keep: None };
         self.clear_attempts(of, (&[], tiles), Commit { before, ..Commit::default() }).await
     }
 
@@ -135,7 +135,7 @@ impl Dataset {
         self.commit(Commit { before, ..Commit::default() }).await?;
         let before = vec![catalog::put(intent_key.clone(), held.clone(), Expect::Is(held.clone()))];
         let after = vec![catalog::delete_known(intent_key, held)];
-        let of = Unwanted { batch, before_us: stamp, keep: None };
+        let of = RemovedAttempts { batch, before_us: stamp, keep: None };
         self.clear_attempts(of, (&[], tiles), Commit { before, after, ..Commit::default() }).await
     }
 

@@ -11,7 +11,7 @@ use crate::catalog::fence;
 use crate::catalog::{self, BatchRecord, ChunkRef, Intent, Previous, Retired};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::maintenance::take_out::Unwanted;
+use crate::maintenance::take_out::RemovedAttempts;
 use crate::report::BatchInfo;
 
 /// Up to this many slices, the records of retired slices are read one by one; above, all are listed.
@@ -214,7 +214,7 @@ impl Dataset {
             let bytes = catalog::to_json(&record_key, &record)?;
             let mut before = vec![ours.clone(), catalog::put(record_key.clone(), bytes.clone(), expect.clone())];
             before.extend(self.fence().no_drop_since(&seen));
-            match self.commit_telling(Commit { before, ..Commit::default() }).await {
+            match self.commit_and_announce(Commit { before, ..Commit::default() }).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => result.map_err(race)?,
             }
@@ -225,7 +225,7 @@ impl Dataset {
             self.nothing_dropped(&watch).await.map_err(ArchiveError::behind_record)?;
         }
         if !returned.is_empty() {
-            let of = Unwanted { batch, before_us: stamp, keep: None };
+            let of = RemovedAttempts { batch, before_us: stamp, keep: None };
             let last = Commit { before: vec![ours], ..Commit::default() };
             self.clear_attempts(of, (&refs, &returned), last)
                 .await

@@ -42,7 +42,7 @@ const OLDER_CHUNKS: u64 = 8;
 const CHUNK_BYTES_GOOD: u64 = 128 << 10;
 
 /// Statistics of a tile's chunks of one kind.
-struct Load {
+struct TileLoad {
     tile: Tile,
     /// The index of the tile's dataset among those that share the slice.
     of: usize,
@@ -53,7 +53,7 @@ struct Load {
     bytes: u64,
 }
 
-impl Load {
+impl TileLoad {
     fn of(tile: &TileStatistics, of: usize, kind: Kind) -> Self {
         let (chunks, rows, bytes) = (tile.older_chunks, tile.older_rows, tile.older_bytes);
         match kind {
@@ -74,10 +74,10 @@ impl Load {
 type Strays = BTreeMap<Origin, BTreeSet<(SliceId, Tile)>>;
 
 /// Tiles of a slice to rewrite, of one kind of chunks.
-type ToDo = (SliceId, Kind, Vec<Load>);
+type SliceRewrite = (SliceId, Kind, Vec<TileLoad>);
 
 /// The consolidation of one dataset, or of several that share their slices, and its results.
-struct Run<'a> {
+struct Consolidation<'a> {
     /// One of the datasets; gives access to the engine.
     dataset: &'a Dataset,
     /// At least one.
@@ -108,7 +108,7 @@ impl Dataset {
         progress: Option<Progress<'_>>,
     ) -> Result<ConsolidateReport> {
         self.refresh().await?;
-        let runs = vec![Run::new(self, vec![self.frame()], &options)];
+        let runs = vec![Consolidation::new(self, vec![self.frame()], &options)];
         let reports = consolidate(runs, progress).await?;
         Ok(reports.into_iter().next().map(|(_, report)| report).unwrap_or_default())
     }
@@ -128,7 +128,7 @@ impl Group {
     ) -> Result<Vec<(DatasetName, ConsolidateReport)>> {
         let sets = self.by_slices(names).await?;
         consolidate(
-            sets.iter().map(|(dataset, frames)| Run::new(dataset, frames.clone(), &options)).collect(),
+            sets.iter().map(|(dataset, frames)| Consolidation::new(dataset, frames.clone(), &options)).collect(),
             progress,
         )
         .await
@@ -137,10 +137,10 @@ impl Group {
 
 /// Consolidates datasets of one group, or a single one. Each run covers datasets that share slices.
 async fn consolidate(
-    mut runs: Vec<Run<'_>>,
+    mut runs: Vec<Consolidation<'_>>,
     progress: Option<Progress<'_>>,
 ) -> Result<Vec<(DatasetName, ConsolidateReport)>> {
-    let Some(Run { dataset, options, .. }) = runs.first() else { return Ok(vec![]) };
+    let Some(Consolidation { dataset, options, .. }) = runs.first() else { return Ok(vec![]) };
     let rate = options.tiles_per_s.unwrap_or(f64::INFINITY);
     if rate.is_nan() || rate <= 0.0 {
         return Err(dataset.frame().refuse(format!("tiles_per_s is {rate}: give a number above 0")));
@@ -172,7 +172,7 @@ async fn consolidate(
     Ok(reports)
 }
 
-impl<'a> Run<'a> {
+impl<'a> Consolidation<'a> {
     fn new(dataset: &'a Dataset, frames: Vec<Frame>, options: &'a ConsolidateOptions) -> Self {
         let reports = frames.iter().map(|_| ConsolidateReport::default()).collect();
         let together = frames[0].dataset.together(frames.iter().map(|frame| &frame.dataset));
@@ -199,7 +199,7 @@ impl<'a> Run<'a> {
         failures.into_iter().for_each(|failure| self.report(slice, failure.tile).failed.push(failure));
     }
 
-    async fn tiles_to_consolidate(&self) -> Result<Vec<ToDo>> {
+    async fn tiles_to_consolidate(&self) -> Result<Vec<SliceRewrite>> {
         let chunks_min = self.options.chunks_min.unwrap_or(2).max(2);
         let older_min = if self.options.older_min.is_some() { 2 } else { OLDER_CHUNKS };
         let range = TimeRange { start: None, end: self.options.before };
@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
                 .filter(|(of, tile)| is_own(*of, slice, tile.tile) && ended(*of, tile.tile))
                 .collect();
             for (kind, chunks_min) in [(Kind::Current, chunks_min), (Kind::Older, chunks_min.max(older_min))] {
-                let mut loads: Vec<Load> = wanted.iter().map(|(of, tile)| Load::of(tile, *of, kind)).collect();
+                let mut loads: Vec<TileLoad> = wanted.iter().map(|(of, tile)| TileLoad::of(tile, *of, kind)).collect();
                 // A tile without newly written chunks is as a consolidation left it.
                 loads.retain(|load| {
                     load.chunks >= chunks_min && load.written > 0 && !well_filled(load, row_bytes[load.of])
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
 
     /// Consolidates tiles that are committed together. If one of them fails, retries each by itself, so that the others
     /// succeed.
-    async fn consolidate(&mut self, to: (SliceId, Kind), tiles: &[Load]) -> Result<()> {
+    async fn consolidate(&mut self, to: (SliceId, Kind), tiles: &[TileLoad]) -> Result<()> {
         let done = match tiles {
             [large] if large.bytes > BYTES_PER_COMMIT => self.consolidate_large(to, large.tile).await,
             tiles => self.consolidate_tiles(to, tiles).await,
@@ -254,7 +254,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn consolidate_tiles(&mut self, (slice, kind): (SliceId, Kind), tiles: &[Load]) -> Result<()> {
+    async fn consolidate_tiles(&mut self, (slice, kind): (SliceId, Kind), tiles: &[TileLoad]) -> Result<()> {
         let wanted: BTreeSet<Tile> = tiles.iter().map(|load| load.tile).collect();
         let chunks = self.dataset.chunks_of(&self.together, slice, &wanted, (true, kind)).await?;
         let tiles = self.sound_tiles(slice, chunks).await?;
@@ -420,7 +420,7 @@ fn is_of_a_tile(error: &ArchiveError) -> bool {
 }
 
 /// Splits tiles into runs, each rewritten in one commit.
-fn per_commit(tiles: &[Load]) -> Vec<&[Load]> {
+fn per_commit(tiles: &[TileLoad]) -> Vec<&[TileLoad]> {
     let (mut runs, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (at, tile) in tiles.iter().enumerate() {
         if at > start && (at - start >= TILES_PER_COMMIT || bytes + tile.bytes > BYTES_PER_COMMIT) {
@@ -437,7 +437,7 @@ fn per_commit(tiles: &[Load]) -> Vec<&[Load]> {
 
 /// Whether the tile's chunks are already as large as consolidation would make them, or, for rows of `row_bytes` bytes,
 /// as few.
-fn well_filled(tile: &Load, row_bytes: Option<usize>) -> bool {
+fn well_filled(tile: &TileLoad, row_bytes: Option<usize>) -> bool {
     let few = |bytes: usize| tile.chunks <= tile.rows.div_ceil(rows_per_chunk(bytes) as u64);
     let mean = tile.bytes / tile.chunks.max(1);
     // A mean above the size limit of chunks comes from very large values: the other chunks may still be small.
@@ -482,8 +482,8 @@ mod tests {
         Tile { cell: Cell(cell), window: Window(0) }
     }
 
-    fn load(cell: i64, bytes: u64) -> Load {
-        Load { tile: tile(cell), of: 0, chunks: 2, written: 2, rows: 2, bytes }
+    fn load(cell: i64, bytes: u64) -> TileLoad {
+        TileLoad { tile: tile(cell), of: 0, chunks: 2, written: 2, rows: 2, bytes }
     }
 
     #[test]
@@ -500,7 +500,7 @@ mod tests {
             older_bytes: 300,
         };
         let of = |kind| {
-            let load = Load::of(&statistics, 0, kind);
+            let load = TileLoad::of(&statistics, 0, kind);
             (load.chunks, load.written, load.rows, load.bytes)
         };
         assert_eq!(of(Kind::Current), (7, 4, 80, 700));
@@ -510,7 +510,7 @@ mod tests {
     #[test]
     fn a_commit_has_as_many_tiles_as_its_limits_allow_and_at_least_one() {
         let runs = |bytes: &[u64]| {
-            let tiles: Vec<Load> = (0..).zip(bytes).map(|(cell, bytes)| load(cell, *bytes)).collect();
+            let tiles: Vec<TileLoad> = (0..).zip(bytes).map(|(cell, bytes)| load(cell, *bytes)).collect();
             per_commit(&tiles).iter().map(|run| run.len()).collect::<Vec<_>>()
         };
         let half = BYTES_PER_COMMIT / 2;

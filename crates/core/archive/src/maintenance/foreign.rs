@@ -9,7 +9,7 @@ use crate::catalog::clock::Clock;
 use crate::catalog::{self, BatchRecord, Intent};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
-use crate::maintenance::take_out::Unwanted;
+use crate::maintenance::take_out::RemovedAttempts;
 use crate::report::ForeignChunk;
 
 /// Prefix of the attempt in the intent of a removal. Such an intent belongs to no writer.
@@ -77,7 +77,7 @@ impl Dataset {
         let keep = record.and_then(|record| record.counting(batch));
         let after = vec![catalog::delete_known(intent_key.clone(), intent.clone())];
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
-        let of = Unwanted { batch, before_us: stamp, keep };
+        let of = RemovedAttempts { batch, before_us: stamp, keep };
         self.supersede(batch).await?;
         let last = Commit { before, after, ..Commit::default() };
         self.clear_attempts(of, (&[], tiles), last).await.map_err(race)?;

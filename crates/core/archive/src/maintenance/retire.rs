@@ -27,10 +27,10 @@ const TRIES: usize = 5;
 const LOOKS: usize = 20;
 
 /// A slice to drop, with the fingerprint it must have; `None` accepts any.
-type Wanted = (SliceId, Option<u128>);
+type DropTarget = (SliceId, Option<u128>);
 
 /// Outcome of the drop of a slice.
-enum Fate {
+enum DropOutcome {
     /// Dropped; with its content, by dataset.
     Dropped(Vec<SliceInfo>),
     /// Its content differs from what the caller expects.
@@ -50,7 +50,7 @@ struct Pending {
 }
 
 /// The state of slices before chunks are removed from them.
-pub(crate) struct Watch {
+pub(crate) struct SliceWatch {
     slices: BTreeSet<SliceId>,
     retired: BTreeMap<SliceId, i64>,
     pub seen: Observed,
@@ -142,7 +142,7 @@ impl Dataset {
     }
 
     /// Drops slices shared by these datasets; returns what was dropped, by dataset.
-    async fn drop_slices(&self, frames: &[Frame], mut left: Vec<Wanted>) -> Result<Vec<Vec<SliceInfo>>> {
+    async fn drop_slices(&self, frames: &[Frame], mut left: Vec<DropTarget>) -> Result<Vec<Vec<SliceInfo>>> {
         let frame = &frames[0];
         let name = &frame.spec.name;
         self.end_drops(frame).await?;
@@ -171,26 +171,32 @@ impl Dataset {
         &self,
         frames: &[Frame],
         closed: &Closed,
-        slices: Vec<Wanted>,
+        slices: Vec<DropTarget>,
         dropped: &mut Vec<Vec<SliceInfo>>,
-    ) -> Result<Vec<Wanted>> {
+    ) -> Result<Vec<DropTarget>> {
         let mut left = Vec::new();
         for (slice, print) in slices {
             match self.drop_slice(frames, closed, slice, print).await? {
-                Fate::Dropped(infos) => dropped.push(infos),
-                Fate::Changed if print.is_some() => {}
-                Fate::Changed | Fate::Opened => left.push((slice, print)),
+                DropOutcome::Dropped(infos) => dropped.push(infos),
+                DropOutcome::Changed if print.is_some() => {}
+                DropOutcome::Changed | DropOutcome::Opened => left.push((slice, print)),
             }
         }
         Ok(left)
     }
 
-    async fn drop_slice(&self, frames: &[Frame], closed: &Closed, slice: SliceId, print: Option<u128>) -> Result<Fate> {
+    async fn drop_slice(
+        &self,
+        frames: &[Frame],
+        closed: &Closed,
+        slice: SliceId,
+        print: Option<u128>,
+    ) -> Result<DropOutcome> {
         let frame = &frames[0];
         for _ in 0..LOOKS {
             // Read first, so that a later drop by another process is noticed.
             let Some(record) = self.fence().dropping(&frame.dataset, slice, closed).await? else {
-                return Ok(Fate::Opened);
+                return Ok(DropOutcome::Opened);
             };
             let dropped = self.retired_since(BTreeSet::from([slice]), i64::MIN).await?;
             let tiles = self.store().statistics(&frame.dataset, slice).await?;
@@ -201,20 +207,20 @@ impl Dataset {
             let changes = format!("{token}{}{}", retired_text(&dropped, slice), pending.attempts);
             let infos = self.slice_infos(frames, slice, &tiles, &changes);
             if pending.may_count || print.is_some_and(|print| print != infos[0].fingerprint) {
-                return Ok(Fate::Changed);
+                return Ok(DropOutcome::Changed);
             }
             let before = vec![record, self.note_retired(frame, slice).await?, unchanged];
             let when = DropSlice { holding: Some(tiles), before };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => {
                     self.known_slices(|known| known.remove(&slice));
-                    return Ok(Fate::Dropped(infos));
+                    return Ok(DropOutcome::Dropped(infos));
                 }
                 Err(StoreError::SliceConflict { .. } | StoreError::RecordConflict { .. }) => continue,
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Fate::Changed)
+        Ok(DropOutcome::Changed)
     }
 
     /// Attempts with rows in the slice that do not count. Empty on engines where a drop notices the end of an attempt
@@ -253,14 +259,14 @@ impl Dataset {
     ///
     /// # Errors
     /// [`ArchiveError::SliceRetired`] if one of the slices is being dropped.
-    pub(crate) async fn watch(&self, slices: BTreeSet<SliceId>) -> Result<Watch> {
+    pub(crate) async fn watch(&self, slices: BTreeSet<SliceId>) -> Result<SliceWatch> {
         let name = &self.frame().dataset.name;
         // A drop that begins after this read shows in the fence below, or in a later `retired` record.
         let retired = self.retired_since(slices.clone(), i64::MIN).await?;
         let seen = self.fence().read().await?;
         match slices.iter().find(|slice| seen.is_dropping(name, **slice)) {
             Some(slice) => Err(ArchiveError::SliceRetired { dataset: name.clone(), slice: *slice }),
-            None => Ok(Watch { slices, retired, seen }),
+            None => Ok(SliceWatch { slices, retired, seen }),
         }
     }
 
@@ -269,7 +275,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`ArchiveError::SliceRetired`] if a slice was dropped, or still may be.
-    pub(crate) async fn nothing_dropped(&self, watch: &Watch) -> Result<()> {
+    pub(crate) async fn nothing_dropped(&self, watch: &SliceWatch) -> Result<()> {
         let home = &self.frame().dataset;
         if self.fence().ensure_open(home, &watch.slices).await?.token() == watch.seen.token() {
             return Ok(());

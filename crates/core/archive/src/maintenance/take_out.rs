@@ -11,14 +11,14 @@ use crate::catalog::{ChunkRef, fence};
 use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
-use crate::maintenance::retire::Watch;
+use crate::maintenance::retire::SliceWatch;
 use crate::maintenance::rewrite::{FETCH_CHUNKS, Kind, Parting, rewrite, sets};
 use crate::read::on_pool;
 use crate::read::part::ParsedChunk;
 
 /// The attempts at a batch whose rows are removed. Attempts that begin during the removal are never among them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unwanted {
+pub(crate) struct RemovedAttempts {
     pub batch: BatchId,
     /// Attempts with this stamp or a later one are kept.
     pub before_us: i64,
@@ -26,7 +26,7 @@ pub(crate) struct Unwanted {
     pub keep: Option<Origin>,
 }
 
-impl Unwanted {
+impl RemovedAttempts {
     fn has(&self, origin: &Origin) -> bool {
         origin.batch == self.batch && origin.written_us < self.before_us && Some(*origin) != self.keep
     }
@@ -43,10 +43,10 @@ impl Dataset {
     /// meanwhile, the commit fails and the removal is repeated.
     async fn clear_out(
         &self,
-        of: Unwanted,
+        of: RemovedAttempts,
         what: (&[ChunkRef], &BTreeSet<(SliceId, Tile)>),
         last: Commit,
-        watch: &Watch,
+        watch: &SliceWatch,
     ) -> Result<()> {
         // Another process may have added columns, which rewritten chunks must keep.
         self.refresh_group().await?;
@@ -67,7 +67,7 @@ impl Dataset {
     /// [`ArchiveError::SliceRetired`] if one of the slices is being dropped or was dropped meanwhile; the engine.
     pub(crate) async fn clear_attempts(
         &self,
-        of: Unwanted,
+        of: RemovedAttempts,
         what: (&[ChunkRef], &BTreeSet<(SliceId, Tile)>),
         last: Commit,
     ) -> Result<()> {
@@ -89,7 +89,7 @@ impl Dataset {
     /// Removes the rows of a batch; `last` is part of the commit that removes the last of them.
     async fn take_away(
         &self,
-        of: Unwanted,
+        of: RemovedAttempts,
         (refs, tiles): (&[ChunkRef], &BTreeSet<(SliceId, Tile)>),
         last: Commit,
     ) -> Result<()> {
@@ -119,7 +119,7 @@ impl Dataset {
 
     /// Removes rows of a batch from consolidated chunks. `refs` are the chunks that the batch was written as; those
     /// that still exist are left alone.
-    async fn take_out(&self, of: Unwanted, refs: &[ChunkRef], others: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
+    async fn take_out(&self, of: RemovedAttempts, refs: &[ChunkRef], others: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
         let mut tiles: BTreeMap<(SliceId, DatasetName), (Frame, BTreeSet<Tile>)> = BTreeMap::new();
         let written = refs.iter().map(|chunk| (chunk.key.slice, chunk.key.tile));
         for (slice, tile) in written.chain(others.iter().copied()) {
@@ -143,7 +143,7 @@ impl Dataset {
         (frame, slice): (&Frame, SliceId),
         tiles: &BTreeSet<Tile>,
         written: &HashSet<ChunkKey>,
-        of: Unwanted,
+        of: RemovedAttempts,
     ) -> Result<bool> {
         let unwanted = move |origin: &Origin| of.has(origin);
         let mut mixed: Vec<ParsedChunk> = Vec::new();

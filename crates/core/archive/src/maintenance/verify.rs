@@ -51,7 +51,7 @@ impl Dataset {
         // Batches first: batches that end after this are not looked for.
         let ledger = self.ledger(&mut report).await?;
         report.batches_unfinished = ledger.changing.len() as u64;
-        let mut found = Found::default();
+        let mut found = SliceFindings::default();
         let slices = self.slices().await?;
         for (done, slice) in slices.iter().enumerate() {
             self.verify_slice(&frame, *slice, &ledger, &mut report, &mut found).await?;
@@ -140,7 +140,7 @@ impl Dataset {
         slice: SliceId,
         ledger: &Ledger,
         report: &mut VerifyReport,
-        found: &mut Found,
+        found: &mut SliceFindings,
     ) -> Result<()> {
         let windows = frame.spec.windows().into();
         let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: true, older: true };
@@ -190,7 +190,7 @@ impl Dataset {
         batch: BatchId,
         record: &BatchRecord,
         is_retired: &(dyn Fn(&SliceId) -> bool + Sync),
-        found: &Found,
+        found: &SliceFindings,
         report: &mut VerifyReport,
     ) -> Result<()> {
         let Some(lists) = self.lists(frame, batch, record, report).await? else { return Ok(()) };
@@ -248,7 +248,7 @@ impl Dataset {
         batch: BatchId,
         record: &BatchRecord,
         report: &mut VerifyReport,
-    ) -> Result<Option<Lists>> {
+    ) -> Result<Option<WrittenChunks>> {
         let parts = match catalog::parts(self.store(), &frame.dataset, batch).await {
             Err(ArchiveError::Catalog { key, reason }) => {
                 report.records.push(RecordDamage { key, reason });
@@ -263,7 +263,7 @@ impl Dataset {
         let parts: Vec<ChunkList> = parts.into_iter().map(of_dataset).filter(|part| !part.refs.is_empty()).collect();
         let refs = parts.iter().flat_map(|part| &part.refs);
         let (chunks, rows) = refs.fold((0, 0), |(chunks, rows), chunk| (chunks + 1, rows + u64::from(chunk.rows)));
-        let lists = Lists::new(parts);
+        let lists = WrittenChunks::new(parts);
         if (chunks, rows) != (record.chunks, record.rows) && self.is_unchanged(batch, record).await? {
             let key = catalog::batch_key(&frame.dataset, batch);
             let reason = format!(
@@ -293,7 +293,7 @@ impl Dataset {
         batch: BatchId,
         record: &BatchRecord,
         chunk: &ChunkRef,
-        found: &Found,
+        found: &SliceFindings,
     ) -> Result<bool> {
         let key = &chunk.key;
         let heads: Vec<Chunk> = self.tile_scan(frame, key.slice, key.tile, false).await?.try_concat().await?;
@@ -455,7 +455,7 @@ impl Ledger {
 
 /// What verification found in the slices.
 #[derive(Default)]
-struct Found {
+struct SliceFindings {
     chunks: HashSet<ChunkKey>,
     /// Number of rows of an attempt in a tile.
     rows: HashMap<(Tile, Origin), u64>,
@@ -466,7 +466,7 @@ struct Found {
     strangers: Vec<(ChunkKey, Origin, u64)>,
 }
 
-impl Found {
+impl SliceFindings {
     fn enter(&mut self, key: ChunkKey, head: &Head, rows: &[u64], ledger: &Ledger) {
         self.chunks.insert(key);
         for (origin, rows) in head.origins.iter().zip(rows) {
@@ -480,7 +480,7 @@ impl Found {
 }
 
 /// The chunks that a batch was written as.
-struct Lists {
+struct WrittenChunks {
     /// By step of the write.
     refs: Vec<Vec<ChunkRef>>,
     steps: usize,
@@ -488,7 +488,7 @@ struct Lists {
     rows_listed_again: u64,
 }
 
-impl Lists {
+impl WrittenChunks {
     /// A chunk that is listed twice counts once.
     fn new(parts: Vec<ChunkList>) -> Self {
         let mut seen = HashSet::new();

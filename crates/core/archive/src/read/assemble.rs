@@ -27,7 +27,7 @@ use crate::read::unique::Ids;
 use crate::time_axis::{Times, times};
 
 /// Rows chosen beforehand, by chunk: only these are returned, without merging.
-pub(crate) type Chosen = HashMap<ChunkId, Vec<u32>>;
+pub(crate) type SelectedRows = HashMap<ChunkId, Vec<u32>>;
 
 /// The location of each row: its chunk and its number there.
 pub(crate) type Places = Vec<(ChunkId, u32)>;
@@ -73,10 +73,10 @@ fn ids_apart(tile: &[ParsedChunk]) -> bool {
 pub(crate) fn assemble(
     query: &Query,
     parts: &[ParsedChunk],
-    chosen: Option<&Chosen>,
+    chosen: Option<&SelectedRows>,
     bytes_max: usize,
 ) -> Result<Option<RecordBatch>> {
-    assemble_by(query, parts, chosen.map_or(Merging::EachTile, Merging::Chosen), bytes_max)
+    assemble_by(query, parts, chosen.map_or(Merging::EachTile, Merging::SelectedRows), bytes_max)
 }
 
 /// As [`assemble`], where `parts` are the whole read: returns the newest version of each id, in whichever tiles its
@@ -106,10 +106,12 @@ pub(crate) fn assemble_few(
     query: &Query,
     parts: &[ParsedChunk],
     bodies: &[Body],
-    chosen: &Chosen,
+    chosen: &SelectedRows,
     bytes_max: usize,
 ) -> Result<Option<(RecordBatch, Places)>> {
-    let Some(work) = Assembly::new(query, parts, bodies, Merging::Chosen(chosen), bytes_max)? else { return Ok(None) };
+    let Some(work) = Assembly::new(query, parts, bodies, Merging::SelectedRows(chosen), bytes_max)? else {
+        return Ok(None);
+    };
     let Some(rows) = work.rows_to_keep()?.filter(|rows| is_few(rows.len(), work.row_count())) else { return Ok(None) };
     let place = |row: &u32| {
         let part = work.part_of(*row);
@@ -138,7 +140,7 @@ enum Merging<'a> {
     /// Those of the same tile.
     EachTile,
     /// None: the rows to keep are known.
-    Chosen(&'a Chosen),
+    SelectedRows(&'a SelectedRows),
     /// All, by their ids: keeps the newest version of each.
     WholeRead,
 }
@@ -286,7 +288,7 @@ impl<'a> Assembly<'a> {
     }
 
     fn clear_unchosen(&self, keep: &mut [bool]) {
-        let Merging::Chosen(chosen) = self.merging else { return };
+        let Merging::SelectedRows(chosen) = self.merging else { return };
         keep.fill(false);
         for (part, start) in self.parts.iter().zip(&self.starts) {
             for row in chosen.get(&part.chunk.key.id).into_iter().flatten() {

@@ -14,12 +14,12 @@ use hashbrown::{HashMap, HashSet};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{ArchiveError, Result};
-use crate::keys::{Keys, Wanted};
+use crate::keys::{KeySet, Keys};
 use crate::read::literal::exact_values;
 use crate::request::Place;
 
 /// Column, row and reason of a value for which there is no cell.
-pub(crate) type Unfit = (String, usize, String);
+pub(crate) type CellFailure = (String, usize, String);
 
 /// Checks the pixelization of a cell rule.
 pub(crate) fn check(spec: &DatasetSpec) -> Result<()> {
@@ -36,13 +36,13 @@ fn pixelization(rule: &CellRule) -> Result<Option<Pixelization>> {
 }
 
 /// The cell of every row of `rows`, which have the dataset's columns.
-pub(crate) fn cells_of(spec: &DatasetSpec, rows: &RecordBatch) -> std::result::Result<Vec<i64>, Unfit> {
+pub(crate) fn cells_of(spec: &DatasetSpec, rows: &RecordBatch) -> std::result::Result<Vec<i64>, CellFailure> {
     let columns: Vec<_> = spec.cell.columns().iter().filter_map(|name| rows.column_by_name(name).cloned()).collect();
     cells_of_columns(&spec.cell, &columns, rows.num_rows())
 }
 
 /// The cell for every row of the rule's own columns.
-fn cells_of_columns(rule: &CellRule, columns: &[ArrayRef], rows: usize) -> std::result::Result<Vec<i64>, Unfit> {
+fn cells_of_columns(rule: &CellRule, columns: &[ArrayRef], rows: usize) -> std::result::Result<Vec<i64>, CellFailure> {
     let names = rule.columns();
     let unfit = |column: usize, row: usize, reason: &str| (names[column].to_owned(), row, reason.to_owned());
     match rule {
@@ -145,14 +145,14 @@ fn integer_bits(column: &ArrayRef, row: usize) -> u64 {
 }
 
 /// A place resolved for a scan: the cells to read, and the condition on single rows.
-pub(crate) struct Placed {
+pub(crate) struct ResolvedPlace {
     pub cells: Cells,
     pub rows: RowRule,
     /// Cells of the requested keys, with the number of distinct keys in each; empty for other places.
     pub keys_in_cell: HashMap<Cell, usize>,
 }
 
-impl Placed {
+impl ResolvedPlace {
     fn new(cells: Cells, rows: RowRule) -> Self {
         Self { cells, rows, keys_in_cell: HashMap::new() }
     }
@@ -163,7 +163,7 @@ pub(crate) enum RowRule {
     /// No condition.
     All,
     /// The cell rule's columns have one of these values.
-    Keys(Wanted),
+    Keys(KeySet),
     /// The position is in the region.
     Region(Region),
 }
@@ -172,11 +172,11 @@ pub(crate) enum RowRule {
 const COVER_RANGES_MAX: usize = 4_096;
 
 /// The cells that `place` covers.
-pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<Placed> {
+pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<ResolvedPlace> {
     let refuse = |reason: String| ArchiveError::Request { dataset: spec.name.clone(), reason };
     match place {
-        Place::All => Ok(Placed::new(Cells::All, RowRule::All)),
-        Place::Cells(cells) => Ok(Placed::new(ranges(cells.clone()), RowRule::All)),
+        Place::All => Ok(ResolvedPlace::new(Cells::All, RowRule::All)),
+        Place::Cells(cells) => Ok(ResolvedPlace::new(ranges(cells.clone()), RowRule::All)),
         Place::Keys(columns) => {
             let names = spec.cell.columns();
             if matches!(spec.cell, CellRule::Sky { .. } | CellRule::Single) {
@@ -187,12 +187,12 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<Placed> {
             let cells = cells_of_columns(&spec.cell, &columns, rows);
             let cells =
                 cells.map_err(|(column, row, reason)| refuse(format!("key {row}: column {column:?} {reason}")))?;
-            let wanted = Wanted::new(&columns).map_err(|e| refuse(format!("the keys cannot be used: {e}")))?;
+            let wanted = KeySet::new(&columns).map_err(|e| refuse(format!("the keys cannot be used: {e}")))?;
             let keys = Keys::new(&columns).map_err(|e| refuse(format!("the keys cannot be used: {e}")))?;
             let distinct: HashSet<_> = cells.iter().enumerate().map(|(row, cell)| (*cell, keys.get(row))).collect();
             let mut keys_in_cell = HashMap::new();
             distinct.iter().for_each(|(cell, _)| *keys_in_cell.entry(Cell(*cell)).or_insert(0) += 1);
-            Ok(Placed { cells: ranges(cells), rows: RowRule::Keys(wanted), keys_in_cell })
+            Ok(ResolvedPlace { cells: ranges(cells), rows: RowRule::Keys(wanted), keys_in_cell })
         }
         Place::Region(region) => {
             let Some(pixels) = pixelization(&spec.cell)? else {
@@ -201,7 +201,7 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<Placed> {
             // An older version of a record may be in the region when the newest is not, and vice versa.
             let reach_deg = if matches!(spec.merge, MergeRule::Latest { .. }) { spec.moves_deg } else { 0.0 };
             let cover = region.cover_around(&pixels, reach_deg, COVER_RANGES_MAX);
-            Ok(Placed::new(pixel_cells(&cover), RowRule::Region(region.clone())))
+            Ok(ResolvedPlace::new(pixel_cells(&cover), RowRule::Region(region.clone())))
         }
     }
 }

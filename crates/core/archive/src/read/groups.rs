@@ -16,7 +16,7 @@ use hashbrown::HashSet;
 
 use crate::error::{ArchiveError, Result};
 use crate::read::assemble::order_key;
-use crate::read::part::{ParsedChunk, Shelf};
+use crate::read::part::{BodyStore, ParsedChunk};
 use crate::read::query::Query;
 
 /// Encoded bytes in a group: enough to make decoding worth a task, few enough to spread a read over the cores.
@@ -39,7 +39,7 @@ pub(crate) async fn scan(
     store: Arc<dyn Store>,
     query: &Query,
     slices: Vec<SliceId>,
-    what: What,
+    what: ScanContent,
 ) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
     let scan = Scan { older: what.older, ..query.scan(slices, what.bodies) };
     scan_all(&store, &query.frame.dataset, scan).await
@@ -78,14 +78,14 @@ fn ahead(
 
 /// Which chunks, and what of them, a scan returns.
 #[derive(Clone, Copy)]
-pub(crate) struct What {
+pub(crate) struct ScanContent {
     pub bodies: bool,
     /// Whether the scan includes chunks of older versions.
     pub older: bool,
 }
 
 /// The heads of all chunks.
-pub(crate) const HEADS: What = What { bodies: false, older: true };
+pub(crate) const HEADS: ScanContent = ScanContent { bodies: false, older: true };
 
 /// The groups of chunks that a query reads.
 pub(crate) async fn groups(
@@ -180,7 +180,7 @@ async fn in_groups(
     bodies: Bodies,
     older: bool,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
-    let what = What { bodies: bodies == Bodies::AtOnce, older };
+    let what = ScanContent { bodies: bodies == Bodies::AtOnce, older };
     let shared = query.shared_scan.as_ref().filter(|_| what.bodies).and_then(|scan| scan.take(what.older));
     let begin = Grouping {
         chunks: match shared {
@@ -207,7 +207,7 @@ async fn in_groups(
                 }
                 if !late {
                     let end = group.last().map(|part| place(&part.chunk.key));
-                    group = query.visible(query.pass_over(group));
+                    group = query.visible(query.skip_unmatchable(group));
                     if bodies == Bodies::Later {
                         group = fetch_parts(store.as_ref(), &query, &group).await?;
                         late = query.is_late(&group).await?;
@@ -277,12 +277,12 @@ struct Gather {
     held: Vec<ParsedChunk>,
     bytes: usize,
     rows: usize,
-    shelf: Shelf,
+    shelf: BodyStore,
 }
 
 impl Gather {
     fn new() -> Self {
-        Self { held: vec![], bytes: 0, rows: 0, shelf: Shelf::new(KEPT_BYTES) }
+        Self { held: vec![], bytes: 0, rows: 0, shelf: BodyStore::new(KEPT_BYTES) }
     }
 
     /// Adds a chunk. Returns the group before it if that group is full and the chunk begins a new tile.
@@ -328,7 +328,7 @@ pub(crate) async fn fetch_tiles(
     sizes: &[usize],
 ) -> Result<Vec<ParsedChunk>> {
     let dataset = &query.frame.dataset;
-    let mut fetched = Fetched { query, parts: Vec::with_capacity(keys.len()), shelf: Shelf::new(KEPT_BYTES) };
+    let mut fetched = Fetched { query, parts: Vec::with_capacity(keys.len()), shelf: BodyStore::new(KEPT_BYTES) };
     let mut changed: BTreeSet<(SliceId, Tile)> = BTreeSet::new();
     let (mut done, mut at_once) = (0, FETCH_UNKNOWN);
     while done < keys.len() {
@@ -346,7 +346,7 @@ pub(crate) async fn fetch_tiles(
         at_once = (FETCH_BYTES / mean.max(1)).clamp(1, FETCH_CHUNKS);
         fetched.push_all(chunks)?;
     }
-    Ok(query.pass_over(read_again(store, query, fetched.parts, changed, true).await?))
+    Ok(query.skip_unmatchable(read_again(store, query, fetched.parts, changed, true).await?))
 }
 
 /// Tiles whose older versions may count, because rows of newer versions do not.
@@ -364,7 +364,7 @@ async fn read_again(
     bodies: bool,
 ) -> Result<Vec<ParsedChunk>> {
     parts.retain(|part| !tiles.contains(&place(&part.chunk.key)));
-    let mut fetched = Fetched { query, parts, shelf: Shelf::new(KEPT_BYTES) };
+    let mut fetched = Fetched { query, parts, shelf: BodyStore::new(KEPT_BYTES) };
     for (slice, tile) in tiles {
         let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
         let scan = Scan { slices: vec![slice], cells, windows: Windows::one(tile.window), bodies, older: true };
@@ -403,7 +403,7 @@ fn fetched_at_once(sizes: &[usize]) -> usize {
 struct Fetched<'a> {
     query: &'a Query,
     parts: Vec<ParsedChunk>,
-    shelf: Shelf,
+    shelf: BodyStore,
 }
 
 impl Fetched<'_> {

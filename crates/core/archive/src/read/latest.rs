@@ -14,7 +14,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::keys::{Keys, OwnedKey};
-use crate::memory::Held;
+use crate::memory::ReadCharge;
 use crate::read::groups::{fetch_parts, touched};
 use crate::read::merge::PIECE_BYTES;
 use crate::read::newest::table_bytes;
@@ -24,7 +24,7 @@ use crate::read::query::{Identity, Query};
 use crate::read::slices::slices_in;
 use crate::read::{ReadStream, stream_of};
 use crate::request::{Place, ReadRequest};
-use crate::time_axis::{When, place_rows, whens};
+use crate::time_axis::{TimeKey, place_rows, time_keys};
 use crate::write::pack::{bytes_of, row_bytes_of};
 
 /// Cells searched together.
@@ -57,8 +57,8 @@ impl Dataset {
         // Decode the columns that determine the result along with the requested ones.
         let inner = ReadRequest { columns: Some(decoded(&frame, &query, &by)), ..request };
         let newest = if newest_first {
-            let (planned, begun) = futures::join!(this.replan_unseeing(&inner), this.begin_read());
-            backwards(this.store_arc(), planned?.seeing(begun?.jointly()), by).await?
+            let (planned, begun) = futures::join!(this.replan_without_visibility(&inner), this.begin_read());
+            backwards(this.store_arc(), planned?.with_visibility(begun?.jointly()), by).await?
         } else {
             let inner = this.query(&inner).await?;
             let mut newest = Newest::new(inner.clone(), by);
@@ -109,12 +109,12 @@ struct Newest {
     query: Arc<Query>,
     by: Vec<usize>,
     /// By key: the row's time, the index of its batch, and its row number there.
-    rows: HashMap<OwnedKey, (When, usize, u32)>,
+    rows: HashMap<OwnedKey, (TimeKey, usize, u32)>,
     batches: Vec<RecordBatch>,
     batches_bytes: usize,
     /// Size of the batches at which rows that are no longer the newest are dropped.
     bytes_max: usize,
-    held: Held,
+    held: ReadCharge,
 }
 
 impl Newest {
@@ -131,7 +131,7 @@ impl Newest {
 
     /// Bytes of the table with room for this many keys.
     fn table_bytes(records: usize) -> usize {
-        table_bytes::<(OwnedKey, (When, usize, u32))>(records)
+        table_bytes::<(OwnedKey, (TimeKey, usize, u32))>(records)
     }
 
     /// Enters rows. Charges the most that this may take before allocating it.
@@ -152,7 +152,7 @@ impl Newest {
     fn keep(&mut self, batch: RecordBatch) -> Result<()> {
         let columns: Vec<ArrayRef> = self.by.iter().map(|position| self.column(&batch, *position)).collect();
         let keys = Keys::new(&columns).map_err(|e| self.query.frame.compute("grouping rows", e))?;
-        let times = whens(&self.column(&batch, self.query.frame.time));
+        let times = time_keys(&self.column(&batch, self.query.frame.time));
         let place = self.batches.len();
         let mut used = false;
         for (row, when) in times.into_iter().enumerate() {
@@ -177,7 +177,7 @@ impl Newest {
 
     /// Drops all rows except the newest.
     fn compact(&mut self) -> Result<()> {
-        let mut newest: Vec<&mut (When, usize, u32)> = self.rows.values_mut().collect();
+        let mut newest: Vec<&mut (TimeKey, usize, u32)> = self.rows.values_mut().collect();
         newest.sort_unstable_by_key(|(_, batch, row)| (*batch, *row));
         let places: Vec<(usize, usize)> = newest.iter().map(|(_, batch, row)| (*batch, *row as usize)).collect();
         let compacted = gathered(&self.batches, &places).map_err(|e| self.query.frame.compute("selecting rows", e))?;
@@ -194,7 +194,7 @@ impl Newest {
     }
 
     /// Records the newest tick of each key in `batch`, whose rows belong to one cell.
-    fn note(&self, batch: &RecordBatch, found: &mut Found) -> Result<()> {
+    fn note(&self, batch: &RecordBatch, found: &mut NewestTicks) -> Result<()> {
         let columns: Vec<ArrayRef> = self.by.iter().map(|position| self.column(batch, *position)).collect();
         let keys = Keys::new(&columns).map_err(|e| self.query.frame.compute("grouping rows", e))?;
         let ticks = place_rows(&self.query.frame.spec, &self.column(batch, self.query.frame.time));
@@ -207,7 +207,7 @@ impl Newest {
     }
 
     /// The newest rows with the columns of `query`, ordered by key, and the charge for them.
-    fn finish(self, query: &Query) -> Result<(Vec<RecordBatch>, Held)> {
+    fn finish(self, query: &Query) -> Result<(Vec<RecordBatch>, ReadCharge)> {
         let Self { rows, batches, batches_bytes, mut held, .. } = self;
         // Sorting copies the entries of the table, and gathering copies rows out of the batches.
         held.set(2 * Self::table_bytes(rows.capacity()) + 2 * batches_bytes)?;
@@ -291,7 +291,7 @@ async fn backwards(store: Arc<dyn Store>, query: Query, by: Vec<usize>) -> Resul
 }
 
 /// The keys found in one cell, with the newest tick of each.
-type Found = HashMap<OwnedKey, i64>;
+type NewestTicks = HashMap<OwnedKey, i64>;
 
 /// Searches one slice for the newest rows of cells; returns the cells in which a key is still missing.
 async fn search_slice(
@@ -311,12 +311,12 @@ async fn search_slice(
     };
     let heads: Vec<Chunk> = store.scan(&query.frame.dataset, scan).await?.try_concat().await?;
     let mut by_cell: BTreeMap<Cell, Vec<ParsedChunk>> = BTreeMap::new();
-    for part in query.visible_or_begin_again(query.pass_over(touched(query, heads)?)).await? {
+    for part in query.visible_or_begin_again(query.skip_unmatchable(touched(query, heads)?)).await? {
         by_cell.entry(part.chunk.key.tile.cell).or_default().push(part);
     }
     // Newest last, so that it is popped first.
     by_cell.values_mut().for_each(|parts| parts.sort_by_key(|part| part.head.zone.time_max));
-    let mut found: HashMap<Cell, Found> = HashMap::new();
+    let mut found: HashMap<Cell, NewestTicks> = HashMap::new();
     // Rows with one id may have several times in a tile; which of them counts is known only once the whole tile is
     // read.
     let whole_tiles = query.identity == Identity::Ids && !query.frame.ids.contains(&query.frame.time);
@@ -346,7 +346,7 @@ async fn search_slice(
 }
 
 /// The oldest of the newest ticks of a cell's keys, once all keys are found: older chunks need not be read.
-fn known_tick(query: &Query, cell: Cell, found: Option<&Found>) -> Option<i64> {
+fn known_tick(query: &Query, cell: Cell, found: Option<&NewestTicks>) -> Option<i64> {
     let found = found?;
     let all = query.keys_in_cell.get(&cell).is_some_and(|keys| found.len() >= *keys);
     all.then(|| found.values().min().copied())?

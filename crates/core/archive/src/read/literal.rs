@@ -14,14 +14,14 @@ use arrow_cast::parse::{string_to_datetime, string_to_time_nanoseconds};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, TimeUnit};
 
-use crate::read::number::{Number, Spot};
+use crate::read::number::{ConstantPosition, Number};
 use crate::write::input::conform_array;
 
 /// Constants located in a column's type.
-pub(crate) enum Spots {
+pub(crate) enum LocatedConstants {
     /// In units of a discrete type.
-    Whole(Vec<Spot<i128>>),
-    Floats(Vec<Spot<f64>>),
+    Whole(Vec<ConstantPosition<i128>>),
+    Floats(Vec<ConstantPosition<f64>>),
     /// Text and bytes, of the column's type.
     Plain(ArrayRef),
 }
@@ -32,23 +32,25 @@ const STRICT: CastOptions<'static> = CastOptions { safe: false, format_options: 
 const FORMAT: arrow_cast::display::FormatOptions<'static> = arrow_cast::display::FormatOptions::new();
 
 /// Locates each constant in the column's type; the constants must not be null.
-pub(crate) fn spots(given: &ArrayRef, wanted: &DataType) -> Converted<Spots> {
+pub(crate) fn spots(given: &ArrayRef, wanted: &DataType) -> Converted<LocatedConstants> {
     let given = &plain(given)?;
     if wanted.is_temporal() {
-        return times(given, wanted).map(Spots::Whole);
+        return times(given, wanted).map(LocatedConstants::Whole);
     }
     match wanted {
         DataType::Float32 | DataType::Float64 => {
             let narrow = *wanted == DataType::Float32;
-            Ok(Spots::Floats(numbers(given, wanted)?.iter().map(|number| number.among_floats(narrow)).collect()))
+            Ok(LocatedConstants::Floats(
+                numbers(given, wanted)?.iter().map(|number| number.among_floats(narrow)).collect(),
+            ))
         }
         _ => match whole_range(wanted) {
             Some(range) => {
                 let scale = if let DataType::Decimal128(_, scale) = wanted { *scale } else { 0 };
                 let spot = |number: Number| within(number.among_steps(scale), range);
-                Ok(Spots::Whole(numbers(given, wanted)?.into_iter().map(spot).collect()))
+                Ok(LocatedConstants::Whole(numbers(given, wanted)?.into_iter().map(spot).collect()))
             }
-            None => text(given, wanted).map(Spots::Plain),
+            None => text(given, wanted).map(LocatedConstants::Plain),
         },
     }
 }
@@ -81,17 +83,17 @@ pub fn exact_values(given: &ArrayRef, wanted: &DataType) -> Converted<ArrayRef> 
     arrow_select::take::take(&values, &UInt64Array::from_iter(spread), None).map_err(failed)
 }
 
-fn values_at(spots: &Spots, wanted: &DataType) -> Converted<ArrayRef> {
-    fn all<T: Copy>(spots: &[Spot<T>], wanted: &DataType) -> Converted<Vec<T>> {
-        let at = |(place, spot): (usize, &Spot<T>)| match spot {
-            Spot::At(value) => Ok(*value),
+fn values_at(spots: &LocatedConstants, wanted: &DataType) -> Converted<ArrayRef> {
+    fn all<T: Copy>(spots: &[ConstantPosition<T>], wanted: &DataType) -> Converted<Vec<T>> {
+        let at = |(place, spot): (usize, &ConstantPosition<T>)| match spot {
+            ConstantPosition::At(value) => Ok(*value),
             _ => Err(format!("has a value, number {place}, that {wanted} cannot hold exactly")),
         };
         spots.iter().enumerate().map(at).collect()
     }
     match spots {
-        Spots::Whole(spots) => whole_array(&all(spots, wanted)?, wanted),
-        Spots::Floats(spots) => {
+        LocatedConstants::Whole(spots) => whole_array(&all(spots, wanted)?, wanted),
+        LocatedConstants::Floats(spots) => {
             let values = all(spots, wanted)?;
             let array: ArrayRef = Arc::new(Float64Array::from(values));
             let cast = cast_with_options(&array, wanted, &STRICT).map_err(|e| e.to_string())?;
@@ -103,7 +105,7 @@ fn values_at(spots: &Spots, wanted: &DataType) -> Converted<ArrayRef> {
                 None => Ok(cast),
             }
         }
-        Spots::Plain(values) => Ok(values.clone()),
+        LocatedConstants::Plain(values) => Ok(values.clone()),
     }
 }
 
@@ -164,11 +166,11 @@ fn whole_range(wanted: &DataType) -> Option<(i128, i128)> {
     })
 }
 
-fn within(spot: Spot<i128>, (low, high): (i128, i128)) -> Spot<i128> {
+fn within(spot: ConstantPosition<i128>, (low, high): (i128, i128)) -> ConstantPosition<i128> {
     match spot {
-        Spot::At(value) | Spot::After(value) if value < low => Spot::Below,
-        Spot::At(value) if value > high => Spot::Above,
-        Spot::After(value) if value >= high => Spot::Above,
+        ConstantPosition::At(value) | ConstantPosition::After(value) if value < low => ConstantPosition::Below,
+        ConstantPosition::At(value) if value > high => ConstantPosition::Above,
+        ConstantPosition::After(value) if value >= high => ConstantPosition::Above,
         spot => spot,
     }
 }
@@ -246,14 +248,17 @@ fn clock(kind: &DataType) -> Option<(Clock, i128)> {
     })
 }
 
-fn times(given: &ArrayRef, wanted: &DataType) -> Converted<Vec<Spot<i128>>> {
+fn times(given: &ArrayRef, wanted: &DataType) -> Converted<Vec<ConstantPosition<i128>>> {
     let (Some((counts_of, step_ns)), Some(range)) = (clock(wanted), whole_range(wanted)) else {
         return Err(format!("is not possible for its type {wanted}"));
     };
     let kind = given.data_type();
     let spot = |ns: i128| {
         let step = ns.div_euclid(step_ns);
-        within(if ns.rem_euclid(step_ns) == 0 { Spot::At(step) } else { Spot::After(step) }, range)
+        within(
+            if ns.rem_euclid(step_ns) == 0 { ConstantPosition::At(step) } else { ConstantPosition::After(step) },
+            range,
+        )
     };
     if *kind == DataType::Utf8 && counts_of != Clock::Length {
         let parse = |text: Option<&str>| time_ns(text.unwrap_or_default(), &counts_of, wanted).map(spot);
@@ -313,14 +318,14 @@ mod tests {
         Arc::new(array)
     }
 
-    fn whole(given: ArrayRef, wanted: &DataType) -> Converted<Vec<Spot<i128>>> {
+    fn whole(given: ArrayRef, wanted: &DataType) -> Converted<Vec<ConstantPosition<i128>>> {
         match spots(&given, wanted)? {
-            Spots::Whole(spots) => Ok(spots),
+            LocatedConstants::Whole(spots) => Ok(spots),
             _ => Err("no type of whole steps".to_owned()),
         }
     }
 
-    fn of_text(text: &str, wanted: &DataType) -> Converted<Spot<i128>> {
+    fn of_text(text: &str, wanted: &DataType) -> Converted<ConstantPosition<i128>> {
         whole(array(StringArray::from(vec![text])), wanted).map(|spots| spots[0])
     }
 
@@ -360,14 +365,14 @@ mod tests {
             };
             if high < 10_i128.pow(37) - 1 {
                 for (tenths, expected) in [
-                    (low * 10 - 10, Spot::Below),
-                    (low * 10 - 5, Spot::Below),
-                    (low * 10, Spot::At(low)),
-                    (low * 10 + 5, Spot::After(low)),
-                    (high * 10 - 5, Spot::After(high - 1)),
-                    (high * 10, Spot::At(high)),
-                    (high * 10 + 5, Spot::Above),
-                    (high * 10 + 10, Spot::Above),
+                    (low * 10 - 10, ConstantPosition::Below),
+                    (low * 10 - 5, ConstantPosition::Below),
+                    (low * 10, ConstantPosition::At(low)),
+                    (low * 10 + 5, ConstantPosition::After(low)),
+                    (high * 10 - 5, ConstantPosition::After(high - 1)),
+                    (high * 10, ConstantPosition::At(high)),
+                    (high * 10 + 5, ConstantPosition::Above),
+                    (high * 10 + 10, ConstantPosition::Above),
                 ] {
                     assert_eq!(spot(tenths), expected, "{tenths} tenths of {wanted}");
                 }
@@ -383,15 +388,15 @@ mod tests {
     fn steps_of_decimals_are_of_their_scale() {
         let cents = DataType::Decimal128(5, 2);
         for (text, expected) in [
-            ("999.99", Spot::At(99_999)),
-            ("999.991", Spot::Above),
-            ("-1.005", Spot::After(-101)),
-            ("1000", Spot::Above),
+            ("999.99", ConstantPosition::At(99_999)),
+            ("999.991", ConstantPosition::Above),
+            ("-1.005", ConstantPosition::After(-101)),
+            ("1000", ConstantPosition::Above),
         ] {
             assert_eq!(of_text(text, &cents), Ok(expected), "{text}");
         }
         let mills = array(Decimal128Array::from(vec![1_230, 1_235]).with_precision_and_scale(9, 3).unwrap());
-        assert_eq!(whole(mills, &cents).unwrap(), [Spot::At(123), Spot::After(123)]);
+        assert_eq!(whole(mills, &cents).unwrap(), [ConstantPosition::At(123), ConstantPosition::After(123)]);
     }
 
     #[test]
@@ -403,16 +408,19 @@ mod tests {
             array([" TRUE ", "false", "1"].into_iter().collect::<DictionaryArray<Int8Type>>()),
         ];
         for given in all {
-            assert_eq!(whole(given, &DataType::Boolean).unwrap(), [Spot::At(1), Spot::At(0), Spot::At(1)]);
+            assert_eq!(
+                whole(given, &DataType::Boolean).unwrap(),
+                [ConstantPosition::At(1), ConstantPosition::At(0), ConstantPosition::At(1)]
+            );
         }
         assert!(of_text("yes", &DataType::Boolean).unwrap_err().contains("takes true or false"));
         assert!(of_text("true", &DataType::Int8).unwrap_err().contains("takes a number"));
-        assert_eq!(whole(array(BooleanArray::from(vec![true])), &DataType::Int8).unwrap(), [Spot::At(1)]);
+        assert_eq!(whole(array(BooleanArray::from(vec![true])), &DataType::Int8).unwrap(), [ConstantPosition::At(1)]);
         assert_eq!(
             whole(array(UInt64Array::from(vec![u64::MAX])), &DataType::UInt64).unwrap(),
-            [Spot::At(u64::MAX.into())]
+            [ConstantPosition::At(u64::MAX.into())]
         );
-        assert_eq!(whole(array(Float32Array::from(vec![0.5])), &DataType::Int8).unwrap(), [Spot::After(0)]);
+        assert_eq!(whole(array(Float32Array::from(vec![0.5])), &DataType::Int8).unwrap(), [ConstantPosition::After(0)]);
         assert_eq!(whole(array(NullArray::new(0)), &DataType::Int8).unwrap(), []);
         assert!(whole(array(NullArray::new(1)), &DataType::Int8).unwrap_err().contains("does not compare with"));
         let times = array(TimestampSecondArray::from(vec![1]));
@@ -423,24 +431,40 @@ mod tests {
     fn times_meet_times_of_other_units_exactly() {
         let seconds = DataType::Timestamp(TimeUnit::Second, None);
         let ns = array(TimestampNanosecondArray::from(vec![-1, 0, 1, 2_000_000_000]));
-        let expected = [Spot::After(-1), Spot::At(0), Spot::After(0), Spot::At(2)];
+        let expected =
+            [ConstantPosition::After(-1), ConstantPosition::At(0), ConstantPosition::After(0), ConstantPosition::At(2)];
         assert_eq!(whole(ns, &seconds).unwrap(), expected);
         let ms = array(TimestampMillisecondArray::from(vec![86_400_000, 86_400_001, -1]));
-        assert_eq!(whole(ms.clone(), &DataType::Date32).unwrap(), [Spot::At(1), Spot::After(1), Spot::After(-1)]);
-        assert_eq!(whole(ms.clone(), &DataType::Date64).unwrap(), [86_400_000, 86_400_001, -1].map(Spot::At));
+        assert_eq!(
+            whole(ms.clone(), &DataType::Date32).unwrap(),
+            [ConstantPosition::At(1), ConstantPosition::After(1), ConstantPosition::After(-1)]
+        );
+        assert_eq!(
+            whole(ms.clone(), &DataType::Date64).unwrap(),
+            [86_400_000, 86_400_001, -1].map(ConstantPosition::At)
+        );
         let us = DataType::Timestamp(TimeUnit::Microsecond, None);
-        assert_eq!(whole(ms, &us).unwrap(), [86_400_000_000, 86_400_001_000, -1_000].map(Spot::At));
+        assert_eq!(whole(ms, &us).unwrap(), [86_400_000_000, 86_400_001_000, -1_000].map(ConstantPosition::At));
         let days = array(Date32Array::from(vec![2]));
-        assert_eq!(whole(days.clone(), &seconds).unwrap(), [Spot::At(172_800)]);
+        assert_eq!(whole(days.clone(), &seconds).unwrap(), [ConstantPosition::At(172_800)]);
         let clocks =
             [array(Time32MillisecondArray::from(vec![1_500])), array(Time64NanosecondArray::from(vec![1_500_000_000]))];
         for given in clocks {
-            assert_eq!(whole(given.clone(), &DataType::Time32(TimeUnit::Second)).unwrap(), [Spot::After(1)]);
-            assert_eq!(whole(given.clone(), &DataType::Time64(TimeUnit::Microsecond)).unwrap(), [Spot::At(1_500_000)]);
+            assert_eq!(
+                whole(given.clone(), &DataType::Time32(TimeUnit::Second)).unwrap(),
+                [ConstantPosition::After(1)]
+            );
+            assert_eq!(
+                whole(given.clone(), &DataType::Time64(TimeUnit::Microsecond)).unwrap(),
+                [ConstantPosition::At(1_500_000)]
+            );
             assert!(whole(given, &seconds).unwrap_err().contains("does not compare with"));
         }
         let lengths = array(DurationSecondArray::from(vec![3]));
-        assert_eq!(whole(lengths.clone(), &DataType::Duration(TimeUnit::Millisecond)).unwrap(), [Spot::At(3_000)]);
+        assert_eq!(
+            whole(lengths.clone(), &DataType::Duration(TimeUnit::Millisecond)).unwrap(),
+            [ConstantPosition::At(3_000)]
+        );
         assert!(whole(lengths, &DataType::Time32(TimeUnit::Second)).unwrap_err().contains("does not compare with"));
         assert!(whole(days, &DataType::Duration(TimeUnit::Second)).unwrap_err().contains("does not compare with"));
     }
@@ -449,17 +473,17 @@ mod tests {
     fn texts_are_times_of_nine_decimal_places_or_lengths_in_steps() {
         let timestamp = |unit| DataType::Timestamp(unit, None);
         for (text, wanted, expected) in [
-            ("1970-01-01T00:00:01.5Z", timestamp(TimeUnit::Second), Spot::After(1)),
-            (" 1970-01-01 00:00:01.5 ", timestamp(TimeUnit::Millisecond), Spot::At(1_500)),
-            ("1970-01-01T01:00:00.000000001+01:00", timestamp(TimeUnit::Nanosecond), Spot::At(1)),
-            ("1970-01-01T00:00:00.12345678900Z", timestamp(TimeUnit::Nanosecond), Spot::At(123_456_789)),
-            ("1969-12-31T23:59:59.999", timestamp(TimeUnit::Second), Spot::After(-1)),
-            ("1970-01-03", DataType::Date32, Spot::At(2)),
-            ("1970-01-03T00:00:01", DataType::Date32, Spot::After(2)),
-            ("00:00:01.25", DataType::Time32(TimeUnit::Millisecond), Spot::At(1_250)),
-            ("12:00:00.000000001", DataType::Time64(TimeUnit::Microsecond), Spot::After(43_200_000_000)),
-            ("7", DataType::Duration(TimeUnit::Second), Spot::At(7)),
-            ("-7.5", DataType::Duration(TimeUnit::Second), Spot::After(-8)),
+            ("1970-01-01T00:00:01.5Z", timestamp(TimeUnit::Second), ConstantPosition::After(1)),
+            (" 1970-01-01 00:00:01.5 ", timestamp(TimeUnit::Millisecond), ConstantPosition::At(1_500)),
+            ("1970-01-01T01:00:00.000000001+01:00", timestamp(TimeUnit::Nanosecond), ConstantPosition::At(1)),
+            ("1970-01-01T00:00:00.12345678900Z", timestamp(TimeUnit::Nanosecond), ConstantPosition::At(123_456_789)),
+            ("1969-12-31T23:59:59.999", timestamp(TimeUnit::Second), ConstantPosition::After(-1)),
+            ("1970-01-03", DataType::Date32, ConstantPosition::At(2)),
+            ("1970-01-03T00:00:01", DataType::Date32, ConstantPosition::After(2)),
+            ("00:00:01.25", DataType::Time32(TimeUnit::Millisecond), ConstantPosition::At(1_250)),
+            ("12:00:00.000000001", DataType::Time64(TimeUnit::Microsecond), ConstantPosition::After(43_200_000_000)),
+            ("7", DataType::Duration(TimeUnit::Second), ConstantPosition::At(7)),
+            ("-7.5", DataType::Duration(TimeUnit::Second), ConstantPosition::After(-8)),
         ] {
             assert_eq!(of_text(text, &wanted), Ok(expected), "{text} as {wanted}");
         }
@@ -477,7 +501,7 @@ mod tests {
     fn texts_meet_bytes_and_texts_alone() {
         let given = array(StringArray::from(vec!["ab"]));
         for wanted in [DataType::Utf8, DataType::Binary, DataType::FixedSizeBinary(2)] {
-            let Ok(Spots::Plain(values)) = spots(&given, &wanted) else { panic!("{wanted}") };
+            let Ok(LocatedConstants::Plain(values)) = spots(&given, &wanted) else { panic!("{wanted}") };
             assert_eq!(values.data_type(), &wanted);
         }
         assert!(spots(&given, &DataType::FixedSizeBinary(3)).is_err());

@@ -17,10 +17,10 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::frame::Frame;
 use crate::keys::Keys;
-use crate::read::assemble::{Chosen, Rank, is_few, part_ranks};
+use crate::read::assemble::{Rank, SelectedRows, is_few, part_ranks};
 use crate::read::part::ParsedChunk;
 use crate::read::query::Query;
-use crate::time_axis::{When, whens};
+use crate::time_axis::{TimeKey, time_keys};
 use crate::write::pack::bytes_of;
 
 /// Decoded bytes of a piece, unless one chunk has more.
@@ -35,20 +35,20 @@ const CACHE_BYTES: usize = 32 << 20;
 const ROW_BYTES: usize = 1 << 10;
 
 /// Which rows of a tile remain after comparing it with other rows.
-pub(crate) enum Kept {
+pub(crate) enum Survivors {
     All,
-    Chosen(Arc<Chosen>),
+    SelectedRows(Arc<SelectedRows>),
     /// For each part.
     Rows(Vec<RowSet>),
 }
 
-impl Kept {
+impl Survivors {
     /// Clears `keep` for the rows of a part that do not remain.
     pub(crate) fn filter(&self, number: usize, part: &ParsedChunk, keep: &mut [bool]) {
         match self {
             Self::All => {}
             Self::Rows(sets) => keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= sets[number].has(row)),
-            Self::Chosen(chosen) => {
+            Self::SelectedRows(chosen) => {
                 let rows = chosen.get(&part.chunk.key.id).map_or(&[][..], |rows| rows);
                 keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= rows.binary_search(&(row as u32)).is_ok());
             }
@@ -147,17 +147,17 @@ impl ColumnsOf {
 }
 
 /// A row: the number of its part, and its row number there.
-type Place = (u32, u32);
+type RowPosition = (u32, u32);
 
 /// Overlapping parts of a tile that are being merged.
 pub(crate) struct Merge {
     run: Range<usize>,
     /// First and last time of each part of the run; empty if the run is a single stretch.
-    times: Vec<(When, When)>,
+    times: Vec<(TimeKey, TimeKey)>,
     /// Half-open stretches of time that remain; `None` for no end.
-    stretches: VecDeque<(When, Option<When>)>,
+    stretches: VecDeque<(TimeKey, Option<TimeKey>)>,
     /// The rows to return from the current stretch, in order.
-    order: Vec<Place>,
+    order: Vec<RowPosition>,
     /// How many of them have been returned.
     done: usize,
     /// The last position of each part in the order.
@@ -186,7 +186,12 @@ impl Merge {
     }
 
     /// The next rows; `None` at the end. `parts` and `kept` describe the whole tile.
-    pub(crate) fn next(&mut self, query: &Query, parts: &[ParsedChunk], kept: &Kept) -> Result<Option<RecordBatch>> {
+    pub(crate) fn next(
+        &mut self,
+        query: &Query,
+        parts: &[ParsedChunk],
+        kept: &Survivors,
+    ) -> Result<Option<RecordBatch>> {
         while self.done == self.order.len() {
             let Some(stretch) = self.stretches.pop_front() else { return Ok(None) };
             self.order = self.sorted(query, parts, kept, stretch)?;
@@ -209,20 +214,20 @@ impl Merge {
         &self,
         query: &Query,
         parts: &[ParsedChunk],
-        kept: &Kept,
-        (start, end): (When, Option<When>),
-    ) -> Result<Vec<Place>> {
+        kept: &Survivors,
+        (start, end): (TimeKey, Option<TimeKey>),
+    ) -> Result<Vec<RowPosition>> {
         let mut found = Vec::new();
         let (mut rows, mut ids) = (Vec::new(), Vec::new());
         for number in self.run.clone() {
-            let meets = |(first, last): &(When, When)| end.is_none_or(|end| *first < end) && *last >= start;
+            let meets = |(first, last): &(TimeKey, TimeKey)| end.is_none_or(|end| *first < end) && *last >= start;
             if self.times.get(number - self.run.start).is_some_and(|times| !meets(times)) {
                 continue;
             }
-            let inside = |when: When| when >= start && end.is_none_or(|end| when < end);
+            let inside = |when: TimeKey| when >= start && end.is_none_or(|end| when < end);
             let part = SortRows::of(query, &parts[number], |keep| kept.filter(number, &parts[number], keep), inside)?;
             let slot = found.len() as u32;
-            rows.extend(part.rows.iter().enumerate().map(|(at, row)| (part.whens[at], slot, at as u32, *row)));
+            rows.extend(part.rows.iter().enumerate().map(|(at, row)| (part.time_keys[at], slot, at as u32, *row)));
             ids.push((part.ids, part.versions));
             found.push((number as u32, part.ranks));
         }
@@ -234,7 +239,7 @@ impl Merge {
             let (of_a, of_b) = (&ids[a.1 as usize], &ids[b.1 as usize]);
             let by_ids = || by(&of_a.0, &of_b.0).then_with(|| by(&of_a.1, &of_b.1));
             // Rows of equal time, id and version are ordered by write, so that every read returns them in the same order.
-            let rank = |row: &(When, u32, u32, u32)| found[row.1 as usize].1[row.2 as usize];
+            let rank = |row: &(TimeKey, u32, u32, u32)| found[row.1 as usize].1[row.2 as usize];
             a.0.cmp(&b.0).then_with(by_ids).then_with(|| rank(a).cmp(&rank(b)))
         });
         Ok(rows.into_iter().map(|(_, slot, _, row)| (found[slot as usize].0, row)).collect())
@@ -263,7 +268,7 @@ impl Merge {
             }
         }
         let places = &self.order[self.done..self.done + count];
-        let place = |(part, _): &Place| {
+        let place = |(part, _): &RowPosition| {
             // Every part in `places` has a slot, and its rows were taken in their order.
             slots.get_mut(part).map_or((0, 0), |(slot, next)| {
                 *next += 1;
@@ -317,7 +322,7 @@ impl Merge {
 /// The sort keys of the rows that the query returns from a part within a stretch.
 struct SortRows {
     rows: Vec<u32>,
-    whens: Vec<When>,
+    time_keys: Vec<TimeKey>,
     ids: Option<Keys>,
     versions: Option<Keys>,
     ranks: Vec<Rank>,
@@ -328,22 +333,22 @@ impl SortRows {
         query: &Query,
         part: &ParsedChunk,
         filter: impl FnOnce(&mut [bool]),
-        inside: impl Fn(When) -> bool,
+        inside: impl Fn(TimeKey) -> bool,
     ) -> Result<Self> {
         let frame = &query.frame;
         part.with_body(frame, |body| {
             let mut keep = vec![true; part.head.rows as usize];
             filter(&mut keep);
             let times = ColumnsOf::decode(frame, part, body, vec![frame.time])?;
-            let whens = whens(&times.column(frame.time));
-            keep.iter_mut().zip(&whens).for_each(|(keep, when)| *keep &= inside(*when));
+            let time_keys = time_keys(&times.column(frame.time));
+            keep.iter_mut().zip(&time_keys).for_each(|(keep, when)| *keep &= inside(*when));
             if query.tests_rows() && keep.contains(&true) {
                 let tested = ColumnsOf::decode(frame, part, body, query.tested_columns())?;
                 query.filter(&|position| tested.column(position), &mut keep)?;
             }
             let rows: Vec<u32> = (0..keep.len() as u32).filter(|row| keep[*row as usize]).collect();
             if rows.is_empty() {
-                return Ok(Self { rows, whens: vec![], ids: None, versions: None, ranks: vec![] });
+                return Ok(Self { rows, time_keys: vec![], ids: None, versions: None, ranks: vec![] });
             }
             let (mut ids, mut versions) = (None, None);
             if !frame.ids.is_empty() {
@@ -358,7 +363,7 @@ impl SortRows {
             let ranks = part_ranks(frame, part, body)?;
             let pick = |row: &u32| *row as usize;
             Ok(Self {
-                whens: rows.iter().map(|row| whens[pick(row)]).collect(),
+                time_keys: rows.iter().map(|row| time_keys[pick(row)]).collect(),
                 ranks: rows.iter().map(|row| ranks[pick(row)]).collect(),
                 rows,
                 ids,
@@ -368,36 +373,36 @@ impl SortRows {
     }
 }
 
-type Stretches = (Vec<(When, When)>, VecDeque<(When, Option<When>)>);
+type TimeRuns = (Vec<(TimeKey, TimeKey)>, VecDeque<(TimeKey, Option<TimeKey>)>);
 
 /// Cuts the time of overlapping parts into stretches with about as many rows as are sorted at once.
-fn stretches(query: &Query, parts: &[ParsedChunk]) -> Result<Stretches> {
+fn stretches(query: &Query, parts: &[ParsedChunk]) -> Result<TimeRuns> {
     let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
     if rows <= SORTED_ROWS {
-        return Ok((vec![], VecDeque::from([(When::MIN, None)])));
+        return Ok((vec![], VecDeque::from([(TimeKey::MIN, None)])));
     }
     let frame = &query.frame;
     let step = rows.div_ceil(SAMPLE_ROWS);
     let (mut times, mut sample, mut next) = (Vec::with_capacity(parts.len()), Vec::new(), 0);
     for part in parts {
-        let whens = part.with_body(frame, |body| {
-            Ok(whens(&ColumnsOf::decode(frame, part, body, vec![frame.time])?.column(frame.time)))
+        let time_keys = part.with_body(frame, |body| {
+            Ok(time_keys(&ColumnsOf::decode(frame, part, body, vec![frame.time])?.column(frame.time)))
         })?;
-        let last = whens.iter().max().copied().unwrap_or(When::MIN);
-        times.push((whens.iter().min().copied().unwrap_or(When::MAX), last));
-        while next < whens.len() {
-            sample.push(whens[next]);
+        let last = time_keys.iter().max().copied().unwrap_or(TimeKey::MIN);
+        times.push((time_keys.iter().min().copied().unwrap_or(TimeKey::MAX), last));
+        while next < time_keys.len() {
+            sample.push(time_keys[next]);
             next += step;
         }
-        next -= whens.len();
+        next -= time_keys.len();
     }
     sample.sort_unstable();
     // Aim at half the rows that may be sorted at once, because cuts taken from a sample are uneven. Rows of equal time stay
     // together, however many there are.
     let count = rows.div_ceil(SORTED_ROWS / 2);
-    let mut cuts: Vec<When> = (1..count).map(|cut| sample[cut * sample.len() / count]).collect();
+    let mut cuts: Vec<TimeKey> = (1..count).map(|cut| sample[cut * sample.len() / count]).collect();
     cuts.dedup();
-    let starts = std::iter::once(When::MIN).chain(cuts.iter().copied());
+    let starts = std::iter::once(TimeKey::MIN).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().map(Some).chain([None]);
     Ok((times, starts.zip(ends).collect()))
 }

@@ -18,11 +18,11 @@ use hashbrown::HashMap;
 
 use crate::error::Result;
 use crate::keys::{Keys, OwnedKey};
-use crate::memory::Held;
-use crate::read::assemble::{Age, Chosen, Places, assemble_few, assemble_newest, open, part_ranks};
+use crate::memory::ReadCharge;
+use crate::read::assemble::{Age, Places, SelectedRows, assemble_few, assemble_newest, open, part_ranks};
 use crate::read::groups::newest_groups;
 use crate::read::merge::PIECE_BYTES;
-use crate::read::part::{ParsedChunk, Shelf};
+use crate::read::part::{BodyStore, ParsedChunk};
 use crate::read::pieces::{Pieces, is_light};
 use crate::read::query::Query;
 use crate::read::{ReadStream, on_pool};
@@ -124,17 +124,17 @@ fn at_once_bytes(query: &Query, parts: &[ParsedChunk]) -> usize {
 struct ObservedVersions {
     winners: HashMap<OwnedKey, Version>,
     kept: Vec<Group>,
-    shelf: Shelf,
+    shelf: BodyStore,
     rows_bytes: usize,
     /// Whether each group so far had few candidate rows.
     few: bool,
-    held: Held,
+    held: ReadCharge,
 }
 
 impl ObservedVersions {
     fn new(query: &Query) -> Self {
         let (few, held) = (query.seeks_few(), query.held());
-        Self { winners: HashMap::new(), kept: vec![], shelf: Shelf::new(KEPT_BYTES), rows_bytes: 0, few, held }
+        Self { winners: HashMap::new(), kept: vec![], shelf: BodyStore::new(KEPT_BYTES), rows_bytes: 0, few, held }
     }
 
     fn enter(&mut self, query: &Query, parts: Vec<ParsedChunk>) -> Result<()> {
@@ -179,7 +179,7 @@ impl ObservedVersions {
     fn enter_few(&mut self, query: &Query, parts: Vec<ParsedChunk>) -> Result<()> {
         let bytes: Vec<Bytes> = parts.iter().map(|part| part.chunk.body.clone()).collect();
         let bodies = open(query, &parts, &bytes)?;
-        let mut candidates = Chosen::new();
+        let mut candidates = SelectedRows::new();
         for (part, body) in parts.iter().zip(&bodies) {
             let rows = compare(query, part, body, &mut self.winners)?;
             if !rows.is_empty() {
@@ -216,7 +216,7 @@ pub(crate) fn table_bytes<T>(records: usize) -> usize {
 }
 
 /// The newest version of each id in `parts`, as row numbers by chunk.
-pub(crate) fn choose(query: &Query, parts: &[ParsedChunk]) -> Result<Chosen> {
+pub(crate) fn choose(query: &Query, parts: &[ParsedChunk]) -> Result<SelectedRows> {
     let mut winners: HashMap<OwnedKey, Version> = HashMap::new();
     for part in parts {
         part.with_body(&query.frame, |body| compare(query, part, body, &mut winners))?;
@@ -224,8 +224,8 @@ pub(crate) fn choose(query: &Query, parts: &[ParsedChunk]) -> Result<Chosen> {
     Ok(rows_of(winners))
 }
 
-fn rows_of(winners: HashMap<OwnedKey, Version>) -> Chosen {
-    let mut chosen = Chosen::new();
+fn rows_of(winners: HashMap<OwnedKey, Version>) -> SelectedRows {
+    let mut chosen = SelectedRows::new();
     for version in winners.into_values() {
         chosen.entry(version.age.rank.chunk).or_default().push(version.age.rank.row);
     }
@@ -299,10 +299,10 @@ enum Group {
 /// The second pass.
 struct Replay {
     query: Arc<Query>,
-    chosen: Arc<Chosen>,
+    chosen: Arc<SelectedRows>,
     groups: std::vec::IntoIter<Group>,
     pieces: Option<Pieces>,
-    _held: Held,
+    _held: ReadCharge,
 }
 
 impl Replay {

@@ -2,7 +2,7 @@
 
 /// Where a constant is relative to the values of a type.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Spot<T> {
+pub(crate) enum ConstantPosition<T> {
     /// Less than all values.
     Below,
     /// Equal to this value.
@@ -87,13 +87,15 @@ impl Number {
     }
 
     /// Locates the number among the multiples of `10^-scale`, counted in these.
-    pub(crate) fn among_steps(self, scale: i8) -> Spot<i128> {
+    pub(crate) fn among_steps(self, scale: i8) -> ConstantPosition<i128> {
         match self {
-            Self::Float(value) if value.is_nan() => Spot::Nan,
-            Self::Float(f64::INFINITY) => Spot::Above,
-            Self::Float(f64::NEG_INFINITY) => Spot::Below,
+            Self::Float(value) if value.is_nan() => ConstantPosition::Nan,
+            Self::Float(f64::INFINITY) => ConstantPosition::Above,
+            Self::Float(f64::NEG_INFINITY) => ConstantPosition::Below,
             Self::Float(value) if WHOLE.contains(&value.abs()) => Self::from(value as i128).among_steps(scale),
-            Self::Float(value) => Self::parse(&format!("{value:e}")).map_or(Spot::Nan, |n| n.among_steps(scale)),
+            Self::Float(value) => {
+                Self::parse(&format!("{value:e}")).map_or(ConstantPosition::Nan, |n| n.among_steps(scale))
+            }
             Self::Decimal { negative, digits, exponent, more } => {
                 decimal_step(negative, digits, exponent.saturating_add(i32::from(scale)), more)
             }
@@ -101,12 +103,12 @@ impl Number {
     }
 
     /// Locates the number among floats; `narrow` for 32-bit floats.
-    pub(crate) fn among_floats(self, narrow: bool) -> Spot<f64> {
+    pub(crate) fn among_floats(self, narrow: bool) -> ConstantPosition<f64> {
         let spot = match self {
-            Self::Float(value) => Spot::At(value),
+            Self::Float(value) => ConstantPosition::At(value),
             Self::Decimal { negative, digits, exponent, more } => {
                 match decimal_step(negative, digits, exponent, more) {
-                    Spot::At(whole) => whole_among_floats(whole),
+                    ConstantPosition::At(whole) => whole_among_floats(whole),
                     _ => {
                         let sign = if negative { "-" } else { "" };
                         finite(format!("{sign}{digits}e{exponent}").parse().unwrap_or(f64::NAN))
@@ -115,7 +117,7 @@ impl Number {
             }
         };
         match spot {
-            Spot::At(value) if narrow => Spot::At(narrowed(value)),
+            ConstantPosition::At(value) if narrow => ConstantPosition::At(narrowed(value)),
             spot => spot,
         }
     }
@@ -139,29 +141,29 @@ fn small_exponent(text: &str) -> Option<i32> {
     legal.then(|| sign * digits.parse::<i32>().unwrap_or(1_000_000).min(1_000_000))
 }
 
-fn whole_among_floats(whole: i128) -> Spot<f64> {
+fn whole_among_floats(whole: i128) -> ConstantPosition<f64> {
     let nearest = whole as f64;
     match (nearest as i128).cmp(&whole) {
-        std::cmp::Ordering::Equal => Spot::At(nearest),
-        std::cmp::Ordering::Less => Spot::After(nearest),
-        std::cmp::Ordering::Greater => Spot::After(nearest.next_down()),
+        std::cmp::Ordering::Equal => ConstantPosition::At(nearest),
+        std::cmp::Ordering::Less => ConstantPosition::After(nearest),
+        std::cmp::Ordering::Greater => ConstantPosition::After(nearest.next_down()),
     }
 }
 
 /// A number that is infinite as a float only lies between the last finite float and infinity.
-fn finite(value: f64) -> Spot<f64> {
+fn finite(value: f64) -> ConstantPosition<f64> {
     match value {
-        f64::INFINITY => Spot::After(f64::MAX),
-        f64::NEG_INFINITY => Spot::After(f64::NEG_INFINITY),
-        value => Spot::At(value),
+        f64::INFINITY => ConstantPosition::After(f64::MAX),
+        f64::NEG_INFINITY => ConstantPosition::After(f64::NEG_INFINITY),
+        value => ConstantPosition::At(value),
     }
 }
 
 /// Locates `digits * 10^exponent` among integers.
-fn decimal_step(negative: bool, digits: u128, exponent: i32, more: bool) -> Spot<i128> {
-    let beyond = if negative { Spot::Below } else { Spot::Above };
+fn decimal_step(negative: bool, digits: u128, exponent: i32, more: bool) -> ConstantPosition<i128> {
+    let beyond = if negative { ConstantPosition::Below } else { ConstantPosition::Above };
     if digits == 0 && !more {
-        return Spot::At(0);
+        return ConstantPosition::At(0);
     }
     let power = 10_u128.checked_pow(exponent.unsigned_abs());
     let (steps, exact) = match (exponent >= 0, power) {
@@ -175,10 +177,10 @@ fn decimal_step(negative: bool, digits: u128, exponent: i32, more: bool) -> Spot
     };
     let Ok(steps) = i128::try_from(steps) else { return beyond };
     match (negative, exact) {
-        (false, true) => Spot::At(steps),
-        (false, false) => Spot::After(steps),
-        (true, true) => Spot::At(-steps),
-        (true, false) => Spot::After(-steps - 1),
+        (false, true) => ConstantPosition::At(steps),
+        (false, false) => ConstantPosition::After(steps),
+        (true, true) => ConstantPosition::At(-steps),
+        (true, false) => ConstantPosition::After(-steps - 1),
     }
 }
 
@@ -188,35 +190,35 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn steps(text: &str, scale: i8) -> Spot<i128> {
+    fn steps(text: &str, scale: i8) -> ConstantPosition<i128> {
         Number::parse(text).unwrap().among_steps(scale)
     }
 
     #[test]
     fn text_is_read_exactly() {
         for (text, scale, spot) in [
-            ("1.025", 3, Spot::At(1025)),
-            ("1.025", 2, Spot::After(102)),
-            ("-1.025", 2, Spot::After(-103)),
-            ("-1.5", 0, Spot::After(-2)),
-            ("1e3", 0, Spot::At(1000)),
-            ("1000", -3, Spot::At(1)),
-            ("1001", -3, Spot::After(1)),
-            (".5", 1, Spot::At(5)),
-            ("5.", 0, Spot::At(5)),
-            ("0.00e9999999999", 0, Spot::At(0)),
-            ("1e-9999999999", 5, Spot::After(0)),
-            ("-1e-400", 5, Spot::After(-1)),
-            ("1e400", 0, Spot::Above),
-            ("-1e99", 0, Spot::Below),
-            ("-inf", 0, Spot::Below),
-            ("99999999999999999999999999999999999999", 0, Spot::At(10_i128.pow(38) - 1)),
-            ("99999999999999999999999999999999999998.0001", 0, Spot::After(10_i128.pow(38) - 2)),
-            ("999999999999999999999999999999999999999", 0, Spot::Above),
+            ("1.025", 3, ConstantPosition::At(1025)),
+            ("1.025", 2, ConstantPosition::After(102)),
+            ("-1.025", 2, ConstantPosition::After(-103)),
+            ("-1.5", 0, ConstantPosition::After(-2)),
+            ("1e3", 0, ConstantPosition::At(1000)),
+            ("1000", -3, ConstantPosition::At(1)),
+            ("1001", -3, ConstantPosition::After(1)),
+            (".5", 1, ConstantPosition::At(5)),
+            ("5.", 0, ConstantPosition::At(5)),
+            ("0.00e9999999999", 0, ConstantPosition::At(0)),
+            ("1e-9999999999", 5, ConstantPosition::After(0)),
+            ("-1e-400", 5, ConstantPosition::After(-1)),
+            ("1e400", 0, ConstantPosition::Above),
+            ("-1e99", 0, ConstantPosition::Below),
+            ("-inf", 0, ConstantPosition::Below),
+            ("99999999999999999999999999999999999999", 0, ConstantPosition::At(10_i128.pow(38) - 1)),
+            ("99999999999999999999999999999999999998.0001", 0, ConstantPosition::After(10_i128.pow(38) - 2)),
+            ("999999999999999999999999999999999999999", 0, ConstantPosition::Above),
         ] {
             assert_eq!(steps(text, scale), spot, "{text} in steps of 10^-{scale}");
         }
-        assert_eq!(steps("NaN", 0), Spot::Nan);
+        assert_eq!(steps("NaN", 0), ConstantPosition::Nan);
         for text in ["", "-", ".", "e5", "1e", "1e+", "1_000", "0x10", "1.2.3", "one", "１"] {
             assert_eq!(Number::parse(text), None, "{text:?}");
         }
@@ -225,56 +227,66 @@ mod tests {
     #[test]
     fn large_floats_are_whole_numbers_and_the_largest_lie_above() {
         for value in [2f64.powi(53), 2f64.powi(53) + 2.0, 2f64.powi(90), 2f64.powi(125), -(2f64.powi(100))] {
-            assert_eq!(Number::Float(value).among_steps(0), Spot::At(value as i128), "{value}");
+            assert_eq!(Number::Float(value).among_steps(0), ConstantPosition::At(value as i128), "{value}");
         }
-        assert_eq!(Number::Float(2f64.powi(53) - 1.0).among_steps(0), Spot::At((1 << 53) - 1));
-        assert_eq!(Number::Float(1e39).among_steps(0), Spot::Above);
-        assert_eq!(Number::Float(-1e39).among_steps(0), Spot::Below);
-        assert_eq!(Number::Float(2f64.powi(60)).among_steps(2), Spot::At(100 << 60));
-        assert_eq!(Number::Float(2f64.powi(60)).among_steps(-2), Spot::After((1 << 60) / 100));
+        assert_eq!(Number::Float(2f64.powi(53) - 1.0).among_steps(0), ConstantPosition::At((1 << 53) - 1));
+        assert_eq!(Number::Float(1e39).among_steps(0), ConstantPosition::Above);
+        assert_eq!(Number::Float(-1e39).among_steps(0), ConstantPosition::Below);
+        assert_eq!(Number::Float(2f64.powi(60)).among_steps(2), ConstantPosition::At(100 << 60));
+        assert_eq!(Number::Float(2f64.powi(60)).among_steps(-2), ConstantPosition::After((1 << 60) / 100));
         for value in [f64::INFINITY, f64::NEG_INFINITY] {
-            assert_eq!(Number::Float(value).among_steps(3), if value > 0.0 { Spot::Above } else { Spot::Below });
-            assert_eq!(Number::Float(value).among_floats(true), Spot::At(value));
+            assert_eq!(
+                Number::Float(value).among_steps(3),
+                if value > 0.0 { ConstantPosition::Above } else { ConstantPosition::Below }
+            );
+            assert_eq!(Number::Float(value).among_floats(true), ConstantPosition::At(value));
             assert_eq!(Number::parse(&value.to_string()), Some(Number::Float(value)));
         }
         for (text, value) in
             [("+INFINITY", f64::INFINITY), ("-Inf", f64::NEG_INFINITY), ("+1.5", 1.5), (" -2e-1", -0.2)]
         {
-            assert_eq!(Number::parse(text).unwrap().among_floats(false), Spot::At(value), "{text}");
+            assert_eq!(Number::parse(text).unwrap().among_floats(false), ConstantPosition::At(value), "{text}");
         }
         // An exponent of more than a million is one of a million.
-        for (text, spot) in [("1e1000000", Spot::Above), ("1e-1000001", Spot::After(0)), ("-0e7", Spot::At(0))] {
+        for (text, spot) in [
+            ("1e1000000", ConstantPosition::Above),
+            ("1e-1000001", ConstantPosition::After(0)),
+            ("-0e7", ConstantPosition::At(0)),
+        ] {
             assert_eq!(steps(text, 0), spot, "{text}");
         }
-        assert_eq!(steps(&format!("{}e-37", i128::MAX / 10), 0), Spot::After(1));
-        assert_eq!(steps("17e37", 0), Spot::At(17 * 10_i128.pow(37)));
-        assert_eq!(steps("18e37", 0), Spot::Above);
-        assert_eq!(steps("-18e37", 0), Spot::Below);
+        assert_eq!(steps(&format!("{}e-37", i128::MAX / 10), 0), ConstantPosition::After(1));
+        assert_eq!(steps("17e37", 0), ConstantPosition::At(17 * 10_i128.pow(37)));
+        assert_eq!(steps("18e37", 0), ConstantPosition::Above);
+        assert_eq!(steps("-18e37", 0), ConstantPosition::Below);
     }
 
     #[test]
     fn a_number_between_two_floats_is_neither() {
         let among = |number: Number, narrow| number.among_floats(narrow);
         let past = Number::from((1 << 53) + 1);
-        assert_eq!(among(past, false), Spot::After(9_007_199_254_740_992.0));
-        assert_eq!(among(Number::parse("9007199254740993.0").unwrap(), false), Spot::After(9_007_199_254_740_992.0));
-        assert_eq!(among(Number::parse("1e400").unwrap(), false), Spot::After(f64::MAX));
-        assert_eq!(among(Number::parse("-1e400").unwrap(), false), Spot::After(f64::NEG_INFINITY));
-        assert_eq!(among(Number::Float(0.1), true), Spot::At(f64::from(0.1_f32)));
-        assert_eq!(among(Number::Float(f64::from(0.1_f32)), true), Spot::At(f64::from(0.1_f32)));
-        assert_eq!(among(Number::Float(16_777_217.0), true), Spot::At(16_777_217.0));
-        assert_eq!(among(Number::Float(0.100_000_000_1), true), Spot::At(0.100_000_000_1));
+        assert_eq!(among(past, false), ConstantPosition::After(9_007_199_254_740_992.0));
+        assert_eq!(
+            among(Number::parse("9007199254740993.0").unwrap(), false),
+            ConstantPosition::After(9_007_199_254_740_992.0)
+        );
+        assert_eq!(among(Number::parse("1e400").unwrap(), false), ConstantPosition::After(f64::MAX));
+        assert_eq!(among(Number::parse("-1e400").unwrap(), false), ConstantPosition::After(f64::NEG_INFINITY));
+        assert_eq!(among(Number::Float(0.1), true), ConstantPosition::At(f64::from(0.1_f32)));
+        assert_eq!(among(Number::Float(f64::from(0.1_f32)), true), ConstantPosition::At(f64::from(0.1_f32)));
+        assert_eq!(among(Number::Float(16_777_217.0), true), ConstantPosition::At(16_777_217.0));
+        assert_eq!(among(Number::Float(0.100_000_000_1), true), ConstantPosition::At(0.100_000_000_1));
     }
 
     proptest! {
         #[test]
         fn floats_keep_their_order_among_steps(a: f64, b: f64, scale in -3..9_i8) {
             let place = |value: f64| match Number::Float(value).among_steps(scale) {
-                Spot::Below => (0, 0, 0),
-                Spot::At(step) => (1, step, 0),
-                Spot::After(step) => (1, step, 1),
-                Spot::Above => (2, 0, 0),
-                Spot::Nan => (3, 0, 0),
+                ConstantPosition::Below => (0, 0, 0),
+                ConstantPosition::At(step) => (1, step, 0),
+                ConstantPosition::After(step) => (1, step, 1),
+                ConstantPosition::Above => (2, 0, 0),
+                ConstantPosition::Nan => (3, 0, 0),
             };
             prop_assume!(!a.is_nan() && !b.is_nan());
             if a < b {
@@ -288,9 +300,9 @@ mod tests {
             let power = exponent + i32::from(scale);
             let ten = 10_i128.pow(power.unsigned_abs());
             let expected = match power >= 0 {
-                true => Spot::At(digits * ten),
-                false if digits % ten == 0 => Spot::At(digits / ten),
-                false => Spot::After(digits.div_euclid(ten)),
+                true => ConstantPosition::At(digits * ten),
+                false if digits % ten == 0 => ConstantPosition::At(digits / ten),
+                false => ConstantPosition::After(digits.div_euclid(ten)),
             };
             prop_assert_eq!(Number::decimal(digits, exponent).among_steps(scale), expected);
             prop_assert_eq!(steps(&format!("{digits}e{exponent}"), scale), expected);
@@ -316,8 +328,8 @@ mod tests {
         fn a_whole_number_lies_at_a_float_or_between_two(value in -(1_i128 << 120)..1_i128 << 120, shift in 0..120_u32) {
             let value = value >> shift;
             match Number::from(value).among_floats(false) {
-                Spot::At(float) => prop_assert_eq!(float as i128, value),
-                Spot::After(float) => prop_assert!((float as i128) < value && value < float.next_up() as i128),
+                ConstantPosition::At(float) => prop_assert_eq!(float as i128, value),
+                ConstantPosition::After(float) => prop_assert!((float as i128) < value && value < float.next_up() as i128),
                 other => prop_assert!(false, "{:?}", other),
             }
         }
@@ -327,13 +339,13 @@ mod tests {
             prop_assume!(value.is_finite() && value.fract() != 0.0);
             let text = Number::parse(&format!("{value:e}")).unwrap();
             prop_assert_eq!(text.among_floats(narrow), Number::Float(value).among_floats(narrow));
-            let Spot::At(found) = text.among_floats(false) else { unreachable!("a float") };
+            let ConstantPosition::At(found) = text.among_floats(false) else { unreachable!("a float") };
             prop_assert_eq!(found.to_bits(), value.to_bits());
         }
 
         #[test]
         fn whole_numbers_stay_what_they_are(value: i64, scale in 0..9_i8) {
-            let spot = Spot::At(i128::from(value) * 10_i128.pow(scale as u32));
+            let spot = ConstantPosition::At(i128::from(value) * 10_i128.pow(scale as u32));
             prop_assert_eq!(Number::from(i128::from(value)).among_steps(scale), spot);
             prop_assert_eq!(steps(&value.to_string(), scale), spot);
         }

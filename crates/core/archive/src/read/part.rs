@@ -17,11 +17,11 @@ pub(crate) struct ParsedChunk {
     /// Head and body are empty once the body is in a file.
     pub chunk: Chunk,
     pub head: Head,
-    place: Option<Place>,
+    place: Option<BodyLocation>,
 }
 
 /// The location of a body in a file.
-struct Place {
+struct BodyLocation {
     file: Arc<Spill>,
     offset: u64,
     bytes: usize,
@@ -57,12 +57,12 @@ impl ParsedChunk {
 }
 
 /// Stores the bodies of chunks: a limited number of bytes in memory, the rest in a temporary file.
-pub(crate) struct Shelf {
+pub(crate) struct BodyStore {
     room: usize,
     file: Option<Arc<Spill>>,
 }
 
-impl Shelf {
+impl BodyStore {
     /// A shelf with room for this many bytes in memory.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { room: bytes, file: None }
@@ -100,7 +100,7 @@ impl Shelf {
         let offset = file.append(&part.chunk.body)?;
         // Release both: an engine may have put them into one buffer.
         (part.chunk.head, part.chunk.body) = (Bytes::new(), Bytes::new());
-        part.place = Some(Place { file, offset, bytes });
+        part.place = Some(BodyLocation { file, offset, bytes });
         Ok(())
     }
 }

@@ -16,9 +16,9 @@ use hashbrown::HashMap;
 
 use crate::error::Result;
 use crate::keys::{Key, OwnedKey};
-use crate::memory::Held;
-use crate::read::assemble::{Chosen, Rank, assemble, is_clean, is_in_order};
-use crate::read::merge::{Kept, KeyRows, Merge, PIECE_BYTES, RowSet};
+use crate::memory::ReadCharge;
+use crate::read::assemble::{Rank, SelectedRows, assemble, is_clean, is_in_order};
+use crate::read::merge::{KeyRows, Merge, PIECE_BYTES, RowSet, Survivors};
 use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::query::{Identity, Query};
 
@@ -32,20 +32,20 @@ const RECORDS_AT_ONCE: usize = 1 << 18;
 /// The remaining pieces of a group of whole tiles, in order.
 pub(crate) struct Pieces {
     query: Arc<Query>,
-    chosen: Option<Arc<Chosen>>,
+    chosen: Option<Arc<SelectedRows>>,
     /// A stack: the next one is last.
     groups: Vec<Vec<ParsedChunk>>,
     tile: Option<LargeTile>,
     /// Bytes of the chunks in memory.
     bytes: usize,
     /// The charge for these bytes and the rows returned last.
-    held: Held,
+    held: ReadCharge,
 }
 
 impl Pieces {
     /// The pieces of `parts`, which are whole tiles in order. If rows are `chosen` beforehand, only these are
     /// returned, without merging.
-    pub(crate) fn new(query: Arc<Query>, parts: Vec<ParsedChunk>, chosen: Option<Arc<Chosen>>) -> Self {
+    pub(crate) fn new(query: Arc<Query>, parts: Vec<ParsedChunk>, chosen: Option<Arc<SelectedRows>>) -> Self {
         let bytes = parts.iter().map(|part| part.chunk.head.len() + part.chunk.body.len()).sum();
         Self { chosen, groups: vec![parts], tile: None, bytes, held: query.held(), query }
     }
@@ -125,22 +125,22 @@ pub(crate) fn is_light(parts: &[ParsedChunk]) -> bool {
 /// A tile that is too large to decode at once.
 struct LargeTile {
     parts: Vec<ParsedChunk>,
-    kept: Kept,
+    kept: Survivors,
     /// Ranges of parts, each entirely before the next in time.
     runs: VecDeque<Range<usize>>,
     merge: Option<Merge>,
 }
 
 impl LargeTile {
-    fn new(query: &Query, parts: Vec<ParsedChunk>, chosen: Option<Arc<Chosen>>) -> Result<Self> {
+    fn new(query: &Query, parts: Vec<ParsedChunk>, chosen: Option<Arc<SelectedRows>>) -> Result<Self> {
         let runs = match is_in_order(query.identity, &query.frame, &parts) {
             true => (0..parts.len()).map(|part| part..part + 1).collect(),
             false => runs_in_time(&parts),
         };
         let kept = match chosen {
-            Some(chosen) => Kept::Chosen(chosen),
-            None if is_clean(query.identity, &query.frame, &parts) => Kept::All,
-            None => Kept::Rows(newest_of_each(query, &parts)?),
+            Some(chosen) => Survivors::SelectedRows(chosen),
+            None if is_clean(query.identity, &query.frame, &parts) => Survivors::All,
+            None => Survivors::Rows(newest_of_each(query, &parts)?),
         };
         Ok(Self { parts, kept, runs, merge: None })
     }
@@ -167,12 +167,12 @@ impl LargeTile {
         let part = &self.parts[number..=number];
         let id = part[0].chunk.key.id;
         let rows = match &self.kept {
-            Kept::All => assemble(query, part, None, usize::MAX)?,
-            Kept::Chosen(chosen) if !chosen.contains_key(&id) => None,
-            Kept::Chosen(chosen) => assemble(query, part, Some(chosen), usize::MAX)?,
-            Kept::Rows(sets) => {
+            Survivors::All => assemble(query, part, None, usize::MAX)?,
+            Survivors::SelectedRows(chosen) if !chosen.contains_key(&id) => None,
+            Survivors::SelectedRows(chosen) => assemble(query, part, Some(chosen), usize::MAX)?,
+            Survivors::Rows(sets) => {
                 let rows = sets[number].numbers();
-                let chosen = Chosen::from_iter([(id, rows)]);
+                let chosen = SelectedRows::from_iter([(id, rows)]);
                 if chosen[&id].is_empty() { None } else { assemble(query, part, Some(&chosen), usize::MAX)? }
             }
         };

@@ -8,11 +8,11 @@ use arrow_schema::{ArrowError, DataType};
 
 use crate::error::Result;
 use crate::frame::Frame;
-use crate::keys::Wanted;
-use crate::read::literal::{self, Spots, whole_array};
-use crate::read::number::Spot;
+use crate::keys::KeySet;
+use crate::read::literal::{self, LocatedConstants, whole_array};
+use crate::read::number::ConstantPosition;
 use crate::read::pattern::Pattern;
-use crate::read::text::Need;
+use crate::read::text::TextRequirement;
 use crate::request::{Comparison, Predicate};
 
 /// A predicate on an existing column, with constants of its type.
@@ -20,7 +20,7 @@ pub(crate) struct Test {
     /// Position of the column in the dataset.
     pub column: usize,
     /// What the column's text filter must contain if the predicate holds for some row; `None` if filters cannot tell.
-    pub need: Option<Need>,
+    pub need: Option<TextRequirement>,
     /// All of them must be satisfied.
     kinds: Vec<Kind>,
 }
@@ -29,7 +29,7 @@ enum Kind {
     /// Float columns follow IEEE 754, which Arrow's kernels (total order) do not.
     Floats(Comparison, Vec<f64>),
     Compare(Comparison, Scalar<ArrayRef>),
-    In(Wanted),
+    In(KeySet),
     Text(Pattern),
     Exists(bool),
 }
@@ -64,7 +64,7 @@ impl Test {
         }
         let spots = literal::spots(values, data_type).map_err(&refuse)?;
         let need = match (&spots, predicate.comparison) {
-            (Spots::Plain(values), Comparison::Equal | Comparison::In) => Need::of_values(values),
+            (LocatedConstants::Plain(values), Comparison::Equal | Comparison::In) => TextRequirement::of_values(values),
             _ => None,
         };
         let kinds = kinds(predicate.comparison, spots, data_type).map_err(refuse)?;
@@ -113,21 +113,23 @@ enum Exact<T> {
 }
 
 /// The comparisons with values of the type that are equivalent to the one with the constants.
-fn exact<T: Copy>(comparison: Comparison, spots: &[Spot<T>]) -> Vec<Exact<T>> {
+fn exact<T: Copy>(comparison: Comparison, spots: &[ConstantPosition<T>]) -> Vec<Exact<T>> {
     use Comparison::{Equal, Greater, GreaterOrEqual, In, Less, LessOrEqual, NotEqual};
     if let (Comparison::Between, [low, high]) = (comparison, spots) {
         let mut both = exact(GreaterOrEqual, &[*low]);
         both.extend(exact(LessOrEqual, &[*high]));
         return both;
     }
-    let held = spots.iter().filter_map(|spot| if let Spot::At(value) = spot { Some(*value) } else { None });
+    let held = spots.iter().filter_map(|spot| if let ConstantPosition::At(value) = spot { Some(*value) } else { None });
     let [spot] = spots else { return vec![Exact::OneOf(held.collect())] };
     vec![match (comparison, *spot) {
         (In, _) => Exact::OneOf(held.collect()),
-        (_, Spot::At(value)) => Exact::Compare(comparison, value),
-        (Less | LessOrEqual, Spot::After(value)) => Exact::Compare(LessOrEqual, value),
-        (Greater | GreaterOrEqual, Spot::After(value)) => Exact::Compare(Greater, value),
-        (NotEqual, _) | (Less | LessOrEqual, Spot::Above) | (Greater | GreaterOrEqual, Spot::Below) => Exact::Always,
+        (_, ConstantPosition::At(value)) => Exact::Compare(comparison, value),
+        (Less | LessOrEqual, ConstantPosition::After(value)) => Exact::Compare(LessOrEqual, value),
+        (Greater | GreaterOrEqual, ConstantPosition::After(value)) => Exact::Compare(Greater, value),
+        (NotEqual, _)
+        | (Less | LessOrEqual, ConstantPosition::Above)
+        | (Greater | GreaterOrEqual, ConstantPosition::Below) => Exact::Always,
         (Equal | Less | LessOrEqual | Greater | GreaterOrEqual, _) => Exact::OneOf(vec![]),
         // Handled before.
         (
@@ -137,11 +139,15 @@ fn exact<T: Copy>(comparison: Comparison, spots: &[Spot<T>]) -> Vec<Exact<T>> {
     }]
 }
 
-fn kinds(comparison: Comparison, spots: Spots, data_type: &DataType) -> std::result::Result<Vec<Kind>, String> {
-    let wanted = |values: ArrayRef| Wanted::new(&[values]).map(Kind::In).map_err(|e| e.to_string());
+fn kinds(
+    comparison: Comparison,
+    spots: LocatedConstants,
+    data_type: &DataType,
+) -> std::result::Result<Vec<Kind>, String> {
+    let wanted = |values: ArrayRef| KeySet::new(&[values]).map(Kind::In).map_err(|e| e.to_string());
     match spots {
-        Spots::Floats(spots) => Ok(exact(comparison, &spots).into_iter().map(Kind::of_floats).collect()),
-        Spots::Whole(spots) => {
+        LocatedConstants::Floats(spots) => Ok(exact(comparison, &spots).into_iter().map(Kind::of_floats).collect()),
+        LocatedConstants::Whole(spots) => {
             let kind = |exact: Exact<i128>| match exact {
                 Exact::Always => Ok(Kind::Exists(true)),
                 Exact::OneOf(values) => wanted(whole_array(&values, data_type)?),
@@ -151,7 +157,7 @@ fn kinds(comparison: Comparison, spots: Spots, data_type: &DataType) -> std::res
             };
             exact(comparison, &spots).into_iter().map(kind).collect()
         }
-        Spots::Plain(values) => {
+        LocatedConstants::Plain(values) => {
             let scalar = |place: usize| Scalar::new(values.slice(place, 1));
             match comparison {
                 Comparison::In => Ok(vec![wanted(values)?]),
@@ -175,7 +181,10 @@ impl Kind {
     }
 }
 
-fn pattern(predicate: &Predicate, data_type: &DataType) -> std::result::Result<(Pattern, Option<Need>), String> {
+fn pattern(
+    predicate: &Predicate,
+    data_type: &DataType,
+) -> std::result::Result<(Pattern, Option<TextRequirement>), String> {
     let name = match predicate.comparison {
         Comparison::Contains => "contains",
         Comparison::Prefix => "prefix",
@@ -187,9 +196,9 @@ fn pattern(predicate: &Predicate, data_type: &DataType) -> std::result::Result<(
     let values = predicate.values.as_string_opt::<i32>().filter(|values| values.len() == 1 && values.is_valid(0));
     let text = values.ok_or_else(|| format!("takes one text for {name}"))?.value(0);
     match predicate.comparison {
-        Comparison::Contains => Ok((Pattern::contains(text), Need::of_text(text))),
-        Comparison::Prefix => Ok((Pattern::Prefix(text.to_owned()), Need::of_text(text))),
-        _ => Pattern::matches(text).map(|(pattern, tree)| (pattern, Need::of_pattern(&tree))),
+        Comparison::Contains => Ok((Pattern::contains(text), TextRequirement::of_text(text))),
+        Comparison::Prefix => Ok((Pattern::Prefix(text.to_owned()), TextRequirement::of_text(text))),
+        _ => Pattern::matches(text).map(|(pattern, tree)| (pattern, TextRequirement::of_pattern(&tree))),
     }
 }
 
@@ -385,6 +394,6 @@ mod tests {
             assert!(pattern(&one, &DataType::Int64).err().unwrap().contains(&format!("{name} is for text")));
         }
         let long = pattern(&predicate(Comparison::Prefix, texts(vec![Some("denied")])), &DataType::Utf8).unwrap().1;
-        assert_eq!(long, Need::of_text("denied"));
+        assert_eq!(long, TextRequirement::of_text("denied"));
     }
 }

@@ -13,15 +13,15 @@ use hashbrown::HashMap;
 
 use crate::error::Result;
 use crate::frame::Frame;
-use crate::keys::Wanted;
-use crate::memory::{Held, Memory};
+use crate::keys::KeySet;
+use crate::memory::{Memory, ReadCharge};
 use crate::read::cells::{self, RowRule, filter_region};
 use crate::read::part::{ParsedChunk, tile_ranges};
 use crate::read::predicate::Test;
 use crate::read::shared_scan::SharedScan;
 use crate::read::slices::SliceList;
-use crate::read::text::Need;
-use crate::read::visible::{Found, Visibility};
+use crate::read::text::TextRequirement;
+use crate::read::visible::{DecideOutcome, Visibility};
 use crate::request::{Comparison, Predicate, ReadRequest};
 use crate::time_axis::Bounds;
 
@@ -53,13 +53,13 @@ pub(crate) struct Query {
     pub schema: SchemaRef,
     rule: RowRule,
     rule_columns: Vec<usize>,
-    ids: Option<Wanted>,
+    ids: Option<KeySet>,
     ids_columns: Vec<usize>,
     /// Range of the first id column's zone keys that match the prefixes in the predicates.
     id_zone: Option<(ZoneKey, ZoneKey)>,
     tests: Vec<Test>,
     /// What the text filter of each column must contain.
-    pub needs: Vec<(usize, Need)>,
+    pub needs: Vec<(usize, TextRequirement)>,
     /// Which attempts count; `None` if all do.
     pub visible: Option<Arc<Visibility>>,
     /// The only chunks to read: whole tiles in the order of a scan; `None` for all chunks of the scan.
@@ -72,7 +72,7 @@ pub(crate) struct Query {
 
 impl Query {
     /// The same query, with this visibility of attempts.
-    pub(crate) fn seeing(self, visible: Arc<Visibility>) -> Self {
+    pub(crate) fn with_visibility(self, visible: Arc<Visibility>) -> Self {
         Self { visible: Some(visible), ..self }
     }
 
@@ -142,8 +142,8 @@ impl Query {
     }
 
     /// An empty charge to the memory budget, for a part of the read.
-    pub(crate) fn held(&self) -> Held {
-        Held::of(self.memory.as_ref())
+    pub(crate) fn held(&self) -> ReadCharge {
+        ReadCharge::of(self.memory.as_ref())
     }
 
     /// The scan of everything the query covers in these slices.
@@ -162,7 +162,7 @@ impl Query {
     /// so, they stay undecided.
     pub(crate) async fn is_late(&self, parts: &[ParsedChunk]) -> Result<bool> {
         let Some(visible) = &self.visible else { return Ok(false) };
-        Ok(visible.decide(parts.iter().map(|part| &part.head)).await? == Found::Late)
+        Ok(visible.decide(parts.iter().map(|part| &part.head)).await? == DecideOutcome::Late)
     }
 
     /// Decides about all batches in these chunks. Returns whether some of them ended so late that the read may have
@@ -170,7 +170,7 @@ impl Query {
     pub(crate) async fn decides_late(&self, chunks: &[Chunk]) -> Result<bool> {
         let Some(visible) = &self.visible else { return Ok(false) };
         let heads = chunks.iter().map(|chunk| self.frame.head(chunk)).collect::<Result<Vec<_>>>()?;
-        Ok(visible.decide_now(heads.iter()).await? == Found::Late)
+        Ok(visible.decide_now(heads.iter()).await? == DecideOutcome::Late)
     }
 
     /// The parts with rows that count.
@@ -292,22 +292,23 @@ impl Query {
 
     /// Whether some row of a chunk may satisfy all conditions on texts; false only if no row does.
     pub(crate) fn may_hold_texts(&self, head: &Head) -> bool {
-        let holds =
-            |(column, need): &(usize, Need)| head.text_filter(*column).is_none_or(|filter| need.may_hold(filter));
+        let holds = |(column, need): &(usize, TextRequirement)| {
+            head.text_filter(*column).is_none_or(|filter| need.may_hold(filter))
+        };
         self.needs.iter().all(holds)
     }
 
     /// Excludes chunks whose filters show that they contain no match, unless one of their records may have another
     /// state in a chunk that stays. `parts` are whole tiles, with the chunks of a tile adjacent.
-    pub(crate) fn pass_over(&self, parts: Vec<ParsedChunk>) -> Vec<ParsedChunk> {
+    pub(crate) fn skip_unmatchable(&self, parts: Vec<ParsedChunk>) -> Vec<ParsedChunk> {
         if !self.passes_over() {
             return parts;
         }
-        let hopeful: Vec<bool> = parts.iter().map(|part| self.may_hold_texts(&part.head)).collect();
-        let mut keep = hopeful.clone();
+        let may_match: Vec<bool> = parts.iter().map(|part| self.may_hold_texts(&part.head)).collect();
+        let mut keep = may_match.clone();
         for tile in tile_ranges(&parts) {
-            for place in tile.clone().filter(|place| !hopeful[*place]) {
-                let mut others = tile.clone().filter(|other| hopeful[*other]);
+            for place in tile.clone().filter(|place| !may_match[*place]) {
+                let mut others = tile.clone().filter(|other| may_match[*other]);
                 keep[place] = others.any(|other| self.may_share(&parts[place].head, &parts[other].head));
             }
         }
@@ -338,14 +339,14 @@ pub(crate) async fn slices_of(slices: &SliceList<'_>, frame: &Frame, request: &R
     slices.within(frame, windows).await
 }
 
-fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<Wanted>, Vec<usize>)> {
+fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<KeySet>, Vec<usize>)> {
     let Some(given) = &request.ids else { return Ok((None, vec![])) };
     let names: Vec<&str> = frame.spec.id.iter().map(String::as_str).take(given.len().max(1)).collect();
     if names.is_empty() {
         return Err(frame.refuse("it has no id columns to read by"));
     }
     let columns = cells::conform_keys(&frame.spec, &names, given, "ids")?;
-    let wanted = Wanted::new(&columns).map_err(|e| frame.compute("reading ids", e))?;
+    let wanted = KeySet::new(&columns).map_err(|e| frame.compute("reading ids", e))?;
     Ok((Some(wanted), frame.ids[..names.len()].to_vec()))
 }
 

@@ -82,7 +82,7 @@ impl Dataset {
     ///
     /// # Errors
     /// [`StoreError::RecordConflict`] with the key of the record that differs from what was expected; the engine.
-    pub(crate) async fn commit_telling(&self, commit: Commit) -> Result<()> {
+    pub(crate) async fn commit_and_announce(&self, commit: Commit) -> Result<()> {
         if !self.store().capabilities().atomic_commits {
             self.commit(commit).await?;
             return self.change_superseded(|_| ()).await;
@@ -137,7 +137,7 @@ impl Dataset {
         Ok(self.unchanged().await?.0)
     }
 
-    /// The same token, with a condition that a commit fails if it has changed, as far as [`Self::commit_telling`]
+    /// The same token, with a condition that a commit fails if it has changed, as far as [`Self::commit_and_announce`]
     /// reports changes.
     pub(crate) async fn unchanged(&self) -> Result<(String, RecordPut)> {
         let home = &self.frame().dataset;

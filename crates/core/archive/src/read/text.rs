@@ -11,14 +11,14 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 
 /// What a filter must contain if some value satisfies a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum TextRequirement {
     /// All of these runs.
     Runs(Grams),
-    All(Vec<Need>),
-    Any(Vec<Need>),
+    All(Vec<TextRequirement>),
+    Any(Vec<TextRequirement>),
 }
 
-impl Need {
+impl TextRequirement {
     /// For values that contain this text; `None` if the text is too short for a filter.
     pub(crate) fn of_text(text: &str) -> Option<Self> {
         Self::of_folded(&fold(text))
@@ -37,7 +37,7 @@ impl Need {
 
     /// For values in which a regular expression matches.
     pub(crate) fn of_pattern(pattern: &Hir) -> Option<Self> {
-        let mut walk = Walk { steps: STEPS_MAX, ..Walk::default() };
+        let mut walk = RequirementCollector { steps: STEPS_MAX, ..RequirementCollector::default() };
         walk.pattern(pattern);
         walk.finish()
     }
@@ -57,14 +57,14 @@ const STEPS_MAX: usize = 4_096;
 
 /// Collects from left to right what every match must contain.
 #[derive(Default)]
-struct Walk {
+struct RequirementCollector {
     /// The folded text that every match has at the current position.
     run: Vec<u8>,
-    needs: Vec<Need>,
+    needs: Vec<TextRequirement>,
     steps: usize,
 }
 
-impl Walk {
+impl RequirementCollector {
     fn pattern(&mut self, pattern: &Hir) {
         if self.steps == 0 {
             return self.anything();
@@ -102,28 +102,28 @@ impl Walk {
         self.anything();
         let mut needs = Vec::with_capacity(parts.len());
         for part in parts {
-            let mut walk = Walk { steps: self.steps, ..Walk::default() };
+            let mut walk = RequirementCollector { steps: self.steps, ..RequirementCollector::default() };
             walk.pattern(part);
             self.steps = walk.steps;
             needs.push(walk.finish());
         }
         // If one alternative needs nothing, the alternation needs nothing.
         if let Some(needs) = needs.into_iter().collect() {
-            self.needs.push(Need::Any(needs));
+            self.needs.push(TextRequirement::Any(needs));
         }
     }
 
     /// Ends the run: what follows may have any length.
     fn anything(&mut self) {
-        self.needs.extend(Need::of_folded(&self.run));
+        self.needs.extend(TextRequirement::of_folded(&self.run));
         self.run.clear();
     }
 
-    fn finish(mut self) -> Option<Need> {
+    fn finish(mut self) -> Option<TextRequirement> {
         self.anything();
         match self.needs.len() {
             0 | 1 => self.needs.pop(),
-            _ => Some(Need::All(self.needs)),
+            _ => Some(TextRequirement::All(self.needs)),
         }
     }
 }
@@ -154,12 +154,12 @@ fn one_letter(class: &Class) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn need(pattern: &str) -> Option<Need> {
-        Need::of_pattern(&regex_syntax::parse(pattern).unwrap())
+    fn need(pattern: &str) -> Option<TextRequirement> {
+        TextRequirement::of_pattern(&regex_syntax::parse(pattern).unwrap())
     }
 
-    fn text(text: &str) -> Need {
-        Need::of_text(text).unwrap()
+    fn text(text: &str) -> TextRequirement {
+        TextRequirement::of_text(text).unwrap()
     }
 
     #[test]
@@ -171,10 +171,10 @@ mod tests {
             ("(failed) (login){2}", Some(text("failed loginlogin"))),
             ("(?i)größe", None),
             ("gr(ö|oe)ße", None),
-            (r"from \d+\.\d+ port", Some(Need::All(vec![text("from "), text(" port")]))),
-            ("denied|refused", Some(Need::Any(vec![text("denied"), text("refused")]))),
+            (r"from \d+\.\d+ port", Some(TextRequirement::All(vec![text("from "), text(" port")]))),
+            ("denied|refused", Some(TextRequirement::Any(vec![text("denied"), text("refused")]))),
             ("denied|no", None),
-            ("x(denied|refused)+ab", Some(Need::Any(vec![text("denied"), text("refused")]))),
+            ("x(denied|refused)+ab", Some(TextRequirement::Any(vec![text("denied"), text("refused")]))),
             ("(error)?s", None),
             ("(error)*s", None),
             ("(error)+s", Some(text("error"))),
@@ -203,10 +203,12 @@ mod tests {
     #[test]
     fn one_short_value_of_several_tells_nothing() {
         let values = |values: &[&str]| {
-            Need::of_values(&(std::sync::Arc::new(arrow_array::StringArray::from(values.to_vec())) as ArrayRef))
+            TextRequirement::of_values(
+                &(std::sync::Arc::new(arrow_array::StringArray::from(values.to_vec())) as ArrayRef),
+            )
         };
         assert_eq!(values(&["denied", "no"]), None);
-        assert_eq!(values(&["denied", "refused"]), Some(Need::Any(vec![text("denied"), text("refused")])));
-        assert_eq!(values(&[]), Some(Need::Any(vec![])));
+        assert_eq!(values(&["denied", "refused"]), Some(TextRequirement::Any(vec![text("denied"), text("refused")])));
+        assert_eq!(values(&[]), Some(TextRequirement::Any(vec![])));
     }
 }

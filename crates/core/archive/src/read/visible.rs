@@ -88,7 +88,7 @@ impl State {
 /// What a read has learned about the attempts of some chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(crate) enum Found {
+pub(crate) enum DecideOutcome {
     /// Every attempt is decided.
     All,
     /// Some batches ended so late that the read may have missed some of their rows.
@@ -100,30 +100,30 @@ impl Visibility {
     ///
     /// # Errors
     /// A damaged record; the engine.
-    pub(crate) async fn decide(&self, heads: impl Iterator<Item = &Head> + Send) -> Result<Found> {
-        let Some((unknown, batches)) = self.to_decide(heads) else { return Ok(Found::All) };
+    pub(crate) async fn decide(&self, heads: impl Iterator<Item = &Head> + Send) -> Result<DecideOutcome> {
+        let Some((unknown, batches)) = self.to_decide(heads) else { return Ok(DecideOutcome::All) };
         let records = self.dataset.records_of(batches.clone()).await?;
         let is_late = |batch: &BatchId| records.get(batch).is_some_and(|record| record.ended_us >= self.late_us);
         if batches.iter().any(is_late) {
             self.state_mut().looked_up.extend(records);
-            return Ok(Found::Late);
+            return Ok(DecideOutcome::Late);
         }
         self.choose_current(&batches, &records);
         self.note_hidden(&unknown);
-        Ok(Found::All)
+        Ok(DecideOutcome::All)
     }
 
     /// As [`Self::decide`], for callers that treat each tile by itself: batches that ended late count too.
     ///
     /// # Errors
     /// As [`Self::decide`].
-    pub(crate) async fn decide_now(&self, heads: impl Iterator<Item = &Head> + Send) -> Result<Found> {
-        let Some((unknown, batches)) = self.to_decide(heads) else { return Ok(Found::All) };
+    pub(crate) async fn decide_now(&self, heads: impl Iterator<Item = &Head> + Send) -> Result<DecideOutcome> {
+        let Some((unknown, batches)) = self.to_decide(heads) else { return Ok(DecideOutcome::All) };
         let records = self.dataset.records_of(batches.clone()).await?;
         self.choose_current(&batches, &records);
         self.note_hidden(&unknown);
         let late = records.values().any(|record| record.ended_us >= self.late_us);
-        Ok(if late { Found::Late } else { Found::All })
+        Ok(if late { DecideOutcome::Late } else { DecideOutcome::All })
     }
 
     /// The undecided attempts in these heads and their batches, if any.
@@ -404,14 +404,14 @@ impl State {
 }
 
 /// What a read knows about attempts when it begins.
-pub(crate) struct Beginning {
+pub(crate) struct AttemptSnapshot {
     dataset: Dataset,
     began: Instant,
     late_us: i64,
     superseded: KnownSuperseded,
 }
 
-impl Beginning {
+impl AttemptSnapshot {
     /// For one read.
     pub(crate) fn alone(self) -> Arc<Visibility> {
         self.visibility(false)
@@ -434,9 +434,9 @@ impl Beginning {
 
 impl Dataset {
     /// What a read that begins now knows about attempts.
-    pub(crate) async fn begin_read(&self) -> Result<Beginning> {
+    pub(crate) async fn begin_read(&self) -> Result<AttemptSnapshot> {
         let (dataset, began, late_us) = (self.clone(), Instant::now(), self.clock().about_now_us() - LATE_US);
-        Ok(Beginning { dataset, began, late_us, superseded: self.superseded().await? })
+        Ok(AttemptSnapshot { dataset, began, late_us, superseded: self.superseded().await? })
     }
 
     /// As [`Self::begin_read`], for one read.

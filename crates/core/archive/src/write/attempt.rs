@@ -140,7 +140,7 @@ impl Claim {
 
 /// What earlier writes of the batch left in the catalog.
 #[derive(Default)]
-pub(crate) struct Earlier {
+pub(crate) struct PriorState {
     stored: Option<Stored>,
     /// The rows of the stored batch that were dropped with retired slices.
     retired: Retirement,
@@ -152,7 +152,7 @@ pub(crate) struct Earlier {
     parts: Vec<ChunkList>,
 }
 
-impl Earlier {
+impl PriorState {
     /// Whether the catalog has any record of the batch.
     fn is_known(&self) -> bool {
         self.stored.is_some() || self.cut_off || !self.parts.is_empty()
@@ -248,7 +248,7 @@ impl Progress {
 /// unfinished batch, which a repeated write takes over.
 pub(crate) struct Attempt<'a> {
     target: &'a Target<'a>,
-    pub earlier: Earlier,
+    pub earlier: PriorState,
     claim: Claim,
     progress: Progress,
     /// Token of the record of slices being dropped, read before the first chunk was put in a commit other than the
@@ -261,7 +261,7 @@ impl<'a> Attempt<'a> {
     pub(crate) fn at_new(target: &'a Target<'a>, written_us: i64) -> Self {
         Self {
             target,
-            earlier: Earlier::default(),
+            earlier: PriorState::default(),
             claim: Claim { intent: target.intent(written_us), found: None },
             progress: Progress::new(target),
             fence: None,
@@ -506,7 +506,7 @@ impl<'a> Attempt<'a> {
             };
             before.push(self.put_record(&record));
             before.extend(dataset.fence().no_drop_since(&seen));
-            match dataset.commit_telling(Commit { before, ..Commit::default() }).await {
+            match dataset.commit_and_announce(Commit { before, ..Commit::default() }).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => result.map_err(|error| self.target.as_race(error))?,
             }
@@ -549,7 +549,7 @@ impl<'a> Attempt<'a> {
             let mut last = commit.clone();
             let seen = self.check_slices().await?;
             last.before.extend(target.dataset.fence().no_drop_since(&seen));
-            match target.dataset.commit_telling(last).await {
+            match target.dataset.commit_and_announce(last).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => return result.map_err(|error| target.as_race(error)),
             }

@@ -130,11 +130,11 @@ fn conform_column(spec: &DatasetSpec, given: Option<&ArrayRef>, rows: usize, fie
         return refuse(spec, field.name(), &reason);
     }
     let times = times_of_text(given, field.data_type());
-    let column = times.map_err(Misfit::from).and_then(|given| {
+    let column = times.map_err(ConversionError::from).and_then(|given| {
         let rounded = rounded(&given, field.data_type())?;
         conform_array(&rounded, field.data_type())
     });
-    let column = column.map_err(|Misfit { row, reason }| {
+    let column = column.map_err(|ConversionError { row, reason }| {
         let (dataset, column) = (spec.name.clone(), field.name().clone());
         match row {
             Some(row) => ArchiveError::Row { dataset, row: row as u64, column, reason },
@@ -188,7 +188,7 @@ fn times_of_text(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Arr
         return Ok(array.clone());
     }
     let failed =
-        |e: ArrowError| format!("holds text that is no time ({e}): write ISO 8601 such as 2026-01-31T12:00:00Z");
+        |e: ArrowError| format!("holds text that is not a time ({e}): write ISO 8601 such as 2026-01-31T12:00:00Z");
     let options = CastOptions { safe: false, ..CastOptions::default() };
     // Nanoseconds first: times finer than the column's unit are refused, not truncated.
     let times = cast_with_options(array, &DataType::Timestamp(TimeUnit::Nanosecond, zone), &options).map_err(failed)?;
@@ -205,14 +205,16 @@ fn times_of_text(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Arr
 
 /// Rounds 64-bit floats for a column of 32-bit floats, since most libraries produce 64-bit floats by default. Returns
 /// other arrays unchanged.
-fn rounded(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
+fn rounded(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, ConversionError> {
     let (Some(given), DataType::Float32) = (array.as_primitive_opt::<Float64Type>(), wanted) else {
         return Ok(array.clone());
     };
     let beyond = |value: Option<f64>| value.is_some_and(|value| value.is_finite() && (value as f32).is_infinite());
     match given.iter().position(beyond) {
         None => Ok(Arc::new(given.unary::<_, Float32Type>(|value| value as f32))),
-        Some(row) => Err(Misfit { row: Some(row), reason: does_not_fit(&format!("{:?}", given.value(row)), wanted) }),
+        Some(row) => {
+            Err(ConversionError { row: Some(row), reason: does_not_fit(&format!("{:?}", given.value(row)), wanted) })
+        }
     }
 }
 
@@ -234,23 +236,23 @@ fn zoned(array: &ArrayRef, wanted: &DataType) -> ArrayRef {
 
 /// Why an array cannot be converted to another type; with the first bad row if the reason is a single value.
 #[derive(Debug)]
-pub(crate) struct Misfit {
+pub(crate) struct ConversionError {
     pub(crate) row: Option<usize>,
     pub(crate) reason: String,
 }
 
-impl From<String> for Misfit {
+impl From<String> for ConversionError {
     fn from(reason: String) -> Self {
         Self { row: None, reason }
     }
 }
 
 /// Converts `array` to type `wanted` if no value changes; otherwise says what to do instead.
-pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
+pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, ConversionError> {
     let conformed = cast_without_loss(array, wanted)?;
     match first_outside_a_day(&conformed) {
         None => Ok(conformed),
-        Some(row) => Err(Misfit { row: Some(row), reason: does_not_fit(&shown(array, row), wanted) }),
+        Some(row) => Err(ConversionError { row: Some(row), reason: does_not_fit(&shown(array, row), wanted) }),
     }
 }
 
@@ -273,7 +275,7 @@ fn first_outside_a_day(array: &ArrayRef) -> Option<usize> {
     }
 }
 
-fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, Misfit> {
+fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, ConversionError> {
     let array = &zoned(array, wanted);
     let given = array.data_type();
     if given == wanted {
@@ -304,7 +306,7 @@ fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result
         true => format!("holds {value}, which is finer than {wanted} keeps: round times first"),
         false => does_not_fit(&value, wanted),
     };
-    Err(Misfit { row: Some(fitting), reason })
+    Err(ConversionError { row: Some(fitting), reason })
 }
 
 /// The beginning of a value, for messages; a time outside the calendar is shown as its count.
@@ -463,7 +465,7 @@ mod tests {
             (floats(vec![Some(1.0), Some(2_f64.powi(63))]), Int64, "9.223372036854776e18"),
             (floats(vec![Some(1.0), Some(-1.0)]), UInt64, "-1.0"),
         ] {
-            let Misfit { row, reason } = conform_array(&given, &wanted).unwrap_err();
+            let ConversionError { row, reason } = conform_array(&given, &wanted).unwrap_err();
             let expected = format!("holds {shown}, which does not fit {wanted}");
             assert!(row == Some(1) && reason.starts_with(&expected), "{row:?}: {reason}");
         }
@@ -480,7 +482,7 @@ mod tests {
         ] {
             for wanted in [given.data_type(), &DataType::Time64(TimeUnit::Nanosecond)] {
                 match (conform_array(&given, wanted), bad) {
-                    (Err(Misfit { row, reason }), Some(_)) => {
+                    (Err(ConversionError { row, reason }), Some(_)) => {
                         assert!(row == bad && reason.contains("does not fit Time"), "{row:?}: {reason}");
                     }
                     (Ok(_), None) => {}
@@ -503,7 +505,7 @@ mod tests {
         }
         let large = array(Float64Array::from(vec![Some(f64::from(f32::MAX)), Some(-3.5e38)]));
         assert!(rounded(&large.slice(0, 1), &Float32).is_ok());
-        let Misfit { row, reason } = rounded(&large, &Float32).unwrap_err();
+        let ConversionError { row, reason } = rounded(&large, &Float32).unwrap_err();
         assert!(row == Some(1) && reason.contains("which does not fit Float32"), "{reason}");
     }
 
@@ -531,7 +533,7 @@ mod tests {
         let dates = array(arrow_array::Date32Array::from(vec![Some(20_000), None, Some(-1)]));
         assert_eq!(&conform_array(&times, &DataType::Date32).unwrap(), &dates);
         let later = array(TimestampMicrosecondArray::from(vec![day, day + 1]));
-        let Misfit { row, reason } = conform_array(&later, &DataType::Date32).unwrap_err();
+        let ConversionError { row, reason } = conform_array(&later, &DataType::Date32).unwrap_err();
         assert!(row == Some(1) && reason.contains("finer than Date32 keeps"), "{reason}");
     }
 

@@ -171,7 +171,7 @@ async fn a_name_is_free_at_once_on_one_machine_and_after_twelve_seconds_on_nodes
         [(false, 0, 0), (true, 0, 12), (true, 5_000_000, 7), (true, 12_000_000, 0), (true, 60_000_000, 0)]
     {
         let below = memory();
-        let store = if stepwise { Arc::new(Weakened::stepwise(below.clone())) } else { below.clone() };
+        let store = if stepwise { Arc::new(LimitedStore::stepwise(below.clone())) } else { below.clone() };
         let at = async |now_us: i64| {
             below.commit(&placed(), Commit { stamp_us: now_us, ..Commit::default() }).await.unwrap();
             archive(&store).with_machine_time(move || now_us)

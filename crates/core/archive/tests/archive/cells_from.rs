@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::Int64Array;
 use chronotile_archive::{Archive, Group, Place, ReadRequest, Result, Rows};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Decision, Faulty, Operation, Store};
+use chronotile_store::{Decision, FaultyStore, Operation, Store};
 
 use crate::common::*;
 use crate::groups::{survey, write_all};
@@ -79,7 +79,7 @@ async fn what_datasets_of_a_group_have_in_common_is_looked_up_once() {
     store_visit(&survey(&store).await, "a", 1).await;
     let counts: Arc<[AtomicU64; 2]> = Arc::default();
     let counted = counts.clone();
-    let watched: Arc<dyn Store> = Arc::new(Faulty::new(store, move |call| {
+    let watched: Arc<dyn Store> = Arc::new(FaultyStore::new(store, move |call| {
         match call.operation {
             Operation::Slices => counted[0].fetch_add(1, Ordering::SeqCst),
             Operation::Scan => counted[1].fetch_add(1, Ordering::SeqCst),

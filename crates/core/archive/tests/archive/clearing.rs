@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chronotile_archive::{Archive, ConsolidateOptions, Dataset};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Commit, Decision, Expect, Faulty, RecordPut, Store};
+use chronotile_store::{Commit, Decision, Expect, FaultyStore, RecordPut, Store};
 use chronotile_types::BatchId;
 
 use crate::common::*;
@@ -35,7 +35,7 @@ impl Engine {
     /// Memory, with and without the capabilities of an engine on one machine.
     fn all() -> [Self; 2] {
         let (memory, other) = (Self::memory(), Self::memory());
-        [memory, Self { store: Arc::new(Weakened::stepwise(other.below.clone())), ..other }]
+        [memory, Self { store: Arc::new(LimitedStore::stepwise(other.below.clone())), ..other }]
     }
 
     /// The dataset in a process whose machine, like those of the engine, has this time.
@@ -100,7 +100,7 @@ async fn what_a_write_left_that_went_on_meanwhile_is_not_cleared_away() {
     begin(&engine, NOW_US - DAY_US).await;
     let (other, done) = (engine.clone(), AtomicBool::new(false));
     // The consolidation has found the write and is taking it over.
-    let busy = Faulty::new(engine.store.clone(), move |call| {
+    let busy = FaultyStore::new(engine.store.clone(), move |call| {
         let takes = |commit: &Commit| commit.before.iter().any(|put| put.key.starts_with("intent/"));
         if call.commit.is_some_and(takes) && !done.swap(true, Ordering::SeqCst) {
             let other = other.clone();

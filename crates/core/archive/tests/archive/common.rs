@@ -15,7 +15,7 @@ use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore, Synchronous};
 use chronotile_store::{
     CLOCK_KEY, CallOptions, Capabilities, Cells, Chunk, ChunkKey, ClockSource, Commit, DatasetRef, Decision, DropSlice,
-    Expect, Faulty, Record, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility, Windows,
+    Expect, FaultyStore, Record, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility, Windows,
 };
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Instant, SliceId, TimeFormat, TimeRange, TimeScale, TimeSpec,
@@ -140,7 +140,7 @@ pub async fn write(dataset: &Dataset, rows: &RecordBatch, options: WriteOptions)
 /// A store whose process dies before its second commit that puts chunks, in the middle of a write of several steps.
 pub fn dying_in_a_write(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     let (dead, put) = (AtomicBool::new(false), AtomicBool::new(false));
-    Arc::new(Faulty::new(store.clone(), move |call| {
+    Arc::new(FaultyStore::new(store.clone(), move |call| {
         let puts = call.commit.is_some_and(|commit| !commit.put.is_empty());
         if dead.load(Ordering::SeqCst) || puts && put.swap(true, Ordering::SeqCst) {
             dead.store(true, Ordering::SeqCst);
@@ -150,7 +150,7 @@ pub fn dying_in_a_write(store: &Arc<dyn Store>) -> Arc<dyn Store> {
     }))
 }
 
-/// Completes `work` on a thread of its own, as another process would: the policies of [`Faulty`] are not async.
+/// Completes `work` on a thread of its own, as another process would: the policies of [`FaultyStore`] are not async.
 pub fn on_other_thread<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     std::thread::spawn(move || tokio::runtime::Runtime::new().unwrap().block_on(work)).join().unwrap()
 }
@@ -236,14 +236,14 @@ pub async fn assert_sound(dataset: &Dataset) {
 
 /// A store that lacks some capabilities of the store it wraps.
 #[derive(Debug)]
-pub struct Weakened {
+pub struct LimitedStore {
     below: Arc<dyn Store>,
     promises: Capabilities,
     /// How far the machine's clock is ahead of the tests' clock; `None` to use the clock of the wrapped store.
     ahead_us: Option<i64>,
 }
 
-impl Weakened {
+impl LimitedStore {
     /// With the capabilities that `take_away` leaves.
     pub fn new(below: Arc<dyn Store>, take_away: impl FnOnce(&mut Capabilities)) -> Self {
         let mut promises = below.capabilities();
@@ -273,10 +273,10 @@ impl Weakened {
 }
 
 /// Removes a capability.
-pub type TakeAway = fn(&mut Capabilities);
+pub type CapabilityChange = fn(&mut Capabilities);
 
 /// Capabilities beyond the contract, each with a function that removes it.
-pub const PROMISES: [(&str, TakeAway); 4] = [
+pub const PROMISES: [(&str, CapabilityChange); 4] = [
     ("atomic_commits", |promises| promises.atomic_commits = false),
     ("atomic_drops", |promises| promises.atomic_drops = false),
     ("clock", |promises| promises.clock = ClockSource::MachineTime),
@@ -286,13 +286,13 @@ pub const PROMISES: [(&str, TakeAway); 4] = [
 /// The store itself, the store without each one of its capabilities, and the store without all of them.
 pub fn weakened(store: &Arc<dyn Store>) -> Vec<Arc<dyn Store>> {
     let mut all: Vec<Arc<dyn Store>> = vec![store.clone()];
-    all.extend(PROMISES.map(|(_, take_away)| Arc::new(Weakened::new(store.clone(), take_away)) as Arc<dyn Store>));
-    all.push(Arc::new(Weakened::stepwise(store.clone())));
+    all.extend(PROMISES.map(|(_, take_away)| Arc::new(LimitedStore::new(store.clone(), take_away)) as Arc<dyn Store>));
+    all.push(Arc::new(LimitedStore::stepwise(store.clone())));
     all
 }
 
 #[async_trait]
-impl Store for Weakened {
+impl Store for LimitedStore {
     fn capabilities(&self) -> Capabilities {
         self.promises
     }

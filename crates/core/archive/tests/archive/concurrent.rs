@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, WriteOptions, WriteReport};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Commit, Decision, Faulty, Store, StoreError};
+use chronotile_store::{Commit, Decision, FaultyStore, Store, StoreError};
 use chronotile_types::{DatasetSpec, ErrorKind, MergeRule};
 
 use crate::common::*;
@@ -51,7 +51,7 @@ async fn a_large_batch_that_somebody_ends_while_another_begins_it_stays_finished
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = create(&store, spec()).await;
     let (other, done) = (dataset.clone(), AtomicBool::new(false));
-    let late = Faulty::new(store.clone(), move |call| {
+    let late = FaultyStore::new(store.clone(), move |call| {
         if call.commit.is_some() && !done.swap(true, Ordering::SeqCst) {
             let other = other.clone();
             let write = async move { other.write(large(), tight(named("a"))).await.unwrap() };
@@ -70,7 +70,7 @@ async fn a_large_batch_that_somebody_ends_while_another_begins_it_stays_finished
 
 /// What happens to batch "a" after its first writer has lost the answer and before it looks up the outcome.
 #[derive(Clone, Copy, Debug)]
-enum Meanwhile {
+enum Interference {
     /// The first writer's commit takes effect.
     Lands,
     /// Another writer stores rows with this note.
@@ -80,7 +80,7 @@ enum Meanwhile {
     Removes,
 }
 
-impl Meanwhile {
+impl Interference {
     async fn happen(self, store: &Arc<dyn Store>, lost: Commit) {
         let other = async |note, replace| {
             let options = WriteOptions { replace, ..named("a") };
@@ -99,10 +99,10 @@ impl Meanwhile {
 /// changed the records.
 async fn write_overtaken(
     store: &Arc<dyn Store>,
-    meanwhile: &'static [Meanwhile],
+    meanwhile: &'static [Interference],
 ) -> chronotile_archive::Result<WriteReport> {
     let (below, done) = (store.clone(), AtomicBool::new(false));
-    let late: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), move |call| {
+    let late: Arc<dyn Store> = Arc::new(FaultyStore::new(store.clone(), move |call| {
         let ends =
             |commit: &&Commit| commit.before.iter().chain(&commit.after).any(|put| put.key.starts_with("batch/"));
         let Some(lost) = call.commit.filter(ends).filter(|_| !done.swap(true, Ordering::SeqCst)).cloned() else {
@@ -122,9 +122,9 @@ async fn write_overtaken(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_answer_was_lost_to_others_finds_out_whether_its_rows_counted() {
-    use Meanwhile::{Lands, Removes, Replaces, Stores};
+    use Interference::{Lands, Removes, Replaces, Stores};
     type Outcome = std::result::Result<bool, ErrorKind>;
-    let cases: [(&'static [Meanwhile], Outcome, Option<&str>); 9] = [
+    let cases: [(&'static [Interference], Outcome, Option<&str>); 9] = [
         (&[], Ok(true), Some("first")),
         (&[Lands], Ok(true), Some("first")),
         (&[Lands, Replaces("second")], Ok(true), Some("second")),
@@ -138,7 +138,7 @@ async fn a_write_whose_answer_was_lost_to_others_finds_out_whether_its_rows_coun
     ];
     for (meanwhile, reported, note) in cases {
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let stepwise: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())));
+        let stepwise: Arc<dyn Store> = Arc::new(LimitedStore::stepwise(Arc::new(MemoryStore::new())));
         for store in [memory, stepwise] {
             let dataset = create(&store, spec()).await;
             let result = write_overtaken(&store, meanwhile).await;
@@ -236,11 +236,11 @@ async fn writes_reads_removals_and_consolidations_at_once_lose_nothing() {
 #[tokio::test]
 async fn a_write_is_newer_than_what_its_writer_has_read_of_a_machine_whose_clock_is_ahead() {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    let ahead = Weakened::with_clock_ahead(memory.clone(), 120_000_000);
+    let ahead = LimitedStore::with_clock_ahead(memory.clone(), 120_000_000);
     let dataset = create(&ahead, DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() }).await;
     write(&dataset, &noted(&[(0, 1, 0), (0, 2, 0)], "ahead"), named("a")).await.unwrap();
 
-    let other = open(&Weakened::with_clock_ahead(memory, 0), "records").await;
+    let other = open(&LimitedStore::with_clock_ahead(memory, 0), "records").await;
     assert_eq!(read_all(&other).await.num_rows(), 2);
     write(&other, &noted(&[(0, 1, 0)], "later"), named("b")).await.unwrap();
     let expected = [(1, "later".to_owned()), (2, "ahead".to_owned())];

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use chronotile_archive::{ConsolidateOptions, ConsolidateReport, Dataset};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Chunk, Decision, Faulty, Metered, Operation, Store};
+use chronotile_store::{Chunk, Decision, FaultyStore, Metered, Operation, Store};
 use chronotile_types::{DatasetSpec, Instant, MergeRule, SliceId, Window};
 
 use crate::common::*;
@@ -51,7 +51,7 @@ fn difference(before: &[Chunk], after: &[Chunk]) -> ConsolidateReport {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_says_what_was_rewritten_and_a_dry_run_says_it_beforehand() {
-    for store in [memory(), Arc::new(Weakened::stepwise(memory())) as Arc<dyn Store>] {
+    for store in [memory(), Arc::new(LimitedStore::stepwise(memory())) as Arc<dyn Store>] {
         let dataset = create(&store, spec()).await;
         // Tiles of 150 cells; only one batch has the last five.
         for batch in 0..3_i64 {
@@ -179,7 +179,7 @@ async fn a_large_tile_that_changes_while_it_is_rewritten_is_counted_and_left() {
     large_tile(&store).await;
     let (other, done) = (store.clone(), AtomicBool::new(false));
     // At the first fetch, the heads have already been read.
-    let busy: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), move |call| {
+    let busy: Arc<dyn Store> = Arc::new(FaultyStore::new(store.clone(), move |call| {
         if call.operation == Operation::Fetch && !done.swap(true, Ordering::SeqCst) {
             let other = other.clone();
             let work = async move { open(&other, "records").await.remove_batch("1003").await.unwrap() };

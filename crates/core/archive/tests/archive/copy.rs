@@ -15,7 +15,7 @@ use chronotile_archive::{
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, Decision, DropSlice, Expect, Faulty, Record,
+    CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, Decision, DropSlice, Expect, FaultyStore, Record,
     RecordPut, Result as StoreResult, Scan, Store, StoreError, TileStatistics, Visibility,
 };
 use chronotile_types::{DatasetSpec, Instant, SliceId};
@@ -195,7 +195,7 @@ struct Fault {
 fn dying(inner: &Arc<dyn Store>, fault: Fault) -> (Arc<dyn Store>, Arc<AtomicBool>) {
     let struck = Arc::new(AtomicBool::new(false));
     let strikes = struck.clone();
-    let faulty = Faulty::new(inner.clone(), move |call| {
+    let faulty = FaultyStore::new(inner.clone(), move |call| {
         let refused = || StoreError::Refused { engine: "test", reason: "the fault of this test".into() };
         if call.number < fault.call {
             return Decision::Pass;
@@ -224,7 +224,7 @@ async fn cut_off(source: Arc<dyn Store>, update: bool, stepwise: bool, fault: Fa
     before(&source, &target, update).await;
     let (dying, struck) = dying(if fault.on_target { &target } else { &source }, fault);
     let (from, to) = if fault.on_target { (source.clone(), dying) } else { (dying, target.clone()) };
-    let to: Arc<dyn Store> = if stepwise { Arc::new(Weakened::stepwise(to)) } else { to };
+    let to: Arc<dyn Store> = if stepwise { Arc::new(LimitedStore::stepwise(to)) } else { to };
     let first = copy_all(&from, &to).await;
     if !struck.load(Ordering::SeqCst) {
         first.unwrap();
@@ -583,7 +583,7 @@ async fn a_copy_notes_its_source_and_when_it_caught_up_and_takes_in_what_was_sup
 async fn one_archive_under_two_names_is_found_out() {
     let store = memory();
     create(&store, spec()).await;
-    let alias: Arc<dyn Store> = Arc::new(Weakened::stepwise(store.clone()));
+    let alias: Arc<dyn Store> = Arc::new(LimitedStore::stepwise(store.clone()));
     assert!(matches!(copy_all(&store, &alias).await.unwrap_err(), ArchiveError::SameArchive { .. }));
     assert_eq!(store.records("copy/", None, 10).await.unwrap(), vec![]);
 }
@@ -729,7 +729,7 @@ async fn a_copy_ends_as_soon_as_a_second_one_has_begun() {
         let (from, to) = (source.clone(), target.clone());
         let action: Action = Box::new(move || {
             let (from, begun) = (from.clone(), AtomicBool::new(false));
-            let second: Arc<dyn Store> = Arc::new(Faulty::new(to.clone(), move |call| {
+            let second: Arc<dyn Store> = Arc::new(FaultyStore::new(to.clone(), move |call| {
                 let claims = |commit: &Commit| commit.before.iter().any(|put| put.key == "copy/records");
                 let refused = || StoreError::Refused { engine: "test", reason: "the process is dead".into() };
                 match begun.swap(begun.load(Ordering::SeqCst) || call.commit.is_some_and(claims), Ordering::SeqCst) {
@@ -1010,7 +1010,7 @@ async fn a_large_tile_that_was_rewritten_is_exchanged_in_parts_and_loses_its_old
     assert!(size(&new) > 8 << 20 && new.len() > 4, "the tile fits into two commits: {} bytes", size(&new));
     let commits = Arc::new(std::sync::Mutex::new(Vec::new()));
     let noted = commits.clone();
-    let watched = Faulty::new(target.clone(), move |call| {
+    let watched = FaultyStore::new(target.clone(), move |call| {
         if let Some(commit) = call.commit.filter(|commit| !commit.put.is_empty() || !commit.remove.is_empty()) {
             let size = commit.put.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum::<usize>();
             noted.lock().unwrap().push((size, commit.remove.len() as u64));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, Place, ReadRequest};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Chunk, Commit, Decision, Faulty, Store, StoreError};
+use chronotile_store::{Chunk, Commit, Decision, FaultyStore, Store, StoreError};
 use chronotile_types::{Cell, ChunkId, DamageKind};
 
 use crate::common::*;
@@ -254,7 +254,7 @@ async fn a_tile_that_the_engine_refuses_is_named_and_the_others_are_consolidated
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let dataset = filled(&memory).await;
         let refused = chunks(memory.as_ref(), &placed()).await.swap_remove(0).key.tile;
-        let picky: Arc<dyn Store> = Arc::new(Faulty::new(memory.clone(), move |call| {
+        let picky: Arc<dyn Store> = Arc::new(FaultyStore::new(memory.clone(), move |call| {
             let puts = call.commit.is_some_and(|commit| commit.put.iter().any(|chunk| chunk.key.tile == refused));
             let what = || "a chunk".to_owned();
             match puts {
@@ -264,7 +264,7 @@ async fn a_tile_that_the_engine_refuses_is_named_and_the_others_are_consolidated
                 false => Decision::Pass,
             }
         }));
-        let picky = if in_steps { Arc::new(Weakened::stepwise(picky)) } else { picky };
+        let picky = if in_steps { Arc::new(LimitedStore::stepwise(picky)) } else { picky };
         let report = open(&picky, "records").await.consolidate(ConsolidateOptions::default(), None).await.unwrap();
         assert_eq!((report.tiles, report.failed.len()), (2, 1), "{report:?}");
         assert_eq!(report.failed[0].tile, refused);

@@ -39,7 +39,7 @@ enum Change {
 }
 
 /// The rows read from a slice, and the slice's fingerprint at that time.
-struct Noted {
+struct SliceSnapshot {
     slice: SliceId,
     fingerprint: u128,
     ids: Vec<i64>,
@@ -61,7 +61,7 @@ struct World {
     elsewhere: Mutex<BTreeSet<i64>>,
     /// Number of rows dropped with slices, according to the reports.
     retired: AtomicU64,
-    noted: Mutex<Vec<Noted>>,
+    noted: Mutex<Vec<SliceSnapshot>>,
     paused: Mutex<Option<Paused>>,
 }
 
@@ -193,8 +193,8 @@ impl World {
     }
 
     /// Drops the slices that were looked at, where they are as they were; what was read of them is elsewhere from then on.
-    async fn drop_noted(&self, dataset: &Dataset, noted: Vec<Noted>) {
-        for Noted { slice, fingerprint, ids } in noted {
+    async fn drop_noted(&self, dataset: &Dataset, noted: Vec<SliceSnapshot>) {
+        for SliceSnapshot { slice, fingerprint, ids } in noted {
             match dataset.retire_unchanged(&[(slice, fingerprint)]).await {
                 Ok(dropped) => match dropped.first() {
                     None => {}
@@ -226,12 +226,12 @@ impl World {
 }
 
 /// Reads the slices to be moved.
-async fn look(dataset: &Dataset) -> Vec<Noted> {
+async fn look(dataset: &Dataset) -> Vec<SliceSnapshot> {
     let mut noted = Vec::new();
     for slice in dataset.retire(LIMIT, true).await.unwrap() {
         let time = between(slice.ticks.0, slice.ticks.1);
         let rows = read(dataset, ReadRequest { time, ..ReadRequest::default() }).await.unwrap();
-        noted.push(Noted { slice: slice.slice, fingerprint: slice.fingerprint, ids: ids(&rows) });
+        noted.push(SliceSnapshot { slice: slice.slice, fingerprint: slice.fingerprint, ids: ids(&rows) });
     }
     noted
 }
@@ -241,9 +241,9 @@ type Engine = fn(Arc<dyn Store>) -> Arc<dyn Store>;
 
 /// Engines with no, some and all capabilities.
 const ENGINES: [Engine; 4] = [
-    |below| Arc::new(Weakened::stepwise(below)),
-    |below| Arc::new(Weakened::new(below, |promises| promises.atomic_commits = false)),
-    |below| Arc::new(Weakened::new(below, |promises| promises.atomic_drops = false)),
+    |below| Arc::new(LimitedStore::stepwise(below)),
+    |below| Arc::new(LimitedStore::new(below, |promises| promises.atomic_commits = false)),
+    |below| Arc::new(LimitedStore::new(below, |promises| promises.atomic_drops = false)),
     |below| below,
 ];
 

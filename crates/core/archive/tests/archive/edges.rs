@@ -10,7 +10,7 @@ use chronotile_archive::{
     Archive, ArchiveError, ConsolidateOptions, IndexBuildOptions, Place, ReadRequest, RetireLimit, WriteOptions,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Commit, Decision, Expect, Faulty, Metered, Operation, RecordPut, Store};
+use chronotile_store::{Commit, Decision, Expect, FaultyStore, Metered, Operation, RecordPut, Store};
 use chronotile_types::{
     CellRule, DatasetName, DatasetSpec, Instant, Membership, MergeRule, SliceId, TimeFormat, TimeRange, TimeScale,
     TimeSpec,
@@ -484,7 +484,7 @@ async fn the_time_of_a_cluster_is_asked_once_and_is_that_of_the_batches() {
     const TIME_US: i64 = 1_700_000_000_000_000;
     let below: Arc<dyn Store> = Arc::new(MemoryStore::new());
     below.commit(&placed(), Commit { stamp_us: TIME_US, ..Commit::default() }).await.unwrap();
-    let metered = Arc::new(Metered::new(Arc::new(Weakened::stepwise(below))));
+    let metered = Arc::new(Metered::new(Arc::new(LimitedStore::stepwise(below))));
     let store: Arc<dyn Store> = metered.clone();
     let dataset = create(&store, spec()).await;
     let asked = || metered.snapshot().into_iter().find(|m| m.operation == Operation::Record).unwrap().calls;
@@ -506,7 +506,7 @@ async fn a_writer_whose_clock_is_wrong_stamps_by_the_time_of_the_cluster() {
     const TIME_US: i64 = 1_700_000_000_000_000;
     let below: Arc<dyn Store> = Arc::new(MemoryStore::new());
     below.commit(&placed(), Commit { stamp_us: TIME_US, ..Commit::default() }).await.unwrap();
-    let store: Arc<dyn Store> = Arc::new(Faulty::new(Arc::new(Weakened::stepwise(below)), |call| {
+    let store: Arc<dyn Store> = Arc::new(FaultyStore::new(Arc::new(LimitedStore::stepwise(below)), |call| {
         Decision::Delay(std::time::Duration::from_secs(match call.operation {
             Operation::Record => 8,
             Operation::Commit => 5,
@@ -673,7 +673,7 @@ async fn a_handle_that_only_writes_notices_that_its_dataset_was_dropped_and_made
 
 #[tokio::test(start_paused = true)]
 async fn a_writer_on_nodes_looks_at_the_definition_every_ten_seconds() {
-    let metered = Arc::new(Metered::new(Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())))));
+    let metered = Arc::new(Metered::new(Arc::new(LimitedStore::stepwise(Arc::new(MemoryStore::new())))));
     let store: Arc<dyn Store> = metered.clone();
     let held = create(&store, spec()).await;
     let asked = || metered.snapshot().into_iter().find(|m| m.operation == Operation::Record).unwrap().calls;
@@ -690,7 +690,7 @@ async fn a_writer_on_nodes_looks_at_the_definition_every_ten_seconds() {
 #[tokio::test(start_paused = true)]
 async fn what_writers_leave_of_a_dropped_dataset_is_not_in_one_that_is_made_again() {
     for grouped in [false, true] {
-        let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())));
+        let store: Arc<dyn Store> = Arc::new(LimitedStore::stepwise(Arc::new(MemoryStore::new())));
         let member = grouped.then(|| Membership::of(DatasetName::new("survey").unwrap()));
         let spec = || DatasetSpec { group: member.clone(), ..spec() };
         let held = create(&store, spec()).await;

@@ -9,7 +9,7 @@ use chronotile_archive::{
     RetireLimit, Shard, WriteOptions, WriteReport,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Decision, Faulty, Operation, Store, StoreError};
+use chronotile_store::{Decision, FaultyStore, Operation, Store, StoreError};
 use chronotile_types::{DatasetName, DatasetSpec, Instant, Membership, MergeRule, SliceOwner, TimeRange};
 
 use crate::common::*;
@@ -157,7 +157,7 @@ async fn a_batch_of_one_dataset_of_a_group_is_a_batch_of_the_group() {
 fn failing(inner: Arc<dyn Store>, at: u64, after: bool, dead: bool) -> (Arc<dyn Store>, Arc<AtomicBool>) {
     let struck = Arc::new(AtomicBool::new(false));
     let strikes = struck.clone();
-    let faulty = Faulty::new(inner, move |call| {
+    let faulty = FaultyStore::new(inner, move |call| {
         if call.number < at {
             return Decision::Pass;
         }
@@ -232,7 +232,8 @@ async fn work_that_is_cut_off_anywhere_shows_all_of_a_batch_or_nothing_and_is_re
             for (after, dead) in [(false, false), (true, false), (false, true), (true, true)] {
                 for call in 0.. {
                     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-                    let store = if stepwise { Arc::new(Weakened::stepwise(store)) as Arc<dyn Store> } else { store };
+                    let store =
+                        if stepwise { Arc::new(LimitedStore::stepwise(store)) as Arc<dyn Store> } else { store };
                     work.prepare(&survey(&store).await).await;
                     let struck = cut_off(work, &store, call, after, dead).await;
                     let what = format!("{work:?} stepwise {stepwise} after {after} dead {dead} call {call}");
@@ -303,13 +304,13 @@ async fn slices_of_several_datasets_are_retired_in_the_time_of_one() {
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
         // A slice of one dataset cannot be dropped: those of the others go all the same.
         let failed = AtomicBool::new(!fails);
-        let store = Faulty::new(memory.clone(), move |call| match call.operation {
+        let store = FaultyStore::new(memory.clone(), move |call| match call.operation {
             Operation::DropSlice if !failed.swap(true, Ordering::SeqCst) => {
                 Decision::FailBefore(StoreError::Refused { engine: "test", reason: "the fault of this test".into() })
             }
             _ => Decision::Pass,
         });
-        let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(store)));
+        let store: Arc<dyn Store> = Arc::new(LimitedStore::stepwise(Arc::new(store)));
         let group = survey(&store).await;
         write_all(&group, tables("old", 12), named("visit")).await.unwrap();
         let before = contents(&group).await;
@@ -396,7 +397,7 @@ async fn slices_that_are_shared_are_retired_together() {
 fn counting(below: Arc<dyn Store>) -> (Arc<dyn Store>, impl Fn(Operation) -> u64) {
     let calls: Arc<[AtomicU64; Operation::ALL.len()]> = Arc::default();
     let counted = calls.clone();
-    let store = Faulty::new(below, move |call| {
+    let store = FaultyStore::new(below, move |call| {
         counted[call.operation as usize].fetch_add(1, Ordering::SeqCst);
         Decision::Pass
     });
@@ -408,7 +409,7 @@ async fn datasets_that_share_slices_are_consolidated_together_as_each_by_itself(
     for stepwise in [false, true] {
         let [apart, together] = [(); 2].map(|()| {
             let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-            counting(if stepwise { Arc::new(Weakened::stepwise(store)) } else { store })
+            counting(if stepwise { Arc::new(LimitedStore::stepwise(store)) } else { store })
         });
         let [(apart, calls_apart), (together, calls_together)] = [apart, together];
         let [apart, together] = [survey(&apart).await, survey(&together).await];
@@ -514,7 +515,7 @@ async fn one_scan_serves_reads_of_datasets_that_share_slices() {
     write_all(&group, old.clone(), named("visit")).await.unwrap();
     let count = Arc::new(AtomicU64::new(0));
     let counted = count.clone();
-    let watched: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), move |call| {
+    let watched: Arc<dyn Store> = Arc::new(FaultyStore::new(store.clone(), move |call| {
         counted.fetch_add(u64::from(call.operation == Operation::Scan), Ordering::SeqCst);
         Decision::Pass
     }));

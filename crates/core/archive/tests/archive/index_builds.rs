@@ -10,7 +10,7 @@ use chronotile_archive::{
     ReadRequest, RetireLimit,
 };
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Call, Commit, Decision, Faulty, Metered, Operation, Store, StoreError};
+use chronotile_store::{Call, Commit, Decision, FaultyStore, Metered, Operation, Store, StoreError};
 use chronotile_types::{DatasetSpec, Instant, MergeRule, Window};
 
 use crate::common::*;
@@ -272,7 +272,7 @@ async fn the_next_build_clears_away_what_is_left_of_retired_slices_and_dropped_i
 
         // A builder of an index that is dropped meanwhile ends after that, and the next build takes out what it has put.
         let (other, done) = (dataset.clone(), AtomicU64::new(0));
-        let late = Faulty::new(store.clone(), move |call: Call<'_>| {
+        let late = FaultyStore::new(store.clone(), move |call: Call<'_>| {
             let builds =
                 call.commit.is_some_and(|commit| commit.before.iter().any(|put| put.key.starts_with("posting/")));
             if builds && done.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -317,7 +317,7 @@ fn cut_off_with_a_lease() -> impl Fn(Call<'_>) -> Decision + Send + Sync {
 async fn a_builder_that_does_not_wait_leaves_windows_that_others_are_at_to_them() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = nine_tiles(&store).await;
-    let faulty: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), cut_off_with_a_lease()));
+    let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(store.clone(), cut_off_with_a_lease()));
     let options = IndexBuildOptions { lease_s: 3_600, wait: false, ..IndexBuildOptions::default() };
     assert!(open(&faulty, "records").await.build_indexes(&options, None).await.is_err());
     let leases = || async { store.records("lease/records/", None, 10).await.unwrap().len() };
@@ -421,7 +421,7 @@ async fn windows_of_an_index_are_looked_up_one_by_one_where_they_are_few() {
 async fn a_builder_that_waits_builds_what_others_have_given_up() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = nine_tiles(&store).await;
-    let faulty: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), cut_off_with_a_lease()));
+    let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(store.clone(), cut_off_with_a_lease()));
     let options = IndexBuildOptions { lease_s: 1, ..IndexBuildOptions::default() };
     assert!(open(&faulty, "records").await.build_indexes(&options, None).await.is_err());
     let report = build(&dataset, &options).await;

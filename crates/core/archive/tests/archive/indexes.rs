@@ -12,7 +12,9 @@ use chronotile_archive::{
 };
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore};
-use chronotile_store::{Call, DatasetRef, Decision, Faulty, Metered, Operation, OperationMetrics, Store, StoreError};
+use chronotile_store::{
+    Call, DatasetRef, Decision, FaultyStore, Metered, Operation, OperationMetrics, Store, StoreError,
+};
 use chronotile_types::{CellRule, DatasetName, DatasetSpec, Instant, MergeRule, Window};
 use proptest::prelude::*;
 
@@ -234,7 +236,7 @@ proptest! {
     fn answers_with_an_index_are_those_without(steps in steps(), which in 0..5usize, stepwise: bool) {
         runtime().block_on(async {
             let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-            let store: Arc<dyn Store> = if stepwise { Arc::new(Weakened::stepwise(memory)) } else { memory };
+            let store: Arc<dyn Store> = if stepwise { Arc::new(LimitedStore::stepwise(memory)) } else { memory };
             let dataset = create(&store, specs()[which].clone()).await;
             create_indexes(&dataset).await;
             for (number, step) in steps.iter().enumerate() {
@@ -411,7 +413,7 @@ async fn a_builder_that_is_cut_off_leaves_its_windows_to_others() {
     write(&dataset, &some_rows(4, 500, 5_000), named("a")).await.unwrap();
     // Interrupted at every commit in turn: of the lease, the postings, the record.
     for commits in 0..8 {
-        let faulty: Arc<dyn Store> = Arc::new(Faulty::new(memory.clone(), cut_off_after(commits)));
+        let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(memory.clone(), cut_off_after(commits)));
         let cut_off = open(&faulty, "records").await;
         let options = IndexBuildOptions { lease_s: 1, ..Default::default() };
         assert!(cut_off.build_indexes(&options, None).await.is_err(), "commit {commits}");
@@ -435,7 +437,7 @@ async fn a_builder_that_lost_its_windows_stores_nothing() {
         let ends = puts.into_iter().any(|put| put.key.starts_with("index/"));
         if ends { Decision::Delay(Duration::from_millis(2_500)) } else { Decision::Pass }
     };
-    let slow: Arc<dyn Store> = Arc::new(Faulty::new(memory.clone(), slow));
+    let slow: Arc<dyn Store> = Arc::new(FaultyStore::new(memory.clone(), slow));
     let slow = open(&slow, "records").await;
     // Windows of one slice, which a builder is at together: it puts them after its leases have run out.
     let (name, time) = (Some("by_note_tag".to_owned()), between(0, 2 * HOUR));

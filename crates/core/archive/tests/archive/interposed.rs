@@ -17,7 +17,7 @@ use futures::stream::BoxStream;
 pub type Action = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Selects calls by their number and what they commit.
-type When = Box<dyn Fn(u64, Option<&Commit>) -> bool + Send + Sync>;
+type Trigger = Box<dyn Fn(u64, Option<&Commit>) -> bool + Send + Sync>;
 
 /// The view for call options (`None`) or for a visibility; if there is none, a view of the wrapped store.
 type Views = Box<dyn Fn(Option<Visibility>) -> Option<Arc<dyn Store>> + Send + Sync>;
@@ -30,7 +30,7 @@ pub struct Interposed {
 
 struct Shared {
     calls: AtomicU64,
-    when: When,
+    when: Trigger,
     action: Action,
     views: Views,
 }
@@ -63,7 +63,7 @@ impl Interposed {
         Self::of(inner, Box::new(|_, _| false), Box::new(|| Box::pin(async {})), Box::new(views))
     }
 
-    fn of(inner: Arc<dyn Store>, when: When, action: Action, views: Views) -> Arc<dyn Store> {
+    fn of(inner: Arc<dyn Store>, when: Trigger, action: Action, views: Views) -> Arc<dyn Store> {
         Arc::new(Self { inner, shared: Arc::new(Shared { calls: AtomicU64::new(0), when, action, views }) })
     }
 

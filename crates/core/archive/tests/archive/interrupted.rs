@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arrow_array::RecordBatch;
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, Result, WriteOptions};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Decision, Faulty, Store, StoreError};
+use chronotile_store::{Decision, FaultyStore, Store, StoreError};
 
 use crate::common::*;
 
@@ -23,7 +23,7 @@ struct Fault {
 fn failing(inner: Arc<dyn Store>, fault: Fault) -> (Arc<dyn Store>, Arc<AtomicBool>) {
     let struck = Arc::new(AtomicBool::new(false));
     let strikes = struck.clone();
-    let faulty = Faulty::new(inner, move |call| {
+    let faulty = FaultyStore::new(inner, move |call| {
         let refused = || StoreError::Refused { engine: "test", reason: "the fault of this test".into() };
         if call.number < fault.call {
             return Decision::Pass;
@@ -128,7 +128,7 @@ async fn cut_off(work: Work, stepwise: bool, fault: Fault) -> bool {
     // The reader remembers which batches count; this must become out of date when the operation begins.
     assert_eq!(id_notes(&read_all(&sound).await), work.states().0);
     let (faulty, struck) = failing(inner.clone(), fault);
-    let store: Arc<dyn Store> = if stepwise { Arc::new(Weakened::stepwise(faulty)) } else { faulty };
+    let store: Arc<dyn Store> = if stepwise { Arc::new(LimitedStore::stepwise(faulty)) } else { faulty };
     // Opening makes calls of its own; faults in those do not concern the operation.
     let Ok(dataset) = chronotile_archive::Archive::on("test:", store)
         .keeping_superseded_for(std::time::Duration::ZERO)
@@ -306,10 +306,10 @@ async fn a_write_that_lost_its_batch_on_the_way_goes_on_with_other_chunks() {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
     create(&memory, spec()).await;
     let (below, done) = (memory.clone(), AtomicBool::new(false));
-    let robbed = Faulty::new(memory.clone(), move |call| {
+    let robbed = FaultyStore::new(memory.clone(), move |call| {
         let mut after = call.commit.into_iter().flat_map(|commit| &commit.after);
         if after.any(|put| put.key.starts_with("batch/")) && !done.swap(true, Ordering::SeqCst) {
-            let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(below.clone()));
+            let store: Arc<dyn Store> = Arc::new(LimitedStore::stepwise(below.clone()));
             let calls = std::sync::atomic::AtomicI64::new(0);
             let behind = move || {
                 let now = machine_us();
@@ -325,7 +325,7 @@ async fn a_write_that_lost_its_batch_on_the_way_goes_on_with_other_chunks() {
         }
         Decision::Pass
     });
-    let store: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(robbed)));
+    let store: Arc<dyn Store> = Arc::new(LimitedStore::stepwise(Arc::new(robbed)));
     let dataset = open(&store, "records").await;
     assert!(write(&dataset, &new(), named("mine")).await.unwrap().stored);
     for _ in 0..2 {

@@ -10,7 +10,7 @@ use arrow_array::types::TimestampMicrosecondType;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
 use chronotile_archive::{ConsolidateOptions, Dataset, Place, ReadRequest};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Decision, Faulty, Operation, Store};
+use chronotile_store::{Decision, FaultyStore, Operation, Store};
 use chronotile_types::{DatasetSpec, MergeRule};
 
 use crate::common::*;
@@ -165,7 +165,7 @@ async fn rows_of_chunks_that_are_consolidated_before_they_are_fetched_are_found_
         };
         let (other, done) = (dataset.clone(), Arc::new(AtomicBool::new(false)));
         let seen = done.clone();
-        let late: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), move |call| {
+        let late: Arc<dyn Store> = Arc::new(FaultyStore::new(store.clone(), move |call| {
             if call.operation == Operation::Fetch && !seen.swap(true, Ordering::SeqCst) {
                 let other = other.clone();
                 let work = async move { other.consolidate(ConsolidateOptions::default(), None).await.unwrap().tiles };

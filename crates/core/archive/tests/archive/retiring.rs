@@ -8,7 +8,7 @@ use std::time::Duration;
 use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, ReadRequest, RetireLimit, WriteOptions};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    DatasetRef, Decision, DropSlice, Expect, Faulty, Metered, Operation, Outcome, RecordPut, Store, StoreError,
+    DatasetRef, Decision, DropSlice, Expect, FaultyStore, Metered, Operation, Outcome, RecordPut, Store, StoreError,
 };
 use chronotile_types::{DatasetSpec, Instant, MergeRule};
 
@@ -21,8 +21,8 @@ fn before(t: i64) -> RetireLimit {
 /// All engines, and memory without each of its capabilities.
 fn all_engines() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
     let memory = || -> Arc<dyn Store> { Arc::new(MemoryStore::new()) };
-    let weak = PROMISES.map(|(_, take_away)| Weakened::new(memory(), take_away));
-    let weak = weak.into_iter().chain([Weakened::stepwise(memory())]);
+    let weak = PROMISES.map(|(_, take_away)| LimitedStore::new(memory(), take_away));
+    let weak = weak.into_iter().chain([LimitedStore::stepwise(memory())]);
     engines().into_iter().chain(weak.map(|store| (Arc::new(store) as Arc<dyn Store>, None))).collect()
 }
 
@@ -117,7 +117,7 @@ fn with_something_before(
     work: impl Fn() -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
 ) -> Arc<dyn Store> {
     let done = std::sync::atomic::AtomicBool::new(false);
-    Arc::new(Faulty::new(inner.clone(), move |call| {
+    Arc::new(FaultyStore::new(inner.clone(), move |call| {
         if call.operation == operation && !done.swap(true, Ordering::SeqCst) {
             let work = work();
             on_other_thread(work);
@@ -191,7 +191,7 @@ async fn slices_that_are_dropped_before_they_have_rows_are_made_again_and_not_fo
     let hasty = |times: u64| {
         let (below, dropped) = (Arc::new(MemoryStore::new()) as Arc<dyn Store>, AtomicU64::new(0));
         let dropper = below.clone();
-        let store = Arc::new(Faulty::new(below, move |call| {
+        let store = Arc::new(FaultyStore::new(below, move |call| {
             let Some(chunk) = call.commit.and_then(|commit| commit.put.first()) else { return Decision::Pass };
             if dropped.fetch_add(1, Ordering::SeqCst) < times {
                 let (slice, dataset) = (chunk.key.slice, DatasetRef::of_chunks(spec().name));
@@ -219,7 +219,7 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
     for (store, _folder) in all_engines() {
         create(&store, spec()).await;
         // The test's clock advances during commits, as it does while a drop waits.
-        let late: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), |call| match call.operation {
+        let late: Arc<dyn Store> = Arc::new(FaultyStore::new(store.clone(), |call| match call.operation {
             Operation::Commit => Decision::Delay(Duration::from_secs(40)),
             _ => Decision::Pass,
         }));
@@ -279,9 +279,9 @@ async fn a_write_whose_first_rows_are_dropped_before_it_ends_is_refused_and_can_
 }
 
 /// A seeded random generator.
-struct Chance(u64);
+struct Prng(u64);
 
-impl Chance {
+impl Prng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
@@ -292,8 +292,8 @@ impl Chance {
 /// without checking for drops.
 fn slow(inner: &Arc<dyn Store>, seed: u64, often: u64) -> Arc<dyn Store> {
     let calls = AtomicU64::new(0);
-    Arc::new(Faulty::new(inner.clone(), move |call| {
-        let mut chance = Chance(seed.wrapping_add(calls.fetch_add(1, Ordering::SeqCst).wrapping_mul(0x9e37_79b9)));
+    Arc::new(FaultyStore::new(inner.clone(), move |call| {
+        let mut chance = Prng(seed.wrapping_add(calls.fetch_add(1, Ordering::SeqCst).wrapping_mul(0x9e37_79b9)));
         chance.below(7);
         let seconds = match chance.below(100) {
             0 => 20 + chance.below(80),
@@ -317,7 +317,7 @@ struct Reported {
 
 /// Rows of slices that were moved elsewhere.
 #[derive(Default)]
-struct Elsewhere {
+struct OffloadedRows {
     /// Rows that were read and stored elsewhere before any attempt to drop their slice.
     kept: BTreeSet<i64>,
     /// Rows of slices whose drop was acknowledged.
@@ -326,15 +326,15 @@ struct Elsewhere {
 }
 
 /// Cancels work after some seconds, as if its process had died; `None` if it was cancelled.
-async fn cut_off<T>(chance: &mut Chance, one_in: u64, work: impl Future<Output = T>) -> Option<T> {
+async fn cut_off<T>(chance: &mut Prng, one_in: u64, work: impl Future<Output = T>) -> Option<T> {
     let seconds = if chance.below(one_in) == 0 { chance.below(40) } else { 1_000_000 };
     tokio::time::timeout(Duration::from_secs(seconds), work).await.ok()
 }
 
 /// Moves slices elsewhere as an archiving job does: reads and stores the rows of a slice, then drops the slice if it
 /// has not changed.
-async fn move_away(dataset: Dataset, seed: u64, elsewhere: &mut Elsewhere) {
-    let mut chance = Chance(seed);
+async fn move_away(dataset: Dataset, seed: u64, elsewhere: &mut OffloadedRows) {
+    let mut chance = Prng(seed);
     for _ in 0..12 {
         let would = dataset.retire(before(4 * HOUR), true).await.unwrap();
         for slice in would {
@@ -356,7 +356,7 @@ async fn move_away(dataset: Dataset, seed: u64, elsewhere: &mut Elsewhere) {
 
 /// Writes batches, some of them again, in other slices or after they were moved, and removes others.
 async fn write_some(dataset: Dataset, seed: u64, reported: &mut BTreeMap<String, Reported>, refused: &mut u64) {
-    let mut chance = Chance(seed);
+    let mut chance = Prng(seed);
     for number in 0..40 {
         let (first, size) = (seed as i64 * 10_000_000 + number * 100_000, 1 + chance.below(20) as i64);
         let long = chance.below(150) == 0;
@@ -394,7 +394,7 @@ async fn write_some(dataset: Dataset, seed: u64, reported: &mut BTreeMap<String,
 
 async fn remove_one(
     dataset: &Dataset,
-    chance: &mut Chance,
+    chance: &mut Prng,
     name: &str,
     reported: &mut BTreeMap<String, Reported>,
     refused: &mut u64,
@@ -426,16 +426,16 @@ async fn acknowledged_rows_are_never_dropped_unseen() {
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let spec = DatasetSpec { merge: MergeRule::Latest { version: None }, ..spec() };
         create(&memory, spec).await;
-        let (mut elsewhere, mut first, mut second) = (Elsewhere::default(), BTreeMap::new(), BTreeMap::new());
+        let (mut elsewhere, mut first, mut second) = (OffloadedRows::default(), BTreeMap::new(), BTreeMap::new());
         let (mut refused_first, mut refused_second) = (0, 0);
         // Each step takes its time where commits have steps.
         let process = |own: u64, often| -> Arc<dyn Store> {
             let slow = slow(&memory, own, often);
             match seed % 4 {
                 0 => slow,
-                1 => Arc::new(Weakened::stepwise(slow)),
-                2 => Arc::new(Weakened::new(slow, |promises| promises.atomic_drops = false)),
-                _ => Arc::new(Weakened::new(slow, |promises| promises.atomic_commits = false)),
+                1 => Arc::new(LimitedStore::stepwise(slow)),
+                2 => Arc::new(LimitedStore::new(slow, |promises| promises.atomic_drops = false)),
+                _ => Arc::new(LimitedStore::new(slow, |promises| promises.atomic_commits = false)),
             }
         };
         let handle = async |seed, often| open(&process(seed, often), "records").await;
@@ -485,7 +485,8 @@ async fn acknowledged_rows_are_never_dropped_unseen() {
 async fn what_is_taken_out_of_a_slice_that_is_being_dropped_is_refused_until_it_is_gone() {
     for replace in [false, true] {
         for consolidated in [false, true] {
-            for in_steps in [Weakened::stepwise, |below| Weakened::new(below, |promises| promises.atomic_drops = false)]
+            for in_steps in
+                [LimitedStore::stepwise, |below| LimitedStore::new(below, |promises| promises.atomic_drops = false)]
             {
                 let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
                 let plain: Arc<dyn Store> = Arc::new(in_steps(memory.clone()));
@@ -528,7 +529,9 @@ async fn what_is_taken_out_of_a_slice_that_is_being_dropped_is_refused_until_it_
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_goes_with_a_cut_off_drop_is_not_called_stored() {
     for options in [named as fn(&str) -> _, replacing] {
-        for in_steps in [Weakened::stepwise, |below| Weakened::new(below, |promises| promises.atomic_drops = false)] {
+        for in_steps in
+            [LimitedStore::stepwise, |below| LimitedStore::new(below, |promises| promises.atomic_drops = false)]
+        {
             let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
             let plain: Arc<dyn Store> = Arc::new(in_steps(memory.clone()));
             let dataset = create(&plain, spec()).await;
@@ -536,7 +539,7 @@ async fn a_batch_that_goes_with_a_cut_off_drop_is_not_called_stored() {
             let (old, new) = (rows(&[(HOUR, 0, 0), (HOUR, 1, 1)]), rows(&[(5 * HOUR, 2, 0)]));
             write(&dataset, &old, options("old")).await.unwrap();
             write(&dataset, &new, options("new")).await.unwrap();
-            let fails = Faulty::new(memory.clone(), |call| match call.operation {
+            let fails = FaultyStore::new(memory.clone(), |call| match call.operation {
                 Operation::DropSlice => {
                     Decision::FailBefore(StoreError::Unknown { engine: "test", reason: "cut off".into() })
                 }
@@ -568,7 +571,7 @@ async fn a_batch_that_goes_with_a_cut_off_drop_is_not_called_stored() {
 #[tokio::test(start_paused = true)]
 async fn what_readers_see_replaced_or_removed_when_its_slice_is_dropped_has_an_unknown_outcome() {
     for replace in [false, true] {
-        let plain: Arc<dyn Store> = Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())));
+        let plain: Arc<dyn Store> = Arc::new(LimitedStore::stepwise(Arc::new(MemoryStore::new())));
         let dataset = create(&plain, spec()).await;
         write(&dataset, &spread_rows(0, 60, 4, "a"), named("a")).await.unwrap();
         let is_new = |put: &RecordPut| match &put.expect {
@@ -577,7 +580,7 @@ async fn what_readers_see_replaced_or_removed_when_its_slice_is_dropped_has_an_u
         };
         // Just before the record is put, and longer ago than a look at the slices being dropped counts.
         let (other, dropped) = (plain.clone(), AtomicBool::new(false));
-        let late: Arc<dyn Store> = Arc::new(Faulty::new(plain.clone(), move |call| {
+        let late: Arc<dyn Store> = Arc::new(FaultyStore::new(plain.clone(), move |call| {
             let ends = |put: &RecordPut| put.key.starts_with("batch/") && is_new(put);
             if !call.commit.is_some_and(|commit| commit.before.iter().any(ends)) || dropped.swap(true, Ordering::SeqCst)
             {
@@ -614,7 +617,7 @@ async fn what_readers_see_replaced_or_removed_when_its_slice_is_dropped_has_an_u
 /// What an engine whose commits have steps is asked for by ordinary writes.
 #[tokio::test(start_paused = true)]
 async fn ordinary_writes_look_for_dropped_slices_once_in_a_while() {
-    let metered = Arc::new(Metered::new(Arc::new(Weakened::stepwise(Arc::new(MemoryStore::new())))));
+    let metered = Arc::new(Metered::new(Arc::new(LimitedStore::stepwise(Arc::new(MemoryStore::new())))));
     let store: Arc<dyn Store> = metered.clone();
     let dataset = create(&store, spec()).await;
     let asked = |wanted| metered.snapshot().iter().find(|metrics| metrics.operation == wanted).unwrap().calls;

@@ -6,7 +6,7 @@ use arrow_array::RecordBatch;
 use chronotile_archive::{ConsolidateOptions, Dataset, Place, ReadRequest};
 use chronotile_chunk::{Binding, Head};
 use chronotile_memory::MemoryStore;
-use chronotile_store::{Commit, DatasetRef, Decision, Faulty, Operation, Store};
+use chronotile_store::{Commit, DatasetRef, Decision, FaultyStore, Operation, Store};
 use chronotile_types::{CellRule, DatasetSpec, MergeRule};
 
 use crate::common::*;
@@ -112,7 +112,7 @@ fn with_something_late(
     late: impl Fn() -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
 ) -> Arc<dyn Store> {
     let done = std::sync::atomic::AtomicBool::new(false);
-    Arc::new(Faulty::new(inner.clone(), move |call| {
+    Arc::new(FaultyStore::new(inner.clone(), move |call| {
         let takes_away = call.commit.is_some_and(|commit| !commit.remove.is_empty());
         if takes_away && !done.swap(true, std::sync::atomic::Ordering::SeqCst) {
             assert_eq!(call.operation, Operation::Commit);

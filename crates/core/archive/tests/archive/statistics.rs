@@ -74,7 +74,7 @@ async fn slices_are_described_with_their_largest_partitions() {
         // An engine that works well with partitions of this size: those that are larger are counted, not those of just the size.
         for good in [partitions(1)[0], *partitions(1).last().unwrap(), 0] {
             let store: Arc<dyn Store> =
-                Arc::new(Weakened::new(below.clone(), |able| able.cell_bytes_good = Some(good)));
+                Arc::new(LimitedStore::new(below.clone(), |able| able.cell_bytes_good = Some(good)));
             let info = open(&store, "records").await.info().await.unwrap();
             assert_eq!(info.slices.len(), 2);
             for (slice, found) in (0..).zip(&info.slices) {

@@ -11,7 +11,7 @@ use chronotile_archive::{
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{
-    CLOCK_KEY, Chunk, Commit, Decision, DropSlice, Expect, Faulty, Record, RecordPut, Store, StoreError,
+    CLOCK_KEY, Chunk, Commit, Decision, DropSlice, Expect, FaultyStore, Record, RecordPut, Store, StoreError,
 };
 use chronotile_types::{BatchId, CellRule, Damage, DatasetSpec, Instant};
 
@@ -215,7 +215,7 @@ async fn what_others_change_between_any_two_calls_of_a_verification_is_no_damage
         for what in CHANGES {
             for at in 0.. {
                 let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-                let store = if stepwise { Arc::new(Weakened::stepwise(memory)) } else { memory };
+                let store = if stepwise { Arc::new(LimitedStore::stepwise(memory)) } else { memory };
                 let dataset = consolidated(&store).await;
                 write(&dataset, &spread_rows(400, 20, 2, "late"), named("late")).await.unwrap();
                 let (other, happened) = (store.clone(), Arc::new(AtomicBool::new(false)));
@@ -347,7 +347,7 @@ async fn rows_of_a_write_that_may_have_begun_are_not_foreign_on_nodes_for_a_day(
     const NOW_US: i64 = 1_700_000_000_000_000;
     for stepwise in [false, true] {
         let below: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let store = if stepwise { Arc::new(Weakened::stepwise(below.clone())) } else { below.clone() };
+        let store = if stepwise { Arc::new(LimitedStore::stepwise(below.clone())) } else { below.clone() };
         let at = async |now_us: i64| {
             below.commit(&placed(), Commit { stamp_us: now_us, ..Commit::default() }).await.unwrap();
             archive(&store).with_machine_time(move || now_us).create(spec(), true).await.unwrap()
@@ -420,7 +420,7 @@ async fn a_flipped_bit_of_any_catalog_record_is_found() {
     let mut kinds = BTreeSet::new();
     for stepwise in [false, true] {
         let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let store = if stepwise { Arc::new(Weakened::stepwise(memory)) } else { memory };
+        let store = if stepwise { Arc::new(LimitedStore::stepwise(memory)) } else { memory };
         create(&store, spec()).await;
         archive(&store).drop_dataset("records").await.unwrap();
         let dataset = consolidated(&store).await;
@@ -432,7 +432,7 @@ async fn a_flipped_bit_of_any_catalog_record_is_found() {
         write(&dataset, &spread_rows(2_000, 60, 6, "late"), named("late")).await.unwrap();
         dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await.unwrap();
         // A write that was cut off.
-        let cut: Arc<dyn Store> = Arc::new(Faulty::new(store.clone(), |call| {
+        let cut: Arc<dyn Store> = Arc::new(FaultyStore::new(store.clone(), |call| {
             let ends = |commit: &Commit| commit.put.is_empty() && !commit.before.is_empty() || !commit.after.is_empty();
             match call.commit.is_some_and(ends) {
                 true => Decision::FailBefore(StoreError::Unavailable { engine: "test", reason: "cut off".into() }),
@@ -560,7 +560,7 @@ async fn an_interrupted_removal_of_foreign_rows_is_finished_by_the_next() {
             with_foreign_rows(&store).await;
             let struck = Arc::new(AtomicBool::new(false));
             let strikes = struck.clone();
-            let faulty = Faulty::new(store.clone(), move |call| {
+            let faulty = FaultyStore::new(store.clone(), move |call| {
                 if call.number < fault || strikes.swap(true, Ordering::SeqCst) {
                     return Decision::Pass;
                 }

@@ -17,7 +17,7 @@ use chronotile_archive::{
 use chronotile_store::Store;
 use chronotile_types::TimeRange;
 use futures::TryStreamExt;
-use model::{Ask, AskComparison, AskPlace, AskPredicate, AskText, Model, Stored, Written, region};
+use model::{Ask, AskComparison, AskPlace, AskPredicate, AskText, ExpectedWrite, Model, Stored, region};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use world::{EXTRA_DEFAULT, Ids, NOTES, PARTS, PLACES, Row, Rule, Shape, T, XS};
@@ -217,12 +217,12 @@ async fn write(dataset: &Dataset, model: &mut Model, name: Option<u8>, rows: &[R
     let outcome = dataset.write(common::input(cut(&batch, cuts)), options).await;
     let expected = model.write(name, rows, replace);
     match (&outcome, &expected) {
-        (Ok(report), Written::Stored { rows, duplicates }) => {
+        (Ok(report), ExpectedWrite::Stored { rows, duplicates }) => {
             assert!(report.stored);
             assert_eq!((report.rows, report.duplicates), (*rows as u64, *duplicates as u64));
         }
-        (Ok(report), Written::Already) => assert!(!report.stored),
-        (Err(ArchiveError::BatchDiffers { .. }), Written::Refused) => {}
+        (Ok(report), ExpectedWrite::Already) => assert!(!report.stored),
+        (Err(ArchiveError::BatchDiffers { .. }), ExpectedWrite::Refused) => {}
         _ => panic!("{outcome:?}, but the model says {expected:?}"),
     }
 }

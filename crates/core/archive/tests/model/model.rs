@@ -38,7 +38,7 @@ pub struct Model {
 
 /// What a write must do.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum ExpectedWrite {
     Stored { rows: usize, duplicates: usize },
     Already,
     Refused,
@@ -143,17 +143,17 @@ impl Model {
         Row { fine, ..row.clone() }
     }
 
-    pub fn write(&mut self, name: Option<u8>, rows: &[Row], replace: bool) -> Written {
+    pub fn write(&mut self, name: Option<u8>, rows: &[Row], replace: bool) -> ExpectedWrite {
         if let Some((batch, stored)) = name.and_then(|name| self.named.get(&name)) {
             // Of a batch of which rows were retired all are stored again; a name that has none left is free.
             let retired = self.retired.contains(batch);
             let free = retired && self.rows.iter().all(|row| row.batch != *batch);
             let same = self.same_content(stored, rows);
             if same && !retired {
-                return Written::Already;
+                return ExpectedWrite::Already;
             }
             if !same && !replace && !free {
-                return Written::Refused;
+                return ExpectedWrite::Refused;
             }
         }
         self.stamps += 1;
@@ -181,7 +181,7 @@ impl Model {
             kept.push(stored);
         }
         let duplicates = rows.len() - kept.len();
-        let written = Written::Stored { rows: kept.len(), duplicates };
+        let written = ExpectedWrite::Stored { rows: kept.len(), duplicates };
         self.rows.extend(kept);
         written
     }

@@ -20,9 +20,9 @@ pub(crate) const TILES_BYTES: usize = 64 << 20;
 
 /// The cache of one dataset.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    segments: Mutex<Recent<String, Arc<Segment>>>,
-    slices: Mutex<Recent<SliceId, Observed>>,
+pub(crate) struct IndexCache {
+    segments: Mutex<LruCache<String, Arc<Segment>>>,
+    slices: Mutex<LruCache<SliceId, Observed>>,
 }
 
 /// The cached tiles of a slice in one of its states.
@@ -44,13 +44,13 @@ pub(crate) enum Tiles {
     Known(Arc<SliceTiles>),
 }
 
-impl Default for Kept {
+impl Default for IndexCache {
     fn default() -> Self {
-        Self { segments: Mutex::new(Recent::new(SEGMENTS_BYTES)), slices: Mutex::new(Recent::new(TILES_BYTES)) }
+        Self { segments: Mutex::new(LruCache::new(SEGMENTS_BYTES)), slices: Mutex::new(LruCache::new(TILES_BYTES)) }
     }
 }
 
-impl Kept {
+impl IndexCache {
     pub(crate) fn segment(&self, key: &str) -> Option<Arc<Segment>> {
         lock(&self.segments).get(key)
     }
@@ -86,7 +86,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// An LRU cache: if the values exceed `bytes_max` together, those unused for the longest are dropped.
 #[derive(Debug)]
-struct Recent<K, V> {
+struct LruCache<K, V> {
     entries: HashMap<K, Entry<V>>,
     bytes: usize,
     bytes_max: usize,
@@ -100,7 +100,7 @@ struct Entry<V> {
     turn: u64,
 }
 
-impl<K: Hash + Eq + Clone, V: Clone> Recent<K, V> {
+impl<K: Hash + Eq + Clone, V: Clone> LruCache<K, V> {
     fn new(bytes_max: usize) -> Self {
         Self { entries: HashMap::new(), bytes: 0, bytes_max, turn: 0 }
     }
@@ -144,31 +144,31 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_the_longest_goes_first() {
-        let mut kept: Recent<u32, u32> = Recent::new(100_000);
-        (0..10).for_each(|key| kept.put(key, key, 9_000));
-        assert_eq!(kept.get(&0), Some(0));
-        kept.put(10, 10, 15_000);
-        assert!(kept.bytes <= 75_000);
-        let mut left: Vec<u32> = kept.entries.keys().copied().collect();
+        let mut cache: LruCache<u32, u32> = LruCache::new(100_000);
+        (0..10).for_each(|key| cache.put(key, key, 9_000));
+        assert_eq!(cache.get(&0), Some(0));
+        cache.put(10, 10, 15_000);
+        assert!(cache.bytes <= 75_000);
+        let mut left: Vec<u32> = cache.entries.keys().copied().collect();
         left.sort_unstable();
         assert_eq!(left, [0, 5, 6, 7, 8, 9, 10]);
-        assert_eq!((kept.get(&0), kept.get(&1), kept.get(&10)), (Some(0), None, Some(10)));
-        kept.put(11, 11, 200_000);
-        assert_eq!(kept.get(&11), None, "larger than all that may be kept");
-        (0..1_000).for_each(|_| kept.put(0, 0, 9_000));
-        assert_eq!(kept.bytes, kept.entries.values().map(|entry| entry.bytes).sum::<usize>());
+        assert_eq!((cache.get(&0), cache.get(&1), cache.get(&10)), (Some(0), None, Some(10)));
+        cache.put(11, 11, 200_000);
+        assert_eq!(cache.get(&11), None, "larger than all that may be kept");
+        (0..1_000).for_each(|_| cache.put(0, 0, 9_000));
+        assert_eq!(cache.bytes, cache.entries.values().map(|entry| entry.bytes).sum::<usize>());
     }
 
     #[test]
     fn tiles_are_known_in_the_state_they_were_kept_for_alone() {
-        let kept = Kept::default();
+        let cache = IndexCache::default();
         let (slice, first, second) = (SliceId(1), Bytes::from_static(b"1"), Bytes::from_static(b"2"));
-        assert!(matches!(kept.tiles(slice, &first), Tiles::Once));
-        assert!(matches!(kept.tiles(slice, &first), Tiles::Fill));
-        kept.keep_tiles(slice, first.clone(), Some(Arc::default()));
-        assert!(matches!(kept.tiles(slice, &first), Tiles::Known(_)));
-        assert!(matches!(kept.tiles(slice, &second), Tiles::Once));
-        assert!(matches!(kept.tiles(slice, &first), Tiles::Once));
-        assert!(matches!(kept.tiles(SliceId(2), &first), Tiles::Once));
+        assert!(matches!(cache.tiles(slice, &first), Tiles::Once));
+        assert!(matches!(cache.tiles(slice, &first), Tiles::Fill));
+        cache.keep_tiles(slice, first.clone(), Some(Arc::default()));
+        assert!(matches!(cache.tiles(slice, &first), Tiles::Known(_)));
+        assert!(matches!(cache.tiles(slice, &second), Tiles::Once));
+        assert!(matches!(cache.tiles(slice, &first), Tiles::Once));
+        assert!(matches!(cache.tiles(SliceId(2), &first), Tiles::Once));
     }
 }
