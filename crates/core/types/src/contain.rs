@@ -9,10 +9,11 @@ thread_local! {
     static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`, which decodes possibly damaged bytes with code that may panic. A panic is returned as its message and not printed.
+/// Runs `work`, which decodes possibly damaged bytes with code that may panic. Returns a panic's message instead of printing it.
 ///
-/// After a panic, everything that `work` was changing is in an unknown state: callers drop it. Not contained are threads that `work`
-/// starts, and failed allocations, which abort the process: callers check lengths against the available bytes beforehand.
+/// After a panic, everything that `work` was changing is in an unknown state: callers must drop it. Panics of threads that `work`
+/// starts are not contained, nor are failed allocations, which abort the process: callers must check lengths against the available
+/// bytes first.
 ///
 /// # Errors
 /// The message of the panic.
@@ -24,7 +25,7 @@ pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     outcome.map_err(|panic| message(panic.as_ref()))
 }
 
-/// Contained panics are not printed; all others are, as before.
+/// Installs a panic hook that ignores contained panics and passes others to the previous hook.
 fn quiet_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

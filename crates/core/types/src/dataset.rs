@@ -1,3 +1,5 @@
+//! The definition of a dataset and its rules.
+
 mod slices;
 
 use arrow_schema::{DataType, Schema, SchemaRef};
@@ -9,11 +11,11 @@ use crate::schema::{SchemaError, normalize_schema, schema_from_base64, schema_to
 use crate::time::{Duration, TimeError, TimeSpec};
 use crate::{Cell, DatasetName, NameError};
 
-/// How a record's cell follows from its columns.
+/// How a record's cell is computed from its columns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum CellRule {
-    /// Every record lies in cell 0.
+    /// Every record has cell 0.
     Single,
     /// Sky pixel of a position in degrees.
     Sky {
@@ -31,7 +33,7 @@ pub enum CellRule {
         /// An integer column.
         column: String,
     },
-    /// `floor(value / size)`: runs of consecutive ids share a cell.
+    /// `floor(value / size)`: each range of `size` consecutive ids shares a cell.
     IdBucket {
         /// An integer column.
         column: String,
@@ -59,27 +61,28 @@ impl CellRule {
     }
 }
 
-/// Which of several rows with equal id columns a read returns.
+/// Which of several rows with the same id a read returns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "merge", rename_all = "lowercase")]
 pub enum MergeRule {
-    /// Records never change: one row per id, the last written where there are several.
+    /// Records never change. A read returns one row per id: of duplicates, the one written last.
     Append,
-    /// Records have versions: the newest per id, by version column if there is one, then by write time, then by batch.
+    /// Records have versions. A read returns the newest per id, by the version column if there is one, then by write time, then by
+    /// batch.
     Latest {
         /// A column that orders versions: integer, float, timestamp or date. Null is older than any value.
         version: Option<String>,
     },
 }
 
-/// How an engine keeps a dataset's records.
+/// How an engine stores a dataset's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StorageLayout {
-    /// Blocks of encoded columns: small and fast, and read through this product only.
+    /// Blocks of encoded columns: compact and fast, but readable only by Chronotile.
     #[default]
     Chunks,
-    /// One row of the engine's own table per record, its columns in the engine's own types, so that other tools read it.
+    /// One table row per record, with columns in the engine's native types, so that other tools can read it.
     Rows,
 }
 
@@ -106,48 +109,48 @@ impl std::str::FromStr for StorageLayout {
     }
 }
 
-/// Everything that defines a dataset; the archive keeps it in its catalog.
+/// The definition of a dataset, stored in the archive's catalog.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DatasetSpec {
     /// Its name.
     pub name: DatasetName,
-    /// Arrow schema in normalized form; the columns of the dataset.
+    /// The columns of the dataset: an Arrow schema in normalized form.
     #[serde(serialize_with = "write_schema", deserialize_with = "read_schema")]
     pub schema: SchemaRef,
-    /// Column count of every schema version so far: version `k` has the first `schema_versions[k]` columns.
+    /// Column count of every schema version: version `k` has the first `schema_versions[k]` columns.
     pub schema_versions: Vec<u32>,
-    /// How a record's cell follows from its columns. Fixed at creation.
+    /// How a record's cell is computed from its columns. Fixed at creation.
     pub cell: CellRule,
     /// The time axis. Fixed at creation.
     pub time: TimeSpec,
     /// Length of a window. Fixed at creation.
     pub window: Duration,
-    /// Consecutive windows in one slice. Fixed at creation.
+    /// Number of consecutive windows in a slice. Fixed at creation.
     pub windows_per_slice: u32,
-    /// Columns that identify a record; empty: each row of each batch is a record of its own. Fixed at creation.
+    /// Columns that identify a record. If empty, each row of each batch is a separate record. Fixed at creation.
     pub id: Vec<String>,
-    /// Which row of equal ids is returned. Fixed at creation.
+    /// Which of several rows with the same id a read returns. Fixed at creation.
     pub merge: MergeRule,
-    /// Age past which `retire` drops slices. May change.
+    /// Age at which `retire` drops slices. May change.
     pub retention: Option<Duration>,
     /// The indexes. May change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<IndexSpec>,
-    /// How the engine keeps the records. Fixed at creation.
+    /// How the engine stores the records. Fixed at creation.
     #[serde(default, skip_serializing_if = "StorageLayout::is_default")]
     pub layout: StorageLayout,
-    /// Cells with neighbouring numbers that share a partition where the engine has such: cell `c` lies in partition
+    /// Number of neighbouring cells that share a partition, in engines with partitions: cell `c` belongs to partition
     /// `floor(c / partition_cells)`. Fixed at creation.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub partition_cells: u32,
-    /// Text columns of which chunks keep filters, so that reads for a part of a text pass over those without it. Fixed at creation.
+    /// Text columns with text filters, by which a substring search skips chunks. Fixed at creation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub text: Vec<String>,
-    /// With merge `latest` and a sky pixel as cell: how far apart two versions of a record may lie, in degrees. Reads of a region look
-    /// for versions so far around it. May change.
+    /// Maximum distance between two versions of a record, in degrees, for merge `latest` and cells that are sky pixels. A read of a
+    /// region searches for newer versions within this distance around it. May change.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub moves_deg: f64,
-    /// The group that it belongs to, if any. Fixed at creation.
+    /// Its group, if any. Fixed at creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Membership>,
 }
@@ -165,52 +168,52 @@ fn is_zero(number: &f64) -> bool {
     *number == 0.0
 }
 
-/// How far apart versions of a record may lie at most, in degrees.
+/// Limit of `moves_deg`, in degrees.
 pub const MOVES_DEG_MAX: f64 = 10.0;
 
-/// The greatest number of cells in a partition.
+/// Maximum number of cells in a partition.
 pub const PARTITION_CELLS_MAX: u32 = 256;
 
-/// An index on a combination of columns: which of their values occur in which tile, and how often.
+/// An index on a combination of columns: which values occur in which tile, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexSpec {
-    /// What users call it; unique in its dataset.
+    /// Its name; unique in its dataset.
     pub name: String,
-    /// 16 hexadecimal digits that name it in the catalog. An index that is dropped and made again gets another.
+    /// Its id in the catalog, 16 hexadecimal digits. An index that is dropped and created again gets a new id.
     pub id: String,
     /// The columns, in the order given.
     pub columns: Vec<String>,
 }
 
-/// The greatest number of columns in an index.
+/// Maximum number of columns in an index.
 pub const INDEX_COLUMNS_MAX: usize = 16;
-/// The greatest number of indexes of a dataset.
+/// Maximum number of indexes of a dataset.
 pub const INDEXES_MAX: usize = 64;
 
 /// A dataset definition that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// The name.
+    /// The name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The schema.
+    /// The schema is invalid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The time axis.
+    /// The time axis is invalid.
     #[error(transparent)]
     Time(#[from] TimeError),
-    /// A column is named that the schema does not have.
+    /// A column is not in the schema.
     #[error("{role} column {column:?} is not in the schema{hint}")]
     NoColumn {
         /// What the column was named for.
         role: &'static str,
         /// The missing column.
         column: String,
-        /// The nearest columns and those there are; begins with a semicolon.
+        /// Similar columns and the known columns; begins with a semicolon.
         hint: String,
     },
-    /// A column's type does not fit what it is used for.
+    /// A column's type does not fit its use.
     #[error("{role} column {column:?} has type {data_type}: use {expected}")]
     ColumnType {
         /// What the column was named for.
@@ -222,7 +225,7 @@ pub enum SpecError {
         /// Types that fit.
         expected: &'static str,
     },
-    /// An index of this name exists.
+    /// An index with this name exists.
     #[error("index {name} exists already, on {columns}: use it, choose another name, or drop it first")]
     IndexExists {
         /// Its name.
@@ -230,7 +233,7 @@ pub enum SpecError {
         /// Its columns.
         columns: String,
     },
-    /// A number outside its limits.
+    /// A setting is outside its limits.
     #[error("{setting} is {value}: {expected}")]
     Limit {
         /// The setting.
@@ -243,8 +246,8 @@ pub enum SpecError {
 }
 
 impl DatasetSpec {
-    /// A dataset of one cell whose rows are records of their own, kept forever, in slices of one window. The other parts
-    /// are set on top: `DatasetSpec { id, ..DatasetSpec::new(name, schema, time, window) }`.
+    /// A dataset with one cell, no id columns, no retention and slices of one window. Set other fields with update syntax:
+    /// `DatasetSpec { id, ..DatasetSpec::new(name, schema, time, window) }`.
     #[must_use]
     pub fn new(name: DatasetName, schema: SchemaRef, time: TimeSpec, window: Duration) -> Self {
         Self {
@@ -267,7 +270,7 @@ impl DatasetSpec {
         }
     }
 
-    /// Checks every rule that does not need the sky: names, types, limits. Returns the spec with its schema normalized.
+    /// Checks names, types and limits, but not the pixelization. Returns the spec with its schema normalized.
     pub fn checked(mut self) -> Result<Self, SpecError> {
         self.schema = normalize_schema(&self.schema)?;
         if self.schema_versions.is_empty() {
@@ -305,7 +308,7 @@ impl DatasetSpec {
     /// Checks a new index against the columns and the other indexes.
     ///
     /// # Errors
-    /// A name that is taken or unusable, a column that does not exist, stands twice or cannot be compared, too many.
+    /// The name is taken or invalid, a column is missing, repeated or not comparable, or there are too many columns or indexes.
     pub fn check_index(&self, index: &IndexSpec) -> Result<(), SpecError> {
         let limit = |setting, value: String, expected| Err(SpecError::Limit { setting, value, expected });
         if DatasetName::new(index.name.as_str()).is_err() {
@@ -377,12 +380,12 @@ impl DatasetSpec {
         }
     }
 
-    /// The partition that a cell lies in.
+    /// The partition of a cell.
     pub fn partition_of(&self, cell: Cell) -> i64 {
         cell.0.div_euclid(self.partition_cells.max(1).into())
     }
 
-    /// Refuses what a layout has no place for: of columns, only `rows` does.
+    /// Checks the limits of the layout. Only layout `rows` restricts columns.
     pub fn check_layout(&self) -> Result<(), SpecError> {
         let most = match self.layout {
             StorageLayout::Chunks => PARTITION_CELLS_MAX,
@@ -415,7 +418,7 @@ impl DatasetSpec {
         Ok(())
     }
 
-    /// Refuses a bound of motion that is no angle, or where nothing moves.
+    /// Checks that `moves_deg` is within its limits, and 0 for datasets whose records cannot move.
     pub fn check_moves(&self) -> Result<(), SpecError> {
         let limit = |expected| Err(SpecError::Limit { setting: "moves", value: self.moves_deg.to_string(), expected });
         if !(0.0..=MOVES_DEG_MAX).contains(&self.moves_deg) {
@@ -468,21 +471,21 @@ impl DatasetSpec {
         self.schema.field_with_name(&self.time.column).map_or(&DataType::Null, |field| field.data_type())
     }
 
-    /// The version the next chunk is written with.
+    /// The newest schema version, with which chunks are written.
     pub fn schema_version(&self) -> u32 {
         self.schema_versions.len() as u32 - 1
     }
 
-    /// Number of columns a chunk of `version` holds; `None` for a version this spec does not know yet.
+    /// Number of columns in schema version `version`; `None` for a version newer than this spec.
     pub fn columns_in(&self, version: u32) -> Option<usize> {
         self.schema_versions.get(version as usize).map(|count| *count as usize)
     }
 }
 
-/// What the names of the columns begin with that layout [`StorageLayout::Rows`] adds.
+/// Prefix of the names of columns that layout [`StorageLayout::Rows`] adds.
 pub const ROWS_PREFIX: &str = "ct_";
 
-/// Gathers the scales of the decimals in a type, those of its children included.
+/// Collects the scales of the decimals in a type and its children.
 fn decimal_scales(data_type: &DataType, scales: &mut std::collections::BTreeSet<i8>) {
     match data_type {
         DataType::Decimal128(_, scale) => {
@@ -494,7 +497,7 @@ fn decimal_scales(data_type: &DataType, scales: &mut std::collections::BTreeSet<
     }
 }
 
-/// What a message says behind a column that the schema lacks.
+/// The end of a message about a column that is not in the schema.
 fn column_hint(column: &str, schema: &Schema) -> String {
     let names: Vec<_> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     name_hint(column, &names)
@@ -561,7 +564,7 @@ mod tests {
         let spec = spec().checked().unwrap();
         let text = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<DatasetSpec>(&text).unwrap(), spec);
-        // Definitions that were stored before there was a choice of layout are those of layout chunks.
+        // Definitions stored before layouts existed have layout chunks.
         assert!(!text.contains("layout") && !text.contains("\"text\"") && !text.contains("partition_cells"));
         assert!(!text.contains("moves"));
         let moving = DatasetSpec { moves_deg: 0.5, ..spec.clone() };
@@ -640,7 +643,7 @@ mod tests {
         assert!(wrong(|s| (s.id, s.merge) = (vec![], MergeRule::Latest { version: None })).contains("id columns"));
     }
 
-    /// Whether a definition is taken after a change.
+    /// Whether a definition passes the checks after a change.
     fn taken(change: impl FnOnce(&mut DatasetSpec)) -> bool {
         let mut spec = spec();
         change(&mut spec);

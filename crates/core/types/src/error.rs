@@ -1,20 +1,22 @@
+//! Damage: why the bytes of a chunk cannot be decoded.
+
 use std::fmt;
 
 /// What is wrong with the bytes of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DamageKind {
-    /// The bytes end before what they announce.
+    /// The bytes end before a length that they state.
     Truncated,
-    /// A checksum does not match: the bytes changed, or they lie under another tile or chunk id than they were written for.
+    /// A checksum does not match: the bytes changed, or they are stored under a tile or chunk id for which they were not written.
     Checksum,
-    /// The container says a version this release does not know.
+    /// The container's version is newer than this release reads.
     UnknownVersion(u8),
     /// The bytes match their checksum but break a rule of the format.
     Malformed(&'static str),
 }
 
-/// A chunk that cannot be decoded. Whoever knows where the bytes lay adds dataset, tile and chunk id.
+/// A chunk cannot be decoded. Callers that know the chunk's place add dataset, tile and chunk id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage(pub DamageKind);
 

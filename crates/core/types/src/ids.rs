@@ -1,18 +1,20 @@
+//! Cells, windows, slices, tiles, and the ids of chunks, batches and datasets.
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Integer locality of a record: a sky pixel, a tag number, a hash bucket, a bucket of ids.
+/// The place of a record as one integer: a sky pixel, a tag number, a hash bucket or an id bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cell(pub i64);
 
-/// Index of a time partition: `floor(t / width)` of the dataset's time axis.
+/// Index of a time partition: `floor(t / width)` on the dataset's time axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Window(pub i32);
 
-/// Index of a run of consecutive windows that an engine keeps in one table: `floor(window / windows_per_slice)`.
+/// Index of a run of consecutive windows that an engine stores in one table: `floor(window / windows_per_slice)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SliceId(pub i32);
@@ -20,9 +22,9 @@ pub struct SliceId(pub i32);
 /// One cell in one window. Ordered by cell, then window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Tile {
-    /// The locality.
+    /// The cell.
     pub cell: Cell,
-    /// The time partition.
+    /// The window.
     pub window: Window,
 }
 
@@ -83,12 +85,12 @@ macro_rules! id128 {
 }
 
 id128! {
-    /// Names one immutable chunk: the same rows of the same batch in the same tile always have the same id.
+    /// The id of an immutable chunk. A repeated write produces the same ids.
     ChunkId
 }
 
 id128! {
-    /// Names one batch: a hash of the key its caller gave, or a time-ordered unique number.
+    /// The id of a batch: a hash of the caller's key, or a unique number ordered by time.
     BatchId
 }
 
@@ -97,32 +99,32 @@ impl ChunkId {
     const PARTED: u128 = 1 << 126;
     const REWRITTEN: u128 = 1 << 125;
 
-    /// The id of a chunk as one write left it.
+    /// The id of a chunk that a write created.
     pub fn of_write(hash: u128) -> Self {
         Self(hash & !(Self::OLDER | Self::PARTED | Self::REWRITTEN))
     }
 
-    /// The id of a rewritten chunk from whose rows no older versions were parted.
+    /// The id of a rewritten chunk from which no older versions were separated.
     pub fn of_any(hash: u128) -> Self {
         Self(Self::of_write(hash).0 | Self::REWRITTEN)
     }
 
-    /// The id of a rewritten chunk without the older versions that were found beside its rows: these lie in chunks of their own.
+    /// The id of a rewritten chunk from which older versions were separated into other chunks.
     pub fn of_newest(hash: u128) -> Self {
         Self(Self::of_any(hash).0 | Self::PARTED)
     }
 
-    /// The id of a chunk of versions to each of which there is a newer one in the same tile. Comes after all ids of other kinds.
+    /// The id of a chunk of older versions: each has a newer one in the same tile. It sorts after all ids of other kinds.
     pub fn of_older(hash: u128) -> Self {
         Self(Self::of_any(hash).0 | Self::OLDER)
     }
 
-    /// Whether the chunk is as one write left it.
+    /// Whether a write created the chunk, rather than a rewrite.
     pub fn is_written(self) -> bool {
         self.0 & (Self::OLDER | Self::PARTED | Self::REWRITTEN) == 0
     }
 
-    /// Whether older versions of its records were parted from the rows of the chunk, at some time.
+    /// Whether older versions were separated from the rows of this rewritten chunk.
     pub fn is_parted(self) -> bool {
         self.0 & (Self::OLDER | Self::PARTED) == Self::PARTED
     }
@@ -134,7 +136,7 @@ impl ChunkId {
 }
 
 impl BatchId {
-    /// The id of the batch a caller names `key`: the first 16 bytes of the key's BLAKE3 hash.
+    /// The id of the batch with key `key`: the first 16 bytes of the key's BLAKE3 hash.
     pub fn of_key(key: &str) -> Self {
         let hash = blake3::hash(key.as_bytes());
         let mut bytes = [0; 16];
@@ -143,10 +145,10 @@ impl BatchId {
     }
 }
 
-/// An order-preserving prefix of a record's first id column, by which chunks are pruned without being read.
+/// An order-preserving prefix of a record's first id column, with which chunks are pruned without being read.
 ///
-/// Integers become 8 big-endian bytes with the sign bit flipped (unsigned ones without), text and binary their first
-/// 16 bytes. Cutting keeps the order (not strictly), so `min <= key <= max` never leaves out a chunk that holds the id.
+/// Integers become 8 big-endian bytes, signed ones with the sign bit flipped; text and binary values become their first 16 bytes.
+/// Truncation preserves the order, though not strictly, so `min <= key <= max` never excludes a chunk that contains the id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ZoneKey {
     bytes: [u8; 16],
@@ -154,14 +156,14 @@ pub struct ZoneKey {
 }
 
 impl ZoneKey {
-    /// The greatest number of bytes a key keeps.
+    /// Maximum number of bytes in a key.
     pub const LEN_MAX: usize = 16;
-    /// Not greater than any key.
+    /// Less than or equal to every key.
     pub const MIN: Self = Self { bytes: [0; 16], len: 0 };
-    /// Not less than any key.
+    /// Greater than or equal to every key.
     pub const MAX: Self = Self { bytes: [0xff; 16], len: 16 };
 
-    /// Keeps the first 16 bytes.
+    /// The key of a value's bytes: its first 16.
     pub fn from_bytes(full: &[u8]) -> Self {
         let len = full.len().min(Self::LEN_MAX);
         let mut bytes = [0; 16];
@@ -179,7 +181,7 @@ impl ZoneKey {
         Self::from_bytes(&value.to_be_bytes())
     }
 
-    /// The bytes kept, at most 16.
+    /// The bytes of the key, at most 16.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -204,7 +206,7 @@ pub struct DatasetName(String);
 pub struct NameError(pub String);
 
 impl DatasetName {
-    /// Checks and wraps a name.
+    /// Checks a name.
     pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
         let name = name.into();
         let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';

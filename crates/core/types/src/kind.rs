@@ -1,10 +1,10 @@
 //! The kinds of errors, with stable names that every front end uses.
 //!
-//! This is the one table: Python's exception classes and the statuses of HTTP follow from it.
+//! Python's exception classes and HTTP statuses are derived from this table.
 
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
-/// Errors grouped by what a caller does next. Each is an exception class of the Python package.
+/// Errors grouped by what the caller should do next. Each group is an exception class of the Python package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 pub enum ErrorClass {
     /// The access rights must be changed.
@@ -13,16 +13,16 @@ pub enum ErrorClass {
     /// The archive's address must be corrected.
     #[strum(serialize = "ArchiveNotFoundError")]
     ArchiveNotFound,
-    /// The batch is stored with other content.
+    /// The batch is stored with different content.
     #[strum(serialize = "BatchConflictError")]
     BatchConflict,
     /// The batch's key must be corrected.
     #[strum(serialize = "BatchNotFoundError")]
     BatchNotFound,
-    /// Nothing was done; repeat it.
+    /// Nothing was done: repeat the operation.
     #[strum(serialize = "BusyError")]
     Busy,
-    /// Open it again.
+    /// The object is closed: open it again.
     #[strum(serialize = "ClosedError")]
     Closed,
     /// Stored bytes of a chunk cannot be read.
@@ -31,7 +31,7 @@ pub enum ErrorClass {
     /// Stored bytes cannot be read.
     #[strum(serialize = "DamagedError")]
     Damaged,
-    /// A file, or the way it is read, must be corrected.
+    /// A file, or the options for reading it, must be corrected.
     #[strum(serialize = "DataFileError")]
     DataFile,
     /// The dataset exists.
@@ -46,32 +46,32 @@ pub enum ErrorClass {
     /// A package must be installed.
     #[strum(serialize = "MissingPackageError")]
     MissingPackage,
-    /// The file is something else.
+    /// The file is not an archive that this release can open.
     #[strum(serialize = "NotAnArchiveError")]
     NotAnArchive,
     /// Other errors, which a program cannot handle.
     #[strum(serialize = "ChronotileError")]
     Other,
-    /// It may have been done; repeat it.
+    /// The operation may have been done: repeat it.
     #[strum(serialize = "OutcomeUnknownError")]
     OutcomeUnknown,
     /// The archive must be opened for writing.
     #[strum(serialize = "ReadOnlyError")]
     ReadOnly,
-    /// Room must be made.
+    /// Space must be freed.
     #[strum(serialize = "StorageFullError")]
     StorageFull,
     /// The tag's name must be corrected.
     #[strum(serialize = "TagNotFoundError")]
     TagNotFound,
-    /// Nodes or the service must come back.
+    /// Nodes or the service must become available again.
     #[strum(serialize = "UnavailableError")]
     Unavailable,
 }
 
 macro_rules! error_kinds {
     ($($class:ident { $($kind:ident $status:literal,)+ })+) => {
-        /// A case of an error, by a name that stays the same between releases: `invalid-rows`.
+        /// The kind of an error. Its name, such as `invalid-rows`, does not change between releases.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantArray)]
         #[strum(serialize_all = "kebab-case")]
         #[allow(missing_docs)]
@@ -80,7 +80,7 @@ macro_rules! error_kinds {
         }
 
         impl ErrorKind {
-            /// The group that the case belongs to.
+            /// The class of the kind.
             pub fn class(self) -> ErrorClass {
                 match self {
                     $($(Self::$kind)|+ => ErrorClass::$class,)+
@@ -154,7 +154,7 @@ impl ErrorKind {
         Self::VARIANTS
     }
 
-    /// The kind of this name.
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<Self> {
         name.parse().ok()
     }

@@ -1,6 +1,6 @@
-//! The words of the product as types: datasets, cells, windows, tiles, chunks, batches.
+//! The domain model as types: datasets, cells, windows, tiles, chunks, batches.
 //!
-//! Nothing here does I/O. Every other crate speaks in these terms; `docs/glossary.md` gives each one its single meaning.
+//! Nothing here does I/O. All other crates use these types; `docs/glossary.md` defines the terms.
 
 mod contain;
 mod dataset;

@@ -2,15 +2,14 @@
 
 /// Maximum number of names that a message lists.
 const LISTED_MAX: usize = 20;
-/// Characters of a name that are compared.
+/// Number of leading characters of a name that are compared.
 const COMPARED_CHARS: usize = 64;
-/// Maximum number of known names that are compared letter by letter. If there are more, those with the longest common prefix and
-/// suffix are compared: for a hundred thousand names that takes some milliseconds.
+/// Maximum number of known names for which the edit distance is computed. If there are more, the names with the longest common
+/// prefix and suffix are chosen: a few milliseconds for a hundred thousand names.
 const COMPARED_NAMES: usize = 5_000;
 
-/// The end of a message such as "no column 'mag'": the nearest names, if any is near, and the known names.
-///
-/// `; did you mean magpsf? It has candid, jd, magpsf`. Empty where nothing is known.
+/// The end of a message such as "no column 'mag'": the nearest names, if any, and the known names, as in
+/// `; did you mean magpsf? It has candid, jd, magpsf`. Empty if no name is known.
 #[must_use]
 pub fn name_hint<S: AsRef<str>>(name: &str, known: &[S]) -> String {
     let near = nearest(name, known);
@@ -22,7 +21,7 @@ pub fn name_hint<S: AsRef<str>>(name: &str, known: &[S]) -> String {
     }
 }
 
-/// The names, separated by commas: all of up to 20, else the first 20, `...` and how many there are.
+/// The names, separated by commas. Of more than 20 names, the first 20, `...` and the total number.
 #[must_use]
 pub fn list_names<S: AsRef<str>>(known: &[S]) -> String {
     let shown: Vec<&str> = known.iter().take(LISTED_MAX).map(AsRef::as_ref).collect();
@@ -32,11 +31,11 @@ pub fn list_names<S: AsRef<str>>(known: &[S]) -> String {
     }
 }
 
-/// Up to three known names that `name` may stand for, the nearest first; none where none is near.
+/// Up to three known names similar to `name`, in the order of `known`: those at the smallest distance.
 ///
-/// Near is a name of the same letters in another case, one that differs by few letters (one in up to four, two in up to seven, else
-/// three), one that begins with `name`, and one in which a word begins with it: `mag` is near `magpsf`, `psfMag` and `psf_mag`, but
-/// not `offimage`. The same holds the other way round.
+/// A known name is similar if it has the same letters in another case, differs by few letters (one if `name` has up to four, two
+/// if up to seven, else three), begins with `name`, or contains a word that begins with it: `mag` is similar to `magpsf`, `psfMag`
+/// and `psf_mag`, but not to `offimage`. Prefixes count in both directions.
 #[must_use]
 pub fn nearest<'a, S: AsRef<str>>(name: &str, known: &'a [S]) -> Vec<&'a str> {
     let wanted = Folded::new(name);
@@ -52,7 +51,7 @@ pub fn nearest<'a, S: AsRef<str>>(name: &str, known: &'a [S]) -> Vec<&'a str> {
     near.into_iter().take_while(|&(distance, _)| distance == least).take(3).map(|(_, name)| name).collect()
 }
 
-/// The names that are worth comparing, in the order of `known`.
+/// The candidates to compare, in the order of `known`.
 fn likely<'a, S: AsRef<str>>(wanted: &[char], known: &'a [S]) -> Vec<&'a str> {
     if known.len() <= COMPARED_NAMES {
         return known.iter().map(AsRef::as_ref).collect();
@@ -65,7 +64,7 @@ fn likely<'a, S: AsRef<str>>(wanted: &[char], known: &'a [S]) -> Vec<&'a str> {
     ranked.into_iter().map(|(_, place)| known[place].as_ref()).collect()
 }
 
-/// Letters that two names have in common at their beginnings and at their ends.
+/// Total length of the common prefix and the common suffix of two names.
 fn shared_ends(a: &[char], b: &[char]) -> usize {
     let shared = |(a, b): &(&char, &char)| a == b;
     let start = a.iter().zip(b).take_while(shared).count();
@@ -100,7 +99,7 @@ impl Folded {
     }
 }
 
-/// How far apart two names are, smaller for what is more likely meant; `None` where they have nothing to do with each other.
+/// Distance of two names, smaller for a more likely match; `None` if they are not similar.
 fn distance(wanted: &Folded, known: &Folded) -> Option<usize> {
     let (a, b) = (wanted.letters.len(), known.letters.len());
     if b == 0 {
@@ -125,7 +124,7 @@ fn distance(wanted: &Folded, known: &Folded) -> Option<usize> {
     begins_word.then_some(COMPARED_CHARS + rest)
 }
 
-/// Edit distance: letters to insert, remove, replace, or swap with the next (optimal string alignment).
+/// Edit distance with insertions, deletions, replacements and swaps of neighbours (optimal string alignment).
 fn edits(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
@@ -218,7 +217,7 @@ mod tests {
             let mut swapped = letters.clone();
             swapped.swap(place, place + 1);
             assert_eq!(edits(&letters, &swapped), 1, "{place}");
-            // The same letters, one of them apart: no swap, but two letters replaced.
+            // The swapped letters are no longer neighbours, so this is two replacements.
             swapped[place] = 'x';
             assert_eq!(edits(&letters, &swapped), 2, "{place}");
         }

@@ -1,3 +1,5 @@
+//! Schemas of datasets: normalization, limits, and their stored text.
+
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -7,12 +9,12 @@ use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-/// The columns of a dataset whose records are rows of an engine's own tables.
+/// The columns of a dataset with layout `rows`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeColumns {
-    /// Every column, in order; columns are only ever added at the end.
+    /// Every column, in order. New columns are added at the end.
     pub schema: SchemaRef,
-    /// How many of the first columns each schema version has, by its number.
+    /// Column count of every schema version: version `k` has the first `versions[k]` columns.
     pub versions: Vec<u32>,
 }
 
@@ -23,18 +25,18 @@ impl Default for NativeColumns {
 }
 
 impl NativeColumns {
-    /// Whether these may be columns of the same dataset as `other`, before or after some were added.
+    /// Whether `self` and `other` can belong to the same dataset, before and after columns were added.
     pub fn extends_or_precedes(&self, other: &Self) -> bool {
         let same_fields = self.schema.fields().iter().zip(other.schema.fields()).all(|(a, b)| a == b);
         same_fields && self.versions.iter().zip(&other.versions).all(|(a, b)| a == b)
     }
 }
 
-/// A schema that no dataset can have, or stored schema text that cannot be read.
+/// A schema that a dataset cannot have, or stored schema text that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
-    /// A column's type has no place in the chunk format.
+    /// A column's type is not part of the chunk format.
     #[error("column {column:?} has type {data_type}, which cannot be stored: {hint}")]
     Unsupported {
         /// Path of the column, children joined with a dot.
@@ -53,7 +55,7 @@ pub enum SchemaError {
     /// A schema without columns.
     #[error("the schema has no columns")]
     Empty,
-    /// More columns than the format counts.
+    /// More than [`COLUMNS_MAX`] columns.
     #[error("the schema has {0} columns; 10000 is the limit")]
     TooMany(usize),
     /// The stored text is not a schema.
@@ -61,11 +63,11 @@ pub enum SchemaError {
     Unreadable(String),
 }
 
-/// Columns of a dataset, at most.
+/// Maximum number of columns in a dataset.
 pub const COLUMNS_MAX: usize = 10_000;
 
-/// The schema a dataset stores for `schema`: large and view types become their plain forms, dictionaries their values,
-/// metadata are kept. Refuses types outside the chunk format by column name.
+/// The schema that a dataset stores for `schema`: large and view types become the plain types, dictionaries become their value
+/// type, metadata is kept. Types outside the chunk format are refused with the name of the column.
 pub fn normalize_schema(schema: &Schema) -> Result<SchemaRef, SchemaError> {
     if schema.fields().is_empty() {
         return Err(SchemaError::Empty);
@@ -138,13 +140,13 @@ fn normalize_type(data_type: &DataType, path: &str) -> Result<DataType, SchemaEr
     }
 }
 
-/// The schema as the catalog keeps it: an Arrow IPC schema message in base64, readable by every Arrow library.
+/// The schema as stored in the catalog: an Arrow IPC schema message in base64, which every Arrow library can read.
 pub fn schema_to_base64(schema: &Schema) -> String {
     let mut tracker = arrow_ipc::writer::DictionaryTracker::new(false);
     let generator = arrow_ipc::writer::IpcDataGenerator::default();
     let encoded = generator.schema_to_bytes_with_dictionary_tracker(schema, &mut tracker, &IpcWriteOptions::default());
     let mut message = Vec::new();
-    // Writing to a vector cannot fail; an empty message would be refused by the reader below.
+    // Writing to a vector cannot fail. The reader below would refuse an empty message.
     let written = arrow_ipc::writer::write_message(&mut message, encoded, &IpcWriteOptions::default());
     debug_assert!(written.is_ok());
     BASE64.encode(message)

@@ -1,3 +1,5 @@
+//! The time axis of a dataset: durations, formats, scales and instants.
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -8,13 +10,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimeError {
-    /// Text that is no duration.
+    /// The text is not a duration.
     #[error("{0:?} is not a duration: write a whole number and a unit, such as 30d, 12h, 15m or 10s")]
     Duration(String),
-    /// A name that is no time format.
+    /// The name is not a time format.
     #[error("{0:?} is not a time format: use timestamp, mjd or jd")]
     Format(String),
-    /// A name that is no time scale.
+    /// The name is not a time scale.
     #[error("{0:?} is not a time scale: use utc or tai")]
     Scale(String),
     /// The column's type cannot be the time column.
@@ -27,19 +29,19 @@ pub enum TimeError {
         /// Its Arrow type.
         data_type: String,
     },
-    /// A time before or after what the axis can count.
+    /// A time outside the range of the axis.
     #[error("time {0} lies outside the range the time column can hold")]
     OutOfRange(String),
-    /// A number of days that only another format makes sense of.
+    /// A number of days that is probably in another format.
     #[error("time {value} looks like a {}, but column {column:?} counts {}s", days_name(*found), days_name(*format))]
     OtherFormat {
         /// The number.
         value: String,
         /// The time column.
         column: String,
-        /// What the number is likely to be.
+        /// The probable format of the number.
         found: TimeFormat,
-        /// What the column counts.
+        /// The format of the column.
         format: TimeFormat,
     },
     /// A range that ends before it starts.
@@ -50,7 +52,7 @@ pub enum TimeError {
         /// Exclusive end, in the time column's unit.
         end: String,
     },
-    /// Text that is no time.
+    /// The text is not a time.
     #[error(
         "{0:?} is not a time: write ISO 8601 such as 2026-01-31T12:00:00Z, or a number in the unit of the time column"
     )]
@@ -61,7 +63,7 @@ fn days_name(format: TimeFormat) -> &'static str {
     if format == TimeFormat::Jd { "Julian Date" } else { "Modified Julian Date" }
 }
 
-/// A positive length of time, whole seconds.
+/// A positive length of time in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Duration {
@@ -116,7 +118,7 @@ impl From<Duration> for String {
     }
 }
 
-/// How a dataset's time column writes an instant.
+/// The format of a dataset's time column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeFormat {
@@ -140,7 +142,7 @@ impl FromStr for TimeFormat {
     }
 }
 
-/// The scale in which a dataset's time column counts.
+/// The time scale of a dataset's time column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TimeScale {
@@ -161,7 +163,7 @@ impl FromStr for TimeScale {
     }
 }
 
-/// A moment a caller names, before it is put on a dataset's axis.
+/// An instant given by a caller, before it is converted to a dataset's time axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Instant {
     /// Nanoseconds since 1970-01-01T00:00 UTC, as clocks and `datetime` count.
@@ -177,18 +179,18 @@ const DAY_TICKS_PER_SECOND: i64 = 1_000_000;
 const MJD_OF_UNIX_EPOCH: f64 = 40_587.0;
 const JD_OF_UNIX_EPOCH: f64 = 2_440_587.5;
 
-/// The time axis of a dataset: which column holds the time and how it is read.
+/// The time axis of a dataset: the time column, its format and its scale.
 ///
-/// Inside, an instant is a signed count of *ticks* since 1970-01-01T00:00 of the column's own scale: the column's unit
-/// for timestamps (days for date32), microseconds for MJD and JD. The map from a float day to its tick is monotone, so
-/// ticks decide windows and prune chunks, while range tests of single rows compare the column's own values.
+/// Internally, an instant is a signed count of *ticks* since 1970-01-01T00:00 in the column's scale. A tick is the column's unit
+/// for timestamps (a day for date32) and a microsecond for MJD and JD. The conversion from float days to ticks is monotone, so
+/// ticks suffice to compute windows and prune chunks; range tests of single rows compare the column's own values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeSpec {
     /// Name of the time column.
     pub column: String,
-    /// How the column writes an instant.
+    /// Format of the column.
     pub format: TimeFormat,
-    /// The scale the column counts in.
+    /// Time scale of the column.
     pub scale: TimeScale,
 }
 
@@ -202,7 +204,7 @@ pub struct TimeRange {
 }
 
 impl TimeSpec {
-    /// `Err` where a column of `data_type` cannot be this axis.
+    /// Checks that a column of `data_type` can have this format.
     pub fn check_column(&self, data_type: &DataType) -> Result<(), TimeError> {
         let fits = match self.format {
             TimeFormat::Timestamp => matches!(data_type, DataType::Timestamp(_, _) | DataType::Date32),
@@ -223,15 +225,15 @@ impl TimeSpec {
         }
     }
 
-    /// Ticks in `duration`; `None` when it is not a whole number of them (an hour on a date32 axis).
+    /// Ticks in `duration`; `None` if it is not a whole number of ticks (an hour on a date32 axis).
     pub fn ticks_of(data_type: &DataType, duration: Duration) -> Option<i64> {
         let nanoseconds = i128::from(duration.seconds()) * 1_000_000_000;
         let tick = i128::from(Self::tick_nanoseconds(data_type));
         (nanoseconds % tick == 0).then(|| i64::try_from(nanoseconds / tick).ok())?
     }
 
-    /// The format that a number of days is likely to be in, where that is not the column's: Modified Julian Dates of the years 1900 to
-    /// 2132 are Julian Dates of before 4400 BC, and Julian Dates of 1858 to 2132 are Modified Julian Dates of after 8400.
+    /// The probable format of a number of days, if it differs from the column's. The formats are unlikely to be confused: an MJD of
+    /// the years 1900 to 2132, read as a JD, is before 4400 BC, and a JD of 1858 to 2132, read as an MJD, is after the year 8400.
     pub fn other_format(&self, days: f64) -> Option<TimeFormat> {
         match self.format {
             TimeFormat::Jd if (15_000.0..=100_000.0).contains(&days) => Some(TimeFormat::Mjd),
@@ -250,24 +252,24 @@ impl TimeSpec {
         }
     }
 
-    /// The tick of a float day in this format; `None` for NaN, infinities and days beyond the axis.
+    /// The tick of a float day in this format; `None` for NaN, infinities and days outside the axis.
     pub fn tick_of_days(&self, days: f64) -> Option<i64> {
         let epoch = if self.format == TimeFormat::Jd { JD_OF_UNIX_EPOCH } else { MJD_OF_UNIX_EPOCH };
         let ticks = ((days - epoch) * (86_400 * DAY_TICKS_PER_SECOND) as f64).floor();
-        // 2^62 keeps sums and window arithmetic clear of overflow: 146,000 years either side.
+        // 2^62 ticks, 146,000 years on either side, keep sums and window arithmetic from overflowing.
         (ticks.abs() < 4.6e18).then_some(ticks as i64)
     }
 
-    /// The float day of a tick in this format, to the nearest value.
+    /// The float day closest to a tick, in this format.
     pub fn days_of_tick(&self, tick: i64) -> f64 {
         let epoch = if self.format == TimeFormat::Jd { JD_OF_UNIX_EPOCH } else { MJD_OF_UNIX_EPOCH };
         tick as f64 / (86_400 * DAY_TICKS_PER_SECOND) as f64 + epoch
     }
 
-    /// Puts `instant` on the axis of a column of `data_type`: a value in the column's own unit.
+    /// Converts `instant` to the unit of a column of `data_type`.
     ///
-    /// An instant between two ticks is rounded up, so that `t < end` and `t >= start` mean the same on the axis as they
-    /// do for the instant itself.
+    /// An instant between two ticks is rounded up, so that `t < end` and `t >= start` have the same result for the rounded value
+    /// as for the instant itself.
     pub fn place(&self, data_type: &DataType, instant: Instant) -> Result<Placed, TimeError> {
         let outside = || TimeError::OutOfRange(format!("{instant:?}"));
         let days = !matches!(self.format, TimeFormat::Timestamp);
@@ -293,7 +295,7 @@ impl TimeSpec {
     fn days_of_nanoseconds(&self, nanoseconds: i128) -> f64 {
         const DAY: i128 = 86_400_000_000_000;
         let epoch = if self.format == TimeFormat::Jd { JD_OF_UNIX_EPOCH } else { MJD_OF_UNIX_EPOCH };
-        // Whole days and the fraction apart: their sum is rounded once.
+        // Whole days and the fraction are computed separately, so that only their sum is rounded.
         (nanoseconds.div_euclid(DAY) as f64 + epoch) + nanoseconds.rem_euclid(DAY) as f64 / DAY as f64
     }
 }
@@ -303,19 +305,19 @@ impl TimeSpec {
 pub enum Placed {
     /// Ticks of a timestamp or date32 column.
     Ticks(i64),
-    /// Days of a float column in its own format.
+    /// Days of a float column, in the column's format.
     Days(f64),
 }
 
 /// TAI - UTC in nanoseconds at a UTC instant, from IERS Bulletin C: 10 s at 1972-01-01, 37 s since 2017-01-01.
-/// Before 1972 the 10 s of 1972 are taken.
+/// Before 1972 it is taken as 10 s.
 pub fn tai_minus_utc_nanoseconds(utc_nanoseconds: i128) -> i128 {
     let seconds = utc_nanoseconds.div_euclid(1_000_000_000);
     let steps = LEAP_SECONDS_UNIX.iter().take_while(|start| seconds >= i128::from(**start)).count();
     (10 + steps as i128) * 1_000_000_000
 }
 
-/// Unix times at which TAI - UTC grew by one second.
+/// Unix times at which TAI - UTC increased by one second.
 const LEAP_SECONDS_UNIX: [i64; 27] = [
     78_796_800,
     94_694_400,
@@ -393,7 +395,7 @@ mod tests {
         let mjd = axis(TimeFormat::Mjd, TimeScale::Utc);
         assert_eq!(mjd.tick_of_days(40_587.0), Some(0));
         assert_eq!(axis(TimeFormat::Jd, TimeScale::Utc).tick_of_days(2_440_588.5), Some(86_400_000_000));
-        // 2017-01-01T00:00:00 UTC is MJD 57754 and lies 37 s later on the TAI scale.
+        // 2017-01-01T00:00:00 UTC is MJD 57754, and 37 s later in TAI.
         let utc = Instant::UtcNanoseconds(1_483_228_800_000_000_000);
         assert_eq!(mjd.place(&DataType::Float64, utc).unwrap(), Placed::Days(57_754.0));
         let tai = axis(TimeFormat::Mjd, TimeScale::Tai).place(&DataType::Float64, utc).unwrap();
@@ -487,7 +489,7 @@ mod tests {
 
         #[test]
         fn days_and_ticks_are_each_others_inverse(hours in -1_000_000i64..1_000_000) {
-            // Hours in microseconds: float days of these centuries tell them apart.
+            // Whole hours, in microseconds: float days of these centuries resolve them.
             let tick = hours * 3_600_000_000;
             for (format, epoch) in [(TimeFormat::Mjd, 40_587.0), (TimeFormat::Jd, 2_440_587.5)] {
                 let spec = axis(format, TimeScale::Utc);

@@ -1,4 +1,4 @@
-//! Windows and slices of a dataset, and how those of a group's datasets are told apart.
+//! Windows and slices of a dataset, and how the datasets of a group divide their numbers.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,20 +6,20 @@ use super::{DatasetSpec, SpecError, StorageLayout};
 use crate::time::TimeSpec;
 use crate::{DatasetName, SliceId, Window};
 
-/// That a dataset belongs to a group: datasets that are written together, of which a batch is complete in all or in none.
+/// A dataset's membership in a group. Datasets of a group are written together: a batch is complete in all of them or in none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// Name of the group. Engines and the catalog keep chunks and batches of all its datasets under it.
     pub group: DatasetName,
-    /// Number of the dataset in it. It stands in the upper bits of the dataset's slices.
+    /// Number of the dataset in the group; the upper bits of its slice numbers.
     pub number: u8,
-    /// The dataset whose slices it shares; `None` where it has slices of its own. Chunks of datasets that share slices lie in the same
-    /// tables and partitions, and are dropped together.
+    /// The dataset whose slices it shares; `None` if it has its own slices. Chunks of datasets that share slices are stored in the
+    /// same tables and partitions, and are dropped together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slices_of: Option<SliceOwner>,
 }
 
-/// A dataset of a group whose slices are shared by others.
+/// A dataset of a group whose slices other datasets share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceOwner {
     /// Its name.
@@ -28,14 +28,14 @@ pub struct SliceOwner {
     pub number: u8,
 }
 
-/// The greatest number of datasets in a group.
+/// Maximum number of datasets in a group.
 pub const GROUP_DATASETS_MAX: usize = 16;
 /// Slice 0 of dataset `n` of a group is slice `n << GROUP_SLICE_BITS` of the group.
 const GROUP_SLICE_BITS: u32 = 27;
 /// A dataset of a group has as many slices before the epoch as after it.
 const GROUP_SLICES_HALF: i32 = 1 << (GROUP_SLICE_BITS - 1);
-/// Where a dataset shares slices, window 0 of it is window `d << SHARED_WINDOW_BITS` in them, `d` being its number less that of the
-/// dataset whose slices they are.
+/// If a dataset shares slices, its window 0 is stored as window `d << SHARED_WINDOW_BITS`, where `d` is its number minus the number
+/// of the slices' owner.
 const SHARED_WINDOW_BITS: u32 = 27;
 /// A dataset that may share slices has as many windows before the epoch as after it.
 const SHARED_WINDOWS_HALF: i32 = 1 << (SHARED_WINDOW_BITS - 1);
@@ -43,12 +43,12 @@ const SHARED_WINDOWS_HALF: i32 = 1 << (SHARED_WINDOW_BITS - 1);
 const SHARED_WINDOW_SECONDS_MIN: i64 = 300;
 
 impl Membership {
-    /// A dataset of this group with slices of its own, whose number is not given yet.
+    /// A member of this group with its own slices and number 0, which the archive replaces when it creates the dataset.
     pub fn of(group: DatasetName) -> Self {
         Self { group, number: 0, slices_of: None }
     }
 
-    /// The number of the dataset whose slices it has.
+    /// The number of the dataset that owns its slices.
     fn slice_owner(&self) -> u8 {
         self.slices_of.as_ref().map_or(self.number, |owner| owner.number)
     }
@@ -61,7 +61,7 @@ impl Membership {
         i32::from(self.number.saturating_sub(self.slice_owner())) << SHARED_WINDOW_BITS
     }
 
-    /// The number of the dataset that a slice of a group belongs to; others may share it.
+    /// The number of the dataset that owns a slice of a group; others may share it.
     pub fn owner_of(slice: SliceId) -> u8 {
         (slice.0.saturating_add(GROUP_SLICES_HALF) >> GROUP_SLICE_BITS) as u8
     }
@@ -73,7 +73,7 @@ impl DatasetSpec {
         TimeSpec::ticks_of(self.time_type(), self.window).unwrap_or(1).max(1)
     }
 
-    /// The window that holds a tick; `None` beyond what indexes of windows and slices count.
+    /// The window that contains a tick; `None` if the number of the window or of its slice is out of range.
     pub fn window_of(&self, tick: i64) -> Option<Window> {
         let number = i32::try_from(tick.div_euclid(self.window_ticks())).ok()?;
         let slice = number.div_euclid(self.windows_per_slice as i32);
@@ -82,13 +82,13 @@ impl DatasetSpec {
         (has_slice && has_window).then(|| self.window_numbered(number))
     }
 
-    /// The window that holds a tick, or else the last one there is in its direction.
+    /// The window that contains a tick, or the first or last window if the tick is out of range.
     pub fn window_near(&self, tick: i64) -> Window {
         let (first, last) = self.windows();
         self.window_of(tick).unwrap_or(if tick < 0 { first } else { last })
     }
 
-    /// Its windows, first and last.
+    /// Its first and last window.
     pub fn windows(&self) -> (Window, Window) {
         if !self.may_share_slices() {
             return (Window(i32::MIN), Window(i32::MAX));
@@ -101,7 +101,7 @@ impl DatasetSpec {
         i64::from(self.own_window(window)).saturating_mul(self.window_ticks())
     }
 
-    /// The number of one of its windows among these alone.
+    /// The number of one of its windows, counted within the dataset.
     pub fn own_window(&self, window: Window) -> i32 {
         window.0.wrapping_sub(self.first_window())
     }
@@ -110,17 +110,17 @@ impl DatasetSpec {
         Window(number.wrapping_add(self.first_window()))
     }
 
-    /// Window 0, as it is named in its slices: another one than 0 where it shares those of another dataset.
+    /// The stored number of its window 0: not 0 if it shares the slices of another dataset.
     pub fn first_window(&self) -> i32 {
         self.group.as_ref().map_or(0, Membership::first_window)
     }
 
-    /// Whether its windows leave room for those of datasets that share its slices.
+    /// Whether the range of its window numbers is limited, so that other datasets can share its slices.
     fn may_share_slices(&self) -> bool {
         self.group.is_some() && self.window.seconds() >= SHARED_WINDOW_SECONDS_MIN
     }
 
-    /// The slice that holds a window.
+    /// The slice that contains a window.
     pub fn slice_of(&self, window: Window) -> SliceId {
         let slice = self.own_window(window).div_euclid(self.windows_per_slice as i32);
         let Some(group) = &self.group else { return SliceId(slice) };
@@ -134,37 +134,37 @@ impl DatasetSpec {
         (start, start.saturating_add(width))
     }
 
-    /// The number of one of its slices among these alone.
+    /// The number of one of its slices, counted within the dataset.
     pub fn own_slice(&self, slice: SliceId) -> i32 {
         slice.0 - self.group.as_ref().map_or(0, Membership::first_slice)
     }
 
-    /// One of its slices by its number among these alone.
+    /// The slice with a number counted within the dataset.
     pub fn slice_numbered(&self, number: i32) -> SliceId {
         SliceId(number.saturating_add(self.group.as_ref().map_or(0, Membership::first_slice)))
     }
 
-    /// Whether a slice that lies under [`DatasetSpec::stored_as`] is of this dataset, or shared by it.
+    /// Whether this dataset owns or shares a slice stored under [`DatasetSpec::stored_as`].
     pub fn has_slice(&self, slice: SliceId) -> bool {
         self.group.as_ref().is_none_or(|group| group.slice_owner() == Membership::owner_of(slice))
     }
 
-    /// Whether a window of a slice that lies under [`DatasetSpec::stored_as`] is of this dataset.
+    /// Whether a window of a slice stored under [`DatasetSpec::stored_as`] belongs to this dataset.
     pub fn has_window(&self, slice: SliceId, window: Window) -> bool {
         let (first, last) = self.windows();
         self.has_slice(slice) && (first..=last).contains(&window)
     }
 
-    /// The name that its slices are called by: that of the dataset whose slices it shares, or its own.
+    /// The dataset after which its slices are named: the owner of shared slices, or the dataset itself.
     pub fn slices_named(&self) -> &DatasetName {
         let owner = self.group.as_ref().and_then(|group| group.slices_of.as_ref());
         owner.map_or(&self.name, |owner| &owner.dataset)
     }
 
-    /// Refuses to share the slices of another dataset of its group.
+    /// Checks that this dataset can share the slices of `owner`, a dataset of its group.
     ///
     /// # Errors
-    /// Slices or partitions of another kind, a layout that is not chunks, short windows.
+    /// Slices or partitions that differ from the owner's, a layout other than chunks, windows that are too short.
     pub fn check_sharing(&self, owner: &Self) -> Result<(), SpecError> {
         let refuse = |value: String, expected| Err(SpecError::Limit { setting: "slices_of", value, expected });
         let name = owner.name.to_string();
@@ -192,7 +192,7 @@ impl DatasetSpec {
         Ok(())
     }
 
-    /// The name under which engine and catalog keep its chunks and batches: that of its group, or its own.
+    /// The name under which the engine and the catalog store its chunks and batches: its group's or its own.
     pub fn stored_as(&self) -> &DatasetName {
         self.group.as_ref().map_or(&self.name, |group| &group.group)
     }
