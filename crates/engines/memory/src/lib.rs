@@ -1,7 +1,7 @@
-//! An engine that keeps everything in memory, for tests and for data that need not outlive the process.
+//! An in-memory engine, for tests and for data that need not outlive the process.
 //!
-//! It is the plainest possible reading of the [`Store`] contract: ordered maps under one lock. A commit is atomic; a scan
-//! sees the one state it began with. "Durable" means as durable as the process.
+//! It is the simplest implementation of the [`Store`] contract: ordered maps under one lock. A commit is atomic; a scan sees the
+//! state at its start. Data is as durable as the process.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -19,12 +19,12 @@ use tokio::sync::Mutex;
 
 const ENGINE: &str = "memory";
 
-/// Largest chunk taken, head and body, in bytes: the limit of the SQLite engine, so that tests on either agree.
+/// Maximum size of a chunk, head and body, in bytes: the limit of the SQLite engine, so that tests behave alike on both.
 pub const CHUNK_BYTES_MAX: usize = 64 << 20;
 
-/// A group of a scan ends at this many chunks.
+/// Maximum number of chunks that a scan returns at once.
 const GROUP_CHUNKS_MAX: usize = 4_096;
-/// A group of a scan ends with the chunk that reaches this many bytes.
+/// Size in bytes at which a scan returns the chunks gathered so far.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ struct State {
     clock_us: i64,
 }
 
-/// The engine; clones of the [`Arc`] around it share its contents.
+/// The engine. Clones of the [`Arc`] around it share its content.
 #[derive(Debug, Default)]
 pub struct MemoryStore {
     state: Mutex<State>,
@@ -111,7 +111,8 @@ impl Store for MemoryStore {
         let mut bytes = 0;
         for &slice in &scan.slices {
             let Some(chunks) = state.slices.get(&(dataset.clone(), slice)) else { continue };
-            // Engines may leave these out: here they always are, so that a call that does not name all its windows is found.
+            // Engines may leave out chunks of other windows. This one always does, so that tests detect callers that do not name
+            // all the windows they need.
             let windows = of.windows_of(slice);
             let found = cell_ranges(&scan.cells).flat_map(|range| select(slice, chunks, range, &scan));
             for chunk in found.filter(|chunk| windows.contains(chunk.key.tile.window)) {
@@ -201,7 +202,7 @@ fn statistics(state: &State, dataset: &DatasetName, slice: SliceId) -> Vec<TileS
     tiles
 }
 
-/// Checks conditions in order; one that follows a put of the same key is held against the value that put leaves.
+/// Checks conditions in order. A condition after a put of the same key is compared with the value of that put.
 fn check_records<'a>(state: &'a State, puts: impl Iterator<Item = &'a RecordPut>) -> Result<()> {
     let mut changed = BTreeMap::new();
     for put in puts {

@@ -1,4 +1,4 @@
-//! The memory engine keeps the contract of [`Store`].
+//! The memory engine fulfils the contract of [`Store`].
 
 use std::sync::Arc;
 

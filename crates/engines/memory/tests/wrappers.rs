@@ -1,4 +1,4 @@
-//! The wrappers of [`Store`] are transparent, count right and fail as told.
+//! The wrappers of [`Store`] are transparent, count correctly and inject the requested faults.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 use std::sync::Arc;

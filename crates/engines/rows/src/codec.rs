@@ -1,4 +1,4 @@
-//! The columns of a dataset, compiled for rows.
+//! The codec of a dataset: converts its chunks to rows and back.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ pub(crate) struct Version {
     pub(crate) schema: SchemaRef,
 }
 
-/// Turns the chunks of one dataset into rows and back.
+/// Converts the chunks of one dataset to rows and back.
 #[derive(Debug)]
 pub struct Codec {
     native: Arc<NativeColumns>,
@@ -104,7 +104,7 @@ impl Codec {
         Ok(())
     }
 
-    /// How many of the dataset's columns a chunk has.
+    /// Number of the dataset's columns in a chunk.
     ///
     /// # Errors
     /// As [`Self::lines`].

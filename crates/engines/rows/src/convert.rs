@@ -9,8 +9,8 @@ use arrow_array::{
 };
 use arrow_schema::{ArrowError, DataType, TimeUnit};
 
-/// The array as `wanted`. A number out of range, which only another tool can have written, becomes a different one: the chunk's
-/// checksum detects it.
+/// Converts the array to type `wanted`. A number out of range, which only another tool can have written, becomes a different one,
+/// which the chunk's checksum detects.
 pub(crate) fn convert(array: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, ArrowError> {
     use DataType as D;
     if array.data_type() == wanted {

@@ -1,13 +1,15 @@
+//! Errors of converting chunks to rows and back.
+
 use chronotile_types::Damage;
 
-/// Result of turning chunks into rows or back.
+/// Result of converting chunks to rows or back.
 pub type Result<T> = std::result::Result<T, RowsError>;
 
-/// Why a chunk cannot be kept as rows.
+/// Why a chunk cannot be stored as rows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowsError {
-    /// A column, or one of its values, has no place in a CQL table.
+    /// A column, or one of its values, cannot be represented in a CQL table.
     #[error("column {column:?}: {reason}")]
     Column {
         /// The column.
@@ -15,18 +17,18 @@ pub enum RowsError {
         /// What is wrong with it, and what to do.
         reason: String,
     },
-    /// The chunk was not written for rows.
+    /// The chunk is not in plain form.
     #[error(
         "a chunk of layout rows must be in plain form with distinct origins: write the rows, do not move chunks of another layout"
     )]
     NotPlain,
-    /// The chunk has a schema version that the definition at hand does not know.
+    /// The chunk's schema version is newer than the known definition of the dataset.
     #[error("schema version {0} is newer than the definition at hand: open the dataset again")]
     Version(u32),
-    /// The chunk cannot be read.
+    /// The chunk is damaged.
     #[error("a chunk that is to be kept as rows is damaged: {0}")]
     Damaged(Damage),
-    /// An answer of the cluster has other columns than were asked for.
+    /// A result of the cluster does not have the selected columns.
     #[error("an answer is not what was asked for: {reason}")]
     Answer {
         /// What differs.

@@ -1,4 +1,4 @@
-//! A chunk as lines, one for each row: the values of an `INSERT`.
+//! The rows of a chunk as lines: the serialized values of `INSERT` statements.
 
 use bytes::Bytes;
 use chronotile_cql::scylla::serialize::SerializationError;
@@ -8,18 +8,18 @@ use chronotile_cql::scylla::serialize::writers::RowWriter;
 /// The rows of a chunk.
 #[derive(Clone, Debug)]
 pub struct Lines {
-    /// Columns of the dataset that each line has values for.
+    /// Number of dataset columns in each line.
     pub columns: usize,
-    /// In the order of the rows. The first one has the chunk's head: written last, it tells that all of them are there.
+    /// The lines in row order. The first one contains the chunk's head and is written last: it marks the chunk as complete.
     pub lines: Vec<Line>,
 }
 
-/// The values of one row, serialized: each behind its length of four bytes, which is negative for none.
+/// The serialized values of one row, each after its length of four bytes, which is negative for an unset value.
 #[derive(Clone, Debug)]
 pub struct Line(pub(crate) Bytes);
 
 impl Line {
-    /// Bytes of the values.
+    /// Size of the values in bytes.
     pub fn bytes(&self) -> usize {
         self.0.len()
     }
@@ -31,7 +31,7 @@ impl SerializeRow for Line {
         while let Some((len, after)) = rest.split_first_chunk::<4>() {
             let cell = writer.make_cell_writer();
             rest = match usize::try_from(i32::from_be_bytes(*len)) {
-                // `values` wrote as many bytes as it said.
+                // `values` wrote the length and as many bytes.
                 Ok(len) => {
                     let (value, rest) = after.split_at(len);
                     cell.set_value(value).map_err(SerializationError::new)?;

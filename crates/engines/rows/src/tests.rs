@@ -1,4 +1,4 @@
-//! Chunks become rows and chunks again, without a cluster between: the bytes of the lines are taken for an answer's.
+//! Converts chunks to rows and back without a cluster: the bytes of the lines serve as a result.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn key(id: u128) -> ChunkKey {
     ChunkKey { slice: SliceId(3), tile: TILE, id: ChunkId(id) }
 }
 
-/// A chunk of some rows, of several batches where there are several rows.
+/// A chunk of some rows; several rows come from several batches.
 fn chunk(id: u128, batch: &RecordBatch, version: u32) -> Chunk {
     let rows = batch.num_rows();
     let origins =
@@ -55,7 +55,7 @@ fn chunk(id: u128, batch: &RecordBatch, version: u32) -> Chunk {
     Chunk { key: key(id), rows: encoded.rows, head: encoded.head.into(), body: encoded.body.into() }
 }
 
-/// The values of a line.
+/// The serialized values of a line.
 fn cells(line: &Bytes) -> Vec<Option<&[u8]>> {
     let (mut cells, mut rest) = (vec![], line.as_ref());
     while let Some((len, after)) = rest.split_first_chunk::<4>() {
@@ -69,7 +69,7 @@ fn cells(line: &Bytes) -> Vec<Option<&[u8]>> {
     cells
 }
 
-/// What a node would answer: the lines' values in the order of a `SELECT`, with the epoch.
+/// The result that a node would return: the lines' values in the order of a `SELECT`, with the epoch.
 fn answer(codec: &Codec, lines: &[&Bytes], columns: usize, epoch: Option<i64>) -> RecordBatch {
     let mut frame = vec![];
     let mut put = |cell: Option<&[u8]>| match cell {
@@ -126,7 +126,7 @@ fn primitive<T: ArrowPrimitiveType>(values: &[Option<i64>], make: impl Fn(i64) -
     Arc::new(values.iter().map(|value| value.map(&make)).collect::<PrimitiveArray<T>>())
 }
 
-/// Columns of every kind whose bits follow from `values`.
+/// Columns of every kind with bits taken from `values`.
 fn columns(values: &[Option<i64>]) -> Vec<(&'static str, ArrayRef)> {
     let texts: Vec<Option<String>> = values.iter().map(|v| v.map(|v| "ä".repeat((v & 3) as usize))).collect();
     let bytes: Vec<Option<Vec<u8>>> = values.iter().map(|v| v.map(|v| v.to_le_bytes().to_vec())).collect();
@@ -282,7 +282,7 @@ fn chunks_of_older_versions_have_the_columns_of_their_time() {
     let all: Vec<Bytes> = chunks.iter().flat_map(|chunk| lines(&codec, chunk)).collect();
     assert_eq!(gathered(&codec, &all.iter().collect::<Vec<_>>(), 3).chunks, chunks);
     assert_eq!(codec.columns_of(&chunk(3, &new, 2)), Err(RowsError::Version(2)));
-    // A reader that did not know of the new column yet is told.
+    // A reader that did not select the new column is notified.
     let mut gatherer = Gatherer::new(codec.clone(), 1, SliceId(3), TILE.cell);
     let narrow = answer(&codec, &all.iter().collect::<Vec<_>>(), 1, None);
     let got = gatherer.push_rows(&narrow).unwrap();

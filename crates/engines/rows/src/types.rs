@@ -1,4 +1,4 @@
-//! Which CQL type each column has.
+//! The CQL types of columns.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,13 @@ use arrow_schema::{DataType, TimeUnit};
 use chronotile_cql::scylla::frame::response::result::{CollectionType, ColumnType, NativeType};
 use chronotile_tables::{DecimalAs, Mapping, VarintAs};
 
-/// Digits that a decimal of 128 bits holds.
+/// Maximum number of digits in a 128-bit decimal.
 const DECIMAL_DIGITS: u8 = 38;
 
-/// The CQL type of a column; `None` for one that a dataset cannot have.
+/// The CQL type of a column; `None` for a type that a dataset cannot have.
 ///
-/// Every value of the Arrow type has one value of the CQL type and no other has it, within the limits that `values` checks.
-/// Moments finer than CQL's milliseconds and durations are whole numbers of their unit.
+/// The mapping of values is one to one, within the limits that `values` checks. Durations, and times finer than CQL's
+/// milliseconds, are stored as integers in their unit.
 pub(crate) fn cql_type(data_type: &DataType) -> Option<ColumnType<'static>> {
     use NativeType as N;
     let native = match data_type {
@@ -44,7 +44,7 @@ pub(crate) fn cql_type(data_type: &DataType) -> Option<ColumnType<'static>> {
     Some(ColumnType::Native(native))
 }
 
-/// The type in CQL, as `cql_type` gives it.
+/// The CQL text of a type that `cql_type` returned.
 pub(crate) fn cql_text(cql: &ColumnType<'_>) -> String {
     match cql {
         ColumnType::Native(native) => native_text(native).to_owned(),
@@ -78,12 +78,12 @@ fn native_text(native: &NativeType) -> &'static str {
         N::Date => "date",
         N::Timestamp => "timestamp",
         N::Time => "time",
-        // The only one left that `cql_type` gives.
+        // The only remaining type that `cql_type` returns.
         _ => "decimal",
     }
 }
 
-/// How a column is read so that nothing is lost: decimals with their own scale, whole numbers of any size as numbers.
+/// The lossless mapping of a column: decimals with their scale, integers of any size as decimals.
 pub(crate) fn mapping(data_type: &DataType) -> Mapping {
     let decimal = match scale_of(data_type) {
         Some(scale) => DecimalAs::Number { precision: DECIMAL_DIGITS, scale },
@@ -92,7 +92,7 @@ pub(crate) fn mapping(data_type: &DataType) -> Mapping {
     Mapping { decimal, varint: VarintAs::Decimal, ..Mapping::default() }
 }
 
-/// The scale of a column's decimals, its children's included: a dataset of layout rows has one for each column.
+/// The scale of a column's decimals, including its children's: with layout rows, a column has only one scale.
 fn scale_of(data_type: &DataType) -> Option<u8> {
     match data_type {
         DataType::Decimal128(_, scale) => u8::try_from(*scale).ok(),
@@ -102,7 +102,7 @@ fn scale_of(data_type: &DataType) -> Option<u8> {
     }
 }
 
-/// A name in CQL.
+/// A quoted CQL name.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

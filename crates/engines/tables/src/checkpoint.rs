@@ -1,4 +1,4 @@
-//! How far a scan got, in a file from which another process goes on.
+//! The checkpoint of a scan: a file with its progress, from which another process can resume it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,26 +13,26 @@ use crate::ring::TokenRange;
 
 const FORMAT: &str = "chronotile-scan";
 const VERSION: u32 = 1;
-/// How often the file is forced to the disk. Each batch is in the file before the next is handed over, which a killed process
-/// survives; what a power failure may take are the records of this long.
+/// Interval between syncs of the file. The progress is written to the file before each further batch is delivered, so it survives
+/// a killed process; a power failure may lose the records of this interval.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How far a range was read.
+/// The progress of reading a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReadPosition {
-    /// Not begun.
+    /// Not started.
     Start,
-    /// The row after which the next page begins, in the cluster's own words.
+    /// Read up to a page: the cluster's paging state for the next one.
     At(PagingState),
-    /// To its end.
+    /// Read to its end.
     Done,
 }
 
-/// What a scan is, so that a file of another one is not taken for it.
+/// Identifies a scan, so that the file of a different scan is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) statement: String,
-    /// The values of its markers, hexadecimal; null for a null.
+    /// The values of its markers in hexadecimal; null for a null.
     pub(crate) values: Vec<Option<String>>,
 }
 
@@ -53,19 +53,19 @@ struct RangeRecord {
     page: Option<String>,
 }
 
-/// Keeps the file of one scan.
+/// Maintains the checkpoint file of one scan.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     path: PathBuf,
     identity: Identity,
     ranges: Vec<(TokenRange, ReadPosition)>,
-    /// What was handed over and not yet acknowledged, oldest first.
+    /// Progress that was delivered but not yet acknowledged, oldest first.
     delivered: Vec<(usize, ReadPosition)>,
     synced: Option<Instant>,
 }
 
 impl Recorder {
-    /// Goes on from the file at `path`, or begins with `fresh` ranges if there is none.
+    /// Resumes from the file at `path`, or starts with `fresh` ranges if it does not exist.
     ///
     /// # Errors
     /// [`TablesError::Checkpoint`] for a file that cannot be read or belongs to another scan.
@@ -79,22 +79,22 @@ impl Recorder {
             Ok(bytes) => parse(&bytes, &identity).map_err(refuse)?,
         };
         let mut recorder = Self { path: path.to_owned(), identity, ranges, delivered: vec![], synced: None };
-        // A path that cannot be written is found out now, not after the first batch.
+        // Detects a path that cannot be written now, not after the first batch.
         recorder.write(true)?;
         Ok(recorder)
     }
 
-    /// All ranges, and how far each was read.
+    /// All ranges with their progress.
     pub(crate) fn ranges(&self) -> &[(TokenRange, ReadPosition)] {
         &self.ranges
     }
 
-    /// Notes what is handed over now.
+    /// Notes progress that is being delivered.
     pub(crate) fn deliver(&mut self, range: usize, place: ReadPosition) {
         self.delivered.push((range, place));
     }
 
-    /// Records what was handed over before.
+    /// Writes the progress delivered so far to the file.
     pub(crate) fn acknowledge(&mut self) -> Result<()> {
         if self.delivered.is_empty() {
             return Ok(());
@@ -108,7 +108,7 @@ impl Recorder {
         self.write(due)
     }
 
-    /// Records everything: there is no further batch.
+    /// Writes and syncs the progress after the last batch.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.acknowledge()?;
         self.write(true)
@@ -139,7 +139,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes beside the file, then puts the new one in its place, so that there is a whole one at any moment.
+    /// Writes a temporary file and renames it over the file, so that a complete file exists at any time.
     fn replace(&self, document: &Document, sync: bool) -> std::io::Result<()> {
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.new", std::process::id()));
@@ -177,14 +177,14 @@ fn parse(bytes: &[u8], identity: &Identity) -> std::result::Result<Vec<(TokenRan
     };
     let ranges = document.ranges.into_iter().map(place).collect::<Option<Vec<_>>>();
     let ranges = ranges.ok_or("it has a range in no known state")?;
-    // Rows of tokens that no range has would never be read.
+    // The ranges must cover all tokens, or rows would never be read.
     let whole = ranges.first().is_some_and(|(range, _)| range.start == i64::MIN)
         && ranges.last().is_some_and(|(range, _)| range.end == i64::MAX)
         && ranges.windows(2).all(|pair| pair[0].0.end == pair[1].0.start && pair[0].0.start < pair[0].0.end);
     if whole { Ok(ranges) } else { Err("its ranges do not cover all tokens".to_owned()) }
 }
 
-/// Two digits per byte.
+/// Hexadecimal digits, two per byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,3 +1,5 @@
+//! Errors of reading tables as Arrow.
+
 use chronotile_cql::CqlError;
 
 /// Result of an operation on tables.
@@ -7,10 +9,10 @@ pub type Result<T> = std::result::Result<T, TablesError>;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TablesError {
-    /// The cluster could not do it.
+    /// A request to the cluster failed.
     #[error(transparent)]
     Cluster(#[from] CqlError),
-    /// The request itself makes no sense.
+    /// The request is invalid.
     #[error("{reason}")]
     Request {
         /// What is wrong with it.
@@ -21,7 +23,7 @@ pub enum TablesError {
     Parameter {
         /// Number and name of the marker.
         name: String,
-        /// The marker's type, the value's, and what to do.
+        /// The types of the marker and the value, and what to do.
         reason: String,
     },
     /// A stored value does not fit the Arrow type that its column is read as.
@@ -32,7 +34,7 @@ pub enum TablesError {
         /// The value and what to do.
         reason: String,
     },
-    /// Bytes of an answer are not what its types say.
+    /// The bytes of a result do not match its types.
     #[error("malformed answer in column {column:?}: {reason}")]
     Malformed {
         /// The column.
@@ -48,13 +50,13 @@ pub enum TablesError {
         /// The type.
         cql: String,
     },
-    /// The columns of the answer are no longer those that it began with.
+    /// The columns changed while the result was read.
     #[error("the table was altered while it was read: {reason}; read it again")]
     Altered {
         /// What differs.
         reason: String,
     },
-    /// Reading ended before all rows were handed over, as when the process shuts down.
+    /// Reading ended before all rows were delivered, for example because the process is shutting down.
     #[error("{reason}")]
     Interrupted {
         /// What was not finished.

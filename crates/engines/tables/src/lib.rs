@@ -1,5 +1,5 @@
-//! Rows of CQL tables as Arrow: the answers' bytes are read straight into columns, page by page, for one statement or for a
-//! whole table by ranges of its tokens.
+//! Rows of CQL tables as Arrow: decodes the bytes of results directly into columns, page by page, for one statement or for a
+//! scan of a whole table by token ranges.
 
 mod checkpoint;
 mod decode;

@@ -1,4 +1,4 @@
-//! Answers page by page: how many rows to ask for, and the bytes that came.
+//! Fetches results page by page, and chooses how many rows to request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,20 +13,20 @@ use crate::decode::{Decoder, unexpected};
 use crate::error::Result;
 use crate::params::Bound;
 
-/// Bytes that a page should have, where a caller says nothing.
+/// Default target size of a page in bytes.
 pub const PAGE_BYTES: usize = 2 << 20;
-/// Rows of the first page, whose size nobody knows.
+/// Rows of the first page: the size of a row is not known yet.
 const ROWS_FIRST: usize = 100;
-/// Rows of a page at most: a node collects them before it answers.
+/// Maximum number of rows in a page: a node collects them before it answers.
 const ROWS_MAX: usize = 200_000;
-/// How much longer than the last a page may become.
+/// Maximum growth of a page relative to the one before.
 const GROWTH_MAX: usize = 16;
-/// Arrow bytes of a page at most that its types alone make, however little came for it (vectors that are null).
+/// Maximum size of a page in Arrow that follows from its types alone: null vectors take few bytes on the wire and many in Arrow.
 const ARROW_BYTES_MAX: usize = 64 << 20;
-/// Tries of one page, each with fewer rows, when the servers do not manage it in time.
+/// Number of attempts at one page. After a time-out the next attempt requests fewer rows.
 const TRIES: u32 = 3;
 
-/// Rows to ask for, learnt from the pages that came. Shared by all that read the same columns.
+/// Number of rows to request, adapted to the sizes of earlier pages. Shared by all readers of the same columns.
 #[derive(Debug)]
 pub(crate) struct PageSize {
     rows: AtomicUsize,
@@ -35,12 +35,12 @@ pub(crate) struct PageSize {
 }
 
 impl PageSize {
-    /// For pages of about so many bytes.
+    /// Targets pages of about `bytes`.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { rows: AtomicUsize::new(ROWS_FIRST), rows_max: AtomicUsize::new(ROWS_MAX), bytes }
     }
 
-    /// Bounds the rows by what each takes in Arrow.
+    /// Limits the rows by their size in Arrow.
     pub(crate) fn bound(&self, row_bytes: usize) {
         self.rows_max.store((ARROW_BYTES_MAX / row_bytes.max(1)).clamp(1, ROWS_MAX), Ordering::Relaxed);
     }
@@ -59,7 +59,7 @@ impl PageSize {
     }
 }
 
-/// A statement with its values, to be read page by page.
+/// A statement with its values, which is read page by page.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) session: Arc<Session>,
@@ -69,7 +69,7 @@ pub(crate) struct Source {
     pub(crate) size: Arc<PageSize>,
 }
 
-/// Rows as they came, and where the next page begins if there is one.
+/// The rows of a page, and the paging state of the next page, if any.
 #[derive(Debug)]
 pub(crate) struct Page {
     pub(crate) rows: QueryRowsResult,
@@ -77,7 +77,7 @@ pub(crate) struct Page {
 }
 
 impl Source {
-    /// The page that begins at `from`. Where the servers do not manage it in time it is asked for again with fewer rows.
+    /// The page that begins at `from`. If the servers time out, it is requested again with fewer rows.
     pub(crate) async fn page(&self, from: PagingState) -> Result<Page> {
         let mut rows = self.size.rows();
         let mut statement = self.statement.clone();

@@ -1,4 +1,4 @@
-//! Values of a statement's markers, from what a caller gives to the bytes that the marker's type wants.
+//! Values for a statement's markers, and their serialization in the markers' types.
 
 use std::net::IpAddr;
 
@@ -9,31 +9,31 @@ use chronotile_cql::scylla::serialize::writers::RowWriter;
 
 use crate::error::{Result, TablesError};
 
-/// A value as a caller has it.
+/// A value given by a caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// No value.
+    /// Null.
     Null,
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A whole number: big-endian two's complement of any length.
+    /// An integer: big-endian two's complement of any length.
     Int(Vec<u8>),
-    /// A number with a fraction.
+    /// A floating-point number.
     Float(f64),
-    /// `unscaled * 10^-scale`, the first as in [`Value::Int`].
+    /// `unscaled * 10^-scale`, with `unscaled` as in [`Value::Int`].
     Decimal {
         /// The digits.
         unscaled: Vec<u8>,
-        /// How many of them stand behind the point.
+        /// Number of digits after the point.
         scale: i32,
     },
     /// Text.
     Text(String),
     /// Bytes.
     Bytes(Vec<u8>),
-    /// 16 bytes.
+    /// A UUID.
     Uuid([u8; 16]),
-    /// An address.
+    /// An IP address.
     Address(IpAddr),
     /// Milliseconds since 1970-01-01T00:00:00Z.
     Timestamp(i64),
@@ -41,7 +41,7 @@ pub enum Value {
     Date(i32),
     /// Nanoseconds since midnight.
     Time(i64),
-    /// A span whose three parts do not convert into each other.
+    /// A duration. Its three parts cannot be converted into each other.
     Duration {
         /// Months.
         months: i32,
@@ -50,9 +50,9 @@ pub enum Value {
         /// Nanoseconds.
         nanoseconds: i64,
     },
-    /// Values one after the other: a list, set, tuple or vector.
+    /// A list, set, tuple or vector.
     Sequence(Vec<Value>),
-    /// Pairs: a map, or with text keys a user-defined type.
+    /// A map, or a user-defined type if the keys are text.
     Pairs(Vec<(Value, Value)>),
 }
 
@@ -61,17 +61,17 @@ pub enum Value {
 pub enum Parameters {
     /// One per marker, in order.
     ByPlace(Vec<Value>),
-    /// By the markers' names; a `?` has the name of its column.
+    /// By marker name; the name of a `?` is that of its column.
     ByName(Vec<(String, Value)>),
 }
 
 impl Parameters {
-    /// None at all.
+    /// No values.
     pub fn none() -> Self {
         Self::ByPlace(vec![])
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::ByPlace(values) => values.is_empty(),
@@ -79,10 +79,10 @@ impl Parameters {
         }
     }
 
-    /// The bytes for a statement with these markers.
+    /// Serializes the values for a statement with these markers.
     ///
     /// # Errors
-    /// [`TablesError::Parameter`] names the marker; [`TablesError::Request`] where the number or names differ.
+    /// [`TablesError::Parameter`] names the marker; [`TablesError::Request`] if the number or the names differ.
     pub fn bind(&self, markers: &[ColumnSpec<'_>]) -> Result<Bound> {
         let values = match self {
             Self::ByPlace(values) if values.len() == markers.len() => values.iter().collect::<Vec<_>>(),
@@ -123,7 +123,7 @@ fn by_name<'a>(values: &'a [(String, Value)], markers: &[ColumnSpec<'_>]) -> Res
     markers.iter().map(value_of).collect()
 }
 
-/// Values as the protocol has them. None is a null.
+/// Serialized values. None is a null.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
     cells: Vec<Option<Vec<u8>>>,
@@ -135,7 +135,7 @@ impl Bound {
         self.cells.iter().map(Option::as_deref)
     }
 
-    /// These, then a number of 64 bits each.
+    /// Appends values of type `bigint`.
     pub(crate) fn and_bigints(mut self, numbers: &[i64]) -> Self {
         self.cells.extend(numbers.iter().map(|number| Some(number.to_be_bytes().to_vec())));
         self
@@ -165,7 +165,7 @@ impl SerializeRow for Bound {
 
 type Refusal<T> = std::result::Result<T, String>;
 
-/// Appends a value's bytes without their length; false for a null, which has none.
+/// Appends a value's bytes without their length. Returns false for a null, which has none.
 fn write(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<bool> {
     if *value == Value::Null {
         return Ok(false);
@@ -222,7 +222,7 @@ fn write(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<bool
     Ok(true)
 }
 
-/// A value behind its length, where a null cannot be.
+/// Appends a value after its length. Nulls are refused.
 fn element_of(value: &Value, cql: &ColumnType<'_>, what: &str, out: &mut Vec<u8>) -> Refusal<()> {
     if *value == Value::Null {
         return Err(format!("a null {what}, which CQL's collections cannot hold"));
@@ -230,7 +230,7 @@ fn element_of(value: &Value, cql: &ColumnType<'_>, what: &str, out: &mut Vec<u8>
     field_of(value, cql, out)
 }
 
-/// A value behind its length, or the length of a null.
+/// Appends a value after its length, or the length that marks a null.
 fn field_of(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<()> {
     let start = out.len();
     out.extend((-1_i32).to_be_bytes());
@@ -317,7 +317,7 @@ fn duration_of(parts: &[Value]) -> Refusal<Value> {
     })
 }
 
-/// Exactly `N` bytes of a number that fits them.
+/// The number in exactly `N` bytes, if it fits.
 fn fixed<const N: usize>(number: &[u8], name: &str) -> Refusal<[u8; N]> {
     let short = shortest(number);
     let filler = if short[0] & 0x80 != 0 { 0xff } else { 0 };
@@ -327,7 +327,7 @@ fn fixed<const N: usize>(number: &[u8], name: &str) -> Refusal<[u8; N]> {
     Ok(bytes)
 }
 
-/// Two's complement without bytes that only repeat the sign; one byte at least.
+/// Two's complement without redundant sign bytes; at least one byte.
 fn shortest(number: &[u8]) -> &[u8] {
     let mut rest = if number.is_empty() { &[0][..] } else { number };
     while let [first, second, ..] = rest {
@@ -340,17 +340,17 @@ fn shortest(number: &[u8]) -> &[u8] {
     rest
 }
 
-/// A whole number that a float of so many bits of precision holds exactly.
+/// An integer as a float; refused if a precision of `bits` cannot represent it exactly.
 fn whole_float(number: &[u8], bits: u32) -> Refusal<f64> {
     let refuse = || "the whole number has more digits than the type holds: give a float".to_owned();
     let number = i64::from_be_bytes(fixed::<8>(number, "a float").map_err(|_| refuse())?);
     if number.unsigned_abs() > 1 << bits { Err(refuse()) } else { Ok(number as f64) }
 }
 
-/// One to nine bytes: the first has as many leading ones as bytes follow.
+/// Appends an integer in one to nine bytes: the leading ones of the first byte count the bytes that follow it.
 fn write_unsigned(number: u64, out: &mut Vec<u8>) {
     let bits = 64 - (number | 1).leading_zeros();
-    // Each byte of the whole carries seven bits, the ninth eight.
+    // Each byte adds seven bits, the ninth one eight.
     let more = if bits > 56 { 8 } else { (bits as usize - 1) / 7 };
     let bytes = number.to_be_bytes();
     if more == 8 {

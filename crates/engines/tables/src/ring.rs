@@ -7,15 +7,15 @@ use chronotile_cql::scylla::frame::response::result::TableSpec;
 use chronotile_cql::scylla::policies::load_balancing::{FallbackPlan, LoadBalancingPolicy, RoutingInfo};
 use chronotile_cql::scylla::routing::{Shard, Token};
 
-/// The tokens after `start` up to and with `end`. `i64::MIN` is the token of no row.
+/// The tokens after `start` up to and including `end`. No row has the token `i64::MIN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenRange {
     pub(crate) start: i64,
     pub(crate) end: i64,
 }
 
-/// All tokens in at least `count` ranges of about equal length, each of which lies between two neighbours of `ring`, so that
-/// its rows are on the same nodes.
+/// Divides all tokens into at least `count` ranges of about equal length. No range crosses a token of `ring`, so all its rows
+/// have the same replicas.
 pub(crate) fn split(ring: &[i64], count: usize) -> Vec<TokenRange> {
     let mut ends: Vec<i64> = ring.iter().copied().filter(|token| *token != i64::MIN).collect();
     ends.push(i64::MAX);
@@ -28,7 +28,7 @@ pub(crate) fn split(ring: &[i64], count: usize) -> Vec<TokenRange> {
         let (first, width) = (i128::from(start), end.abs_diff(start));
         let pieces = width.div_ceil(piece.max(1)).max(1);
         for part in 1..=pieces {
-            // At most `width`, so that the sum is at most `end`.
+            // The offset is at most `width`, so the sum is at most `end`.
             let offset = u128::from(width) * u128::from(part) / u128::from(pieces);
             let last = (first + offset as i128) as i64;
             ranges.push(TokenRange { start, end: last });
@@ -38,10 +38,10 @@ pub(crate) fn split(ring: &[i64], count: usize) -> Vec<TokenRange> {
     ranges
 }
 
-/// Routes requests of one token range to the nodes that hold its rows; the session's own policy orders them and adds fallbacks.
+/// Routes requests of one token range to its replicas; the session's policy orders them and adds fallbacks.
 ///
-/// A statement over a range has no partition key from which the driver would know its token, so the range's last token stands
-/// in for it.
+/// A statement over a range has no partition key from which the driver could compute a token, so the last token of the range is
+/// used.
 #[derive(Debug)]
 pub(crate) struct RangePolicy {
     pub(crate) inner: Arc<dyn LoadBalancingPolicy>,
@@ -61,7 +61,7 @@ impl RangePolicy {
 impl LoadBalancingPolicy for RangePolicy {
     fn pick<'a>(&'a self, request: &'a RoutingInfo, cluster: &'a ClusterState) -> Option<(NodeRef<'a>, Option<Shard>)> {
         let request = self.with_token(request);
-        // The inner plan borrows the changed request, which ends here; the node itself is found again in the cluster.
+        // The inner plan borrows the local copy of the request, so the node is looked up again in the cluster.
         let (host, shard) = self.inner.pick(&request, cluster).map(|(node, shard)| (node.host_id, shard))?;
         cluster.get_node_by_host_id(host).map(|node| (node, shard))
     }

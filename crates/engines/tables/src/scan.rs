@@ -1,4 +1,4 @@
-//! A whole table, read by ranges of its partitions' tokens.
+//! Reads a whole table by token ranges.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,41 +21,41 @@ use crate::ring::{RangePolicy, TokenRange, split};
 use crate::session::{ReadOptions, Tables};
 use crate::stream::{Delivery, RowStream, Start, read};
 
-/// Ranges read at once, per node, where a caller says nothing.
+/// Default number of ranges that are read concurrently, per node.
 const READERS_PER_NODE: usize = 2;
-/// Ranges for each of those read at once, so that none is left reading alone for long.
+/// Default number of ranges for each concurrent reader: with several, no reader works alone for long at the end.
 const RANGES_PER_READER: usize = 8;
-/// Ranges at most: each costs a request.
+/// Maximum number of ranges: each costs a request.
 const RANGES_MAX: usize = 1 << 20;
-/// Ranges read at once at most.
+/// Maximum number of ranges that are read concurrently.
 const READERS_MAX: usize = 256;
-/// Keyspaces that every node has for itself.
+/// Keyspaces whose content is local to each node.
 const LOCAL_KEYSPACES: [&str; 4] = ["system", "system_schema", "system_views", "system_virtual_schema"];
 const PARTITIONER: &str = "Murmur3Partitioner";
 
-/// What of a table to read, and how.
+/// A scan of a table: what to read, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scan {
     /// Its keyspace, as stored: case matters.
     pub keyspace: String,
     /// Its name, as stored: case matters.
     pub table: String,
-    /// Columns to read, in this order; all where none are named.
+    /// Columns to read, in this order; all by default.
     pub columns: Option<Vec<String>>,
-    /// A condition in CQL that rows must meet, with markers.
+    /// A CQL condition on the rows, with markers.
     pub condition: Option<String>,
     /// Values of its markers.
     pub parameters: Parameters,
-    /// Least number of ranges that the tokens are cut into; by default eight for each read at once.
+    /// Minimum number of ranges into which the tokens are divided; by default eight for each concurrent reader.
     pub ranges: Option<usize>,
-    /// Ranges read at once; by default two for each node.
+    /// Number of ranges that are read concurrently; by default two for each node.
     pub concurrency: Option<usize>,
-    /// File that records how far the scan got. If it is there, the scan goes on from it.
+    /// File that records the progress of the scan. If it exists, the scan resumes from it.
     pub checkpoint: Option<PathBuf>,
 }
 
 impl Scan {
-    /// The whole of a table.
+    /// A scan of a whole table with default options.
     pub fn of(keyspace: &str, table: &str) -> Self {
         Self {
             keyspace: keyspace.to_owned(),
@@ -104,11 +104,10 @@ fn quoted(name: &str) -> String {
 }
 
 impl Tables {
-    /// Reads a whole table. Rows of one range come in the order of their tokens, ranges as they are read.
+    /// Reads a whole table. Rows of one range are in token order; ranges are interleaved as they are read.
     ///
-    /// With a checkpoint, a batch counts as read when the next one is asked for, and is then never handed out again: of what
-    /// an interrupted scan handed out, only its last batch comes once more when the scan goes on. A scan that was finished
-    /// gives no rows until the file is removed.
+    /// With a checkpoint, a batch counts as read when the next one is requested, and is then never returned again: when an
+    /// interrupted scan is resumed, it repeats only the last batch. A finished scan returns no rows until the file is removed.
     ///
     /// # Errors
     /// [`TablesError::Request`], [`TablesError::Checkpoint`], what [`Parameters::bind`] refuses, and
@@ -119,7 +118,7 @@ impl Tables {
         let key = self.partition_key(&scan.keyspace, &scan.table, &self.call(&options)).await?;
         let cql = scan.statement(&key);
         let mut statement = self.session.prepare_again(&cql).await?;
-        // A page takes long and its repetition is ours to decide: the driver must not send a second request meanwhile.
+        // A page may take long, and `Source::page` retries it: the driver must not send a second request in the meantime.
         statement.set_is_idempotent(false);
         let markers = statement.get_variable_col_specs();
         let (own, tokens) = markers.as_slice().split_at(markers.len().saturating_sub(2));
@@ -202,7 +201,7 @@ impl Tables {
     }
 }
 
-/// A scan that its readers share.
+/// The state of a scan that its readers share.
 struct ScanTask {
     tables: Tables,
     table: TableSpec<'static>,
@@ -213,14 +212,14 @@ struct ScanTask {
     decoder: Arc<Decoder>,
     /// Ranges to read, with their numbers.
     open: Vec<(usize, (TokenRange, ReadPosition))>,
-    /// How many of them somebody has taken.
+    /// Number of ranges that readers have taken.
     begun: AtomicUsize,
     resumed: bool,
     checkpoint: PathBuf,
 }
 
 impl ScanTask {
-    /// Reads ranges until none is left or nobody wants more.
+    /// Reads ranges until none is left, an error occurs or the receiver is dropped.
     async fn run(self: Arc<Self>, sender: mpsc::Sender<Result<Delivery>>) {
         while let Some((number, (range, place))) = self.open.get(self.begun.fetch_add(1, Ordering::Relaxed)) {
             let source = Arc::new(self.source(*range));
@@ -228,7 +227,7 @@ impl ScanTask {
                 ReadPosition::At(from) => match self.resume(&source, from.clone()).await {
                     Ok(page) => Start::Page(Box::new(page)),
                     Err(error) => {
-                        // If the receiver is gone, so is whoever would want the error.
+                        // Without a receiver, nobody needs the error.
                         let _ = sender.send(Err(error)).await;
                         return;
                     }
@@ -257,7 +256,7 @@ impl ScanTask {
         }
     }
 
-    /// The page that begins where an earlier scan ended.
+    /// The page at which an interrupted scan continues.
     async fn resume(&self, source: &Source, from: PagingState) -> Result<crate::pages::Page> {
         source.page(from).await.map_err(|error| match error {
             TablesError::Cluster(CqlError::Invalid { reason } | CqlError::Protocol { reason }) if self.resumed => {

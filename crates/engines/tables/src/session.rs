@@ -1,4 +1,4 @@
-//! Statements of a caller: those with rows, those without, and whole tables.
+//! Runs a caller's statements: queries and other statements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::params::Parameters;
 use crate::stream::RowStream;
 use crate::types::Mapping;
 
-/// How rows are read.
+/// Options for reading rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// What the types without one Arrow counterpart are read as.
+    /// The Arrow types of the CQL types that have no single equivalent.
     pub mapping: Mapping,
-    /// Replicas that must answer; by default what the URL says.
+    /// Consistency level; by default that of the URL.
     pub consistency: Option<Consistency>,
-    /// Seconds after which a page is given up, its repetitions included; by default what the URL says.
+    /// Time limit of a page, retries included; by default that of the URL.
     pub timeout: Option<Duration>,
-    /// Bytes that a page should have.
+    /// Target size of a page in bytes.
     pub page_bytes: usize,
 }
 
@@ -36,17 +36,17 @@ impl Default for ReadOptions {
     }
 }
 
-/// A session with a cluster, for any statement on any table. Every method may be called from many tasks.
+/// A session with a cluster, for any statement on any table. All methods may be called concurrently.
 #[derive(Clone, Debug)]
 pub struct Tables {
     pub(crate) session: Arc<Session>,
 }
 
 impl Tables {
-    /// Connects. Table names without a keyspace mean the URL's.
+    /// Connects. Table names without a keyspace refer to the keyspace of the URL.
     ///
     /// # Errors
-    /// [`TablesError::Cluster`], and [`TablesError::Request`] if there is no such keyspace.
+    /// [`TablesError::Cluster`], and [`TablesError::Request`] if the keyspace cannot be used.
     pub async fn connect(settings: Settings) -> Result<Self> {
         let keyspace = settings.keyspace.clone();
         let session = Session::connect(settings).await?;
@@ -58,7 +58,8 @@ impl Tables {
         Ok(Self { session: Arc::new(session) })
     }
 
-    /// Keeps statements with markers, which are there to be run again. Each answer describes its columns itself.
+    /// Prepares a statement. Only statements with markers are cached: these are meant to be repeated. Each result carries its own
+    /// column metadata, since a table may be altered.
     async fn prepare(&self, cql: &str, parameters: &Parameters) -> Result<PreparedStatement> {
         if parameters.is_empty() {
             return Ok(self.session.prepare_again(cql).await?);
@@ -77,10 +78,10 @@ impl Tables {
         }
     }
 
-    /// Runs a statement that reads. Its first page has come when this returns.
+    /// Runs a query, and returns when its first page has arrived.
     ///
     /// # Errors
-    /// [`TablesError::Request`] for a statement without rows, which is not run; what [`Parameters::bind`] refuses; and
+    /// [`TablesError::Request`] for a statement that returns no rows, which is not run; errors of [`Parameters::bind`]; and
     /// [`TablesError::Cluster`].
     pub async fn query(&self, cql: &str, parameters: &Parameters, options: ReadOptions) -> Result<RowStream> {
         options.mapping.check()?;
@@ -98,14 +99,13 @@ impl Tables {
         Ok(RowStream::of_query(source, Arc::new(decoder), first))
     }
 
-    /// Runs a statement that changes something, once, and returns the rows of those that have some (as a conditional write
-    /// has). A schema change is waited for until all nodes that are up know it.
+    /// Runs a statement that changes something, and returns its rows if it has any, such as those of a conditional write. After
+    /// a schema change, waits until all nodes that are up agree on the schema.
     ///
-    /// `repeatable` tells that running it twice is the same as once; then it is also repeated where the first time may have
-    /// had its effect.
+    /// Set `repeatable` for an idempotent statement: it is then also retried if the first attempt may have taken effect.
     ///
     /// # Errors
-    /// What [`Parameters::bind`] refuses, and [`TablesError::Cluster`].
+    /// Errors of [`Parameters::bind`], and [`TablesError::Cluster`].
     pub async fn execute(
         &self,
         cql: &str,
@@ -121,7 +121,7 @@ impl Tables {
         };
         if parameters.is_empty() && changes_schema(cql) {
             self.session.change_schema(cql).await?;
-            // A table of the same name may now have other types.
+            // A table of the same name may now have different types.
             self.session.forget("");
             return Ok(None);
         }
@@ -148,13 +148,13 @@ fn rows_of(answer: QueryResult, mapping: Mapping) -> Result<Option<RecordBatch>>
     }
 }
 
-/// Whether a statement begins as those do after which nodes must agree.
+/// Whether a statement changes the schema, after which nodes must agree.
 fn changes_schema(cql: &str) -> bool {
     let word = first_word(cql);
     ["CREATE", "ALTER", "DROP"].iter().any(|verb| word.eq_ignore_ascii_case(verb))
 }
 
-/// The first word that is no comment.
+/// The first word after comments.
 fn first_word(cql: &str) -> &str {
     let mut rest = cql.trim_start();
     loop {

@@ -1,4 +1,4 @@
-//! Record batches as they come from the cluster.
+//! Streams of record batches from the cluster.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::decode::Decoder;
 use crate::error::{Result, TablesError};
 use crate::pages::{Page, Source};
 
-/// Batches that wait for the consumer, besides those under way.
+/// Capacity of the channel to the consumer, in batches.
 const WAITING: usize = 2;
 
-/// What a reader hands over: the rows of one page, and how far it got with them.
+/// The rows of one page, and the progress of the range after them.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     batch: Option<RecordBatch>,
@@ -27,22 +27,22 @@ pub(crate) struct Delivery {
     place: ReadPosition,
 }
 
-/// Rows of a query or a scan, in record batches of about a page each. Dropping it ends the work.
+/// Rows of a query or a scan, in record batches of about a page each. Dropping the stream stops the readers.
 ///
-/// Memory is bounded: two batches wait, and each range that is being read holds one more and the page behind it.
+/// Memory is bounded: two batches wait, and each range that is being read holds one more and the next page.
 #[derive(Debug)]
 pub struct RowStream {
     schema: SchemaRef,
     receiver: mpsc::Receiver<Result<Delivery>>,
     readers: JoinSet<()>,
-    /// Ranges whose end has not been handed over. Only then is the end of the channel the end of the rows.
+    /// Ranges whose end has not been delivered. If the channel closes before this is 0, rows are missing.
     ranges_left: usize,
     recorder: Option<Recorder>,
     ended: bool,
 }
 
 impl RowStream {
-    /// Of one reader and one range.
+    /// A stream of one query, with one reader and one range.
     pub(crate) fn of_query(source: Source, decoder: Arc<Decoder>, first: Page) -> Self {
         let schema = decoder.schema();
         let (sender, receiver) = mpsc::channel(WAITING);
@@ -93,7 +93,7 @@ impl Stream for RowStream {
         if self.ended {
             return Poll::Ready(None);
         }
-        // Whoever asks for the next batch has done with the last one.
+        // A request for the next batch acknowledges the last one.
         if let Some(Err(error)) = self.recorder.as_mut().map(Recorder::acknowledge) {
             return self.fail(error);
         }
@@ -116,15 +116,15 @@ impl Stream for RowStream {
     }
 }
 
-/// Where reading begins.
+/// Where a reader starts.
 pub(crate) enum Start {
-    /// With a page that is here already.
+    /// With a page that was already fetched.
     Page(Box<Page>),
-    /// With the page that begins there.
+    /// With the page of this paging state.
     At(PagingState),
 }
 
-/// Reads a statement to its end; false if nobody wants more, or after an error, which is handed over.
+/// Reads a statement to its end. Returns false if the receiver was dropped, or after an error, which is sent.
 pub(crate) async fn read(
     source: Arc<Source>,
     decoder: &Decoder,
@@ -140,13 +140,13 @@ pub(crate) async fn read(
         let current = match page {
             Ok(current) => current,
             Err(error) => {
-                // If the receiver is gone, so is whoever would want the error.
+                // Without a receiver, nobody needs the error.
                 let _ = sender.send(Err(error)).await;
                 return false;
             }
         };
         let place = current.next.clone().map_or(ReadPosition::Done, ReadPosition::At);
-        // The next page is on its way while this one is read and waits for the consumer.
+        // The next page is fetched while this one is decoded and waits for the consumer.
         let next = current.next.clone().map(|from| {
             let source = source.clone();
             AbortOnDrop(tokio::spawn(async move { source.page(from).await }))
@@ -169,7 +169,7 @@ pub(crate) async fn read(
     }
 }
 
-/// A task that ends with its owner.
+/// Aborts a task when dropped.
 struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {

@@ -1,4 +1,4 @@
-//! Which Arrow type each CQL type is read as.
+//! The Arrow types of CQL types.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,53 +9,53 @@ use chronotile_cql::scylla::frame::response::result::{CollectionType, ColumnType
 
 use crate::error::{Result, TablesError};
 
-/// Digits that a 256-bit decimal holds.
+/// Maximum number of digits in a 256-bit decimal.
 pub const DECIMAL256_DIGITS: u8 = 76;
-/// Digits that a 128-bit decimal holds.
+/// Maximum number of digits in a 128-bit decimal.
 pub const DECIMAL128_DIGITS: u8 = 38;
 
-/// What values of the four types that have no one Arrow counterpart are read as.
+/// The Arrow types of the CQL types that have no single Arrow equivalent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// `decimal`.
+    /// Type for `decimal`.
     pub decimal: DecimalAs,
-    /// `varint`.
+    /// Type for `varint`.
     pub varint: VarintAs,
-    /// `uuid` and `timeuuid`.
+    /// Type for `uuid` and `timeuuid`.
     pub uuid: UuidAs,
-    /// `duration`.
+    /// Type for `duration`.
     pub duration: DurationAs,
 }
 
-/// What a `decimal`, whose scale differs from value to value, is read as.
+/// The Arrow type of a `decimal`, whose values each have their own scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DecimalAs {
-    /// Text with every digit, as `1.50`. Loses nothing.
+    /// Text with every digit, as `1.50`. Lossless.
     #[default]
     Text,
-    /// Numbers of at most `precision` digits, `scale` of them after the point. A value that needs more of either is an
-    /// error; nothing is ever rounded.
+    /// Decimals of at most `precision` digits, `scale` of them after the point. A value with more digits is an error; values are
+    /// never rounded.
     Number {
-        /// Digits in all, 1 to 76.
+        /// Total digits, 1 to 76.
         precision: u8,
         /// Digits after the point, 0 to `precision`.
         scale: u8,
     },
 }
 
-/// What a `varint`, which has no largest value, is read as.
+/// The Arrow type of a `varint`, an integer of any size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VarintAs {
-    /// Decimal digits as text. Loses nothing.
+    /// Decimal digits as text. Lossless.
     #[default]
     Text,
-    /// Whole numbers of 64 bits; a larger value is an error.
+    /// Integers of 64 bits; a larger value is an error.
     Int64,
-    /// Whole numbers of 76 digits; a larger value is an error.
+    /// Decimals of 76 digits with scale 0; a larger value is an error.
     Decimal,
 }
 
-/// What a `uuid` or `timeuuid` is read as.
+/// The Arrow type of a `uuid` or `timeuuid`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UuidAs {
     /// 16 bytes, marked with Arrow's canonical extension type `arrow.uuid`.
@@ -65,18 +65,18 @@ pub enum UuidAs {
     Text,
 }
 
-/// What a `duration` is read as.
+/// The Arrow type of a `duration`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DurationAs {
-    /// Months, days and nanoseconds, as Arrow's interval has them.
+    /// Arrow's interval of months, days and nanoseconds.
     #[default]
     Interval,
-    /// CQL's own notation, `-1mo2d3ns`, for libraries and files that have no intervals.
+    /// CQL's notation, `-1mo2d3ns`, for libraries and file formats without intervals.
     Text,
 }
 
 impl Mapping {
-    /// Refuses a precision or scale that no decimal has.
+    /// Checks that a decimal can have the precision and scale.
     ///
     /// # Errors
     /// [`TablesError::Request`].
@@ -99,7 +99,7 @@ impl Mapping {
     /// The Arrow field for a column of a CQL type.
     ///
     /// # Errors
-    /// [`TablesError::UnknownType`] for a type of a later protocol.
+    /// [`TablesError::UnknownType`] for a type that only a later protocol has.
     pub fn field(&self, name: &str, cql: &ColumnType<'_>) -> Result<Field> {
         self.nullable(name, cql, true)
     }
@@ -169,7 +169,7 @@ impl Mapping {
             },
             N::Decimal => match self.decimal {
                 DecimalAs::Text => DataType::Utf8,
-                // A scale is at most 76 here, which `check` has seen to.
+                // `check` has ensured that the scale is at most 76.
                 DecimalAs::Number { precision, scale } if precision <= DECIMAL128_DIGITS => {
                     DataType::Decimal128(precision, scale as i8)
                 }

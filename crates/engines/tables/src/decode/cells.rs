@@ -1,8 +1,8 @@
-//! Where the values lie in an answer: the wire format, without the meaning of any value.
+//! Locates the values in a result: the framing of the wire format, independent of the values' types.
 
 use super::Fault;
 
-/// Place of one value in its frame.
+/// Position of one value in its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     start: u32,
@@ -20,8 +20,8 @@ impl Cell {
         frame.get(self.start as usize..)?.get(..len)
     }
 
-    /// A value of exactly `N` bytes. Cells lie within their frame from the moment they are made, so the zeros are never
-    /// seen; they spare the loop a way to fail.
+    /// A value of exactly `N` bytes. Every cell was checked to be within its frame when it was created, so the default of zeros is
+    /// never returned; it keeps the callers' loops free of errors.
     pub(super) fn array<const N: usize>(self, frame: &[u8]) -> [u8; N] {
         frame.get(self.start as usize..).and_then(|rest| rest.first_chunk::<N>()).copied().unwrap_or([0; N])
     }
@@ -30,7 +30,7 @@ impl Cell {
         self.len < 0
     }
 
-    /// Bytes of the value, 0 for a null.
+    /// Length of the value in bytes, 0 for a null.
     pub(super) fn len(self) -> usize {
         usize::try_from(self.len).unwrap_or(0)
     }
@@ -49,7 +49,7 @@ pub(super) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// # Errors
-    /// A frame of more than 2 GiB, which the protocol does not have.
+    /// A frame of more than 2 GiB, which the protocol does not allow.
     pub(super) fn new(frame: &'a [u8]) -> Result<Self, Fault> {
         if i32::try_from(frame.len()).is_err() {
             return Err(Fault::malformed("an answer of more than 2 GiB"));
@@ -57,7 +57,7 @@ impl<'a> Cursor<'a> {
         Ok(Self { frame, at: 0, end: frame.len() })
     }
 
-    /// Reads within one value. A null has nothing to read.
+    /// Reads within one value. A null is empty.
     pub(super) fn within(frame: &'a [u8], cell: Cell) -> Self {
         let at = cell.start as usize;
         Self { frame, at, end: at + cell.len() }
@@ -71,19 +71,19 @@ impl<'a> Cursor<'a> {
         if len > self.left() {
             return Err(Fault::malformed(format!("{len} bytes are announced and {} are left", self.left())));
         }
-        // Both fit: the frame is shorter than 2 GiB.
+        // The casts are lossless: the frame is shorter than 2 GiB.
         let cell = Cell { start: self.at as u32, len: len as i32 };
         self.at += len;
         Ok(cell)
     }
 
-    /// A number of four bytes.
+    /// An integer of four bytes.
     pub(super) fn int(&mut self) -> Result<i32, Fault> {
         let cell = self.take(4)?;
         Ok(i32::from_be_bytes(cell.array(self.frame)))
     }
 
-    /// A value behind its length of four bytes; a negative length is a null.
+    /// A value with a length prefix of four bytes; a negative length is a null.
     pub(super) fn value(&mut self) -> Result<Cell, Fault> {
         match usize::try_from(self.int()?) {
             Ok(len) => self.take(len),
@@ -91,7 +91,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Number of elements of a collection, each of which takes at least `bytes_min`.
+    /// Number of elements of a collection, each at least `bytes_min` long.
     pub(super) fn count(&mut self, bytes_min: usize) -> Result<usize, Fault> {
         let count = self.int()?;
         match usize::try_from(count) {
@@ -100,23 +100,23 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A value of a length known beforehand.
+    /// A value of known length.
     pub(super) fn fixed(&mut self, len: usize) -> Result<Cell, Fault> {
         self.take(len)
     }
 
-    /// A value behind a length of one to nine bytes.
+    /// A value with a length prefix of one to nine bytes.
     pub(super) fn short_value(&mut self) -> Result<Cell, Fault> {
         let len = self.unsigned()?;
         self.take(usize::try_from(len).unwrap_or(usize::MAX))
     }
 
-    /// A number of one to nine bytes: as many bytes follow the first one as it has leading ones.
+    /// An integer of one to nine bytes: the leading ones of the first byte count the bytes that follow it.
     pub(super) fn unsigned(&mut self) -> Result<u64, Fault> {
         let first = self.take(1)?;
         let [first] = first.array::<1>(self.frame);
         let more = first.leading_ones();
-        // The mask of eight ones leaves nothing of the first byte.
+        // With eight leading ones, the mask clears the first byte.
         let mut number = u64::from(first) & (0xff_u64 >> more);
         for _ in 0..more {
             let [byte] = self.take(1)?.array::<1>(self.frame);
@@ -125,14 +125,14 @@ impl<'a> Cursor<'a> {
         Ok(number)
     }
 
-    /// A number of one to nine bytes with its sign in the last bit.
+    /// A zigzag-coded integer of one to nine bytes.
     pub(super) fn signed(&mut self) -> Result<i64, Fault> {
         let number = self.unsigned()?;
         Ok((number >> 1) as i64 ^ -((number & 1) as i64))
     }
 
     /// # Errors
-    /// Bytes that nothing accounts for.
+    /// Bytes are left over.
     pub(super) fn end(&self) -> Result<(), Fault> {
         match self.left() {
             0 => Ok(()),
@@ -141,7 +141,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Finds the values of up to `rows` rows: those of column `c` are `cells[c * rows..][..rows]`.
+/// Locates the values of up to `rows` rows: those of column `c` become `cells[c * rows..][..rows]`.
 pub(super) fn index(
     cursor: &mut Cursor<'_>,
     columns: usize,

@@ -1,4 +1,4 @@
-//! One builder per Arrow type, and which CQL type gets which.
+//! Chooses the builder for each CQL type and Arrow field.
 
 use arrow_array::types::{
     Date32Type, Decimal128Type, Decimal256Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
@@ -14,7 +14,7 @@ use super::plain::{self, Binary, Booleans, Fixed, Text, Uuids, Varying};
 use super::{BoxedBuilder, Fault};
 use crate::types::{DECIMAL128_DIGITS, DECIMAL256_DIGITS, DecimalAs, DurationAs, Mapping, UuidAs, VarintAs};
 
-/// The builder for a CQL type that is read as `field`, with room for `rows` values.
+/// The builder for a CQL type that is read as `field`, with capacity for `rows` values.
 pub(super) fn builder(
     cql: &ColumnType<'_>,
     field: &Field,
@@ -36,7 +36,7 @@ pub(super) fn builder(
         }
         (ColumnType::Vector { typ, dimensions }, D::FixedSizeList(item, _)) => {
             let width = usize::from(*dimensions);
-            // Room is made as vectors come: most of a page may be nulls.
+            // No capacity is reserved: most of a page may be nulls.
             let items = builder(typ, item, mapping, 0)?;
             Box::new(Vectors::new(item.clone(), items, width, typ.type_size_for_vector(), rows))
         }
@@ -71,7 +71,7 @@ fn native_builder(native: &NativeType, field: &Field, mapping: Mapping, rows: us
         N::BigInt | N::Counter => Box::new(Fixed::<Int64Type, 8, _>::new(kind(), rows, i64::from_be_bytes)),
         N::Float => Box::new(Fixed::<Float32Type, 4, _>::new(kind(), rows, f32::from_be_bytes)),
         N::Double => Box::new(Fixed::<Float64Type, 8, _>::new(kind(), rows, f64::from_be_bytes)),
-        // Day 2^31 is 1 January 1970: all of CQL's days are days of date32.
+        // Day 2^31 is 1 January 1970: date32 covers all CQL dates.
         N::Date => Box::new(Fixed::<Date32Type, 4, _>::new(kind(), rows, |bytes| {
             (u32::from_be_bytes(bytes) ^ 0x8000_0000) as i32
         })),
@@ -122,7 +122,7 @@ fn decimal_builder(field: &Field, mapping: Mapping, rows: usize) -> BoxedBuilder
         DecimalAs::Text => Box::new(Text::new(rows, true, number::write_decimal)),
         DecimalAs::Number { precision, scale } if precision <= DECIMAL128_DIGITS => {
             Box::new(Varying::<Decimal128Type, _>::new(kind, rows, 0, move |bytes| {
-                // A number of 38 digits fits 128 bits.
+                // 38 digits fit into 128 bits.
                 Ok(number::rescale(bytes, precision, scale)?.as_i128())
             }))
         }

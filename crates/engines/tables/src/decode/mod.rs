@@ -1,7 +1,7 @@
-//! From the bytes of an answer to Arrow columns.
+//! Decodes the bytes of a result into Arrow columns.
 //!
-//! An answer holds its rows one after the other, each value behind its length. They are taken in blocks: first the places of
-//! a block's values are found, then each column appends its own, so that the loop over a column's values knows their type.
+//! A result contains its rows one after the other, each value after its length. Rows are decoded in blocks: first the values of
+//! a block are located, then each column appends its values in a loop that is specialized for their type.
 
 mod cells;
 mod column;
@@ -23,15 +23,15 @@ use crate::error::{Result, TablesError};
 use crate::types::Mapping;
 use cells::{Cell, Cursor, index};
 
-/// Values whose places are held at once: half of a second-level cache.
+/// Values located at a time; their positions fill half of an L2 cache.
 const BLOCK_VALUES: usize = 32 * 1024;
-/// Rows of a block at least, however many columns there are.
+/// Minimum number of rows in a block, for any number of columns.
 const BLOCK_ROWS_MIN: usize = 64;
 
-/// What is wrong with a value, before its column is known.
+/// An error in a value, before its column is known.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The bytes are not what the type says.
+    /// The bytes do not match the type.
     Malformed(String),
     /// The value does not fit the Arrow type.
     Range(String),
@@ -55,18 +55,18 @@ impl Fault {
     }
 }
 
-/// Collects the values of one column.
+/// Builds one column.
 trait Builder: Send {
-    /// Takes values that lie in `frame`. A builder that returned an error is of no further use.
+    /// Appends values located in `frame`. After an error the builder must not be used again.
     fn append(&mut self, frame: &[u8], cells: &[Cell]) -> std::result::Result<(), Fault>;
 
-    /// The column.
+    /// Returns the column.
     fn finish(self: Box<Self>) -> std::result::Result<ArrayRef, Fault>;
 }
 
 type BoxedBuilder = Box<dyn Builder>;
 
-/// Reads answers of one statement.
+/// Decodes results of one statement.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     schema: SchemaRef,
@@ -76,18 +76,18 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// For answers of these columns.
+    /// A decoder for results with these columns.
     ///
     /// # Errors
-    /// [`TablesError::Request`] for a mapping, [`TablesError::UnknownType`] for a type that cannot be.
+    /// [`TablesError::Request`] for an invalid mapping, [`TablesError::UnknownType`] for a type that cannot be read.
     pub fn new(columns: &[ColumnSpec<'_>], mapping: Mapping) -> Result<Self> {
         Self::of_columns(columns, vec![mapping; columns.len()])
     }
 
-    /// For answers of these columns, each read by a mapping of its own.
+    /// A decoder for results with these columns, with one mapping per column.
     ///
     /// # Errors
-    /// As [`Self::new`], and [`TablesError::Request`] where there is not one mapping for each column.
+    /// As [`Self::new`], and [`TablesError::Request`] if the number of mappings differs from that of the columns.
     pub fn of_columns(columns: &[ColumnSpec<'_>], mappings: Vec<Mapping>) -> Result<Self> {
         if mappings.len() != columns.len() {
             let reason = format!("{} mappings for {} columns", mappings.len(), columns.len());
@@ -101,17 +101,17 @@ impl Decoder {
         Ok(Self { schema, types, mappings, row_bytes })
     }
 
-    /// The columns as Arrow.
+    /// The Arrow schema.
     pub fn schema(&self) -> SchemaRef {
         self.schema.clone()
     }
 
-    /// Bytes that a row takes in Arrow whatever its values are; what varies comes on top.
+    /// Size of a row in Arrow in bytes, without parts whose size depends on the values.
     pub fn row_bytes(&self) -> usize {
         self.row_bytes
     }
 
-    /// Whether an answer's columns are those that this was made for.
+    /// Checks that a result has the columns of this decoder.
     ///
     /// # Errors
     /// [`TablesError::Altered`].
@@ -132,7 +132,7 @@ impl Decoder {
         }
     }
 
-    /// The rows of one answer; `frame` begins with the first value of the first row.
+    /// The rows of one result; `frame` begins with the first value of the first row.
     ///
     /// # Errors
     /// [`TablesError::Malformed`] and [`TablesError::Range`].
@@ -141,7 +141,7 @@ impl Decoder {
         let whole = |fault: Fault| fault.of_column("");
         let columns = self.types.len();
         let mut cursor = Cursor::new(frame).map_err(whole)?;
-        // Every value takes at least its length; more rows than that were never sent.
+        // Every value takes at least the four bytes of its length: a larger row count is invalid.
         if rows.checked_mul(columns * 4).is_none_or(|bytes| bytes > frame.len()) {
             return Err(whole(Fault::malformed(format!("{rows} rows in {} bytes", frame.len()))));
         }
@@ -166,7 +166,7 @@ impl Decoder {
             .map_err(|error| whole(Fault::malformed(error.to_string())))
     }
 
-    /// The rows of one answer of the driver.
+    /// The rows of one result of the driver.
     ///
     /// # Errors
     /// As [`Self::check`] and [`Self::decode`].
@@ -184,7 +184,7 @@ impl Decoder {
     }
 }
 
-/// Bytes per value that its type alone decides.
+/// Bytes per value, as far as the type determines them.
 fn bytes_of(data_type: &DataType) -> usize {
     match data_type {
         DataType::FixedSizeList(item, len) => {
@@ -196,7 +196,7 @@ fn bytes_of(data_type: &DataType) -> usize {
     }
 }
 
-/// The bytes of all rows. The driver gives out values only; each of them knows the bytes that it is a piece of.
+/// The bytes of all rows. The driver exposes only single values, but each refers to the frame that contains it.
 fn row_bytes(rows: &QueryRowsResult) -> Result<Cow<'_, [u8]>> {
     for row in rows.rows::<ColumnIterator<'_, '_>>().map_err(|error| unexpected(&error))? {
         for column in row.map_err(|error| unexpected(&error))? {
@@ -208,7 +208,7 @@ fn row_bytes(rows: &QueryRowsResult) -> Result<Cow<'_, [u8]>> {
             return Ok(Cow::Borrowed(whole));
         }
     }
-    // All are null: four bytes each that say so.
+    // All values are null, which four bytes of ones each represent.
     Ok(Cow::Owned(vec![0xff; rows.rows_bytes_size()]))
 }
 

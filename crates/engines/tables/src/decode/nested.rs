@@ -1,6 +1,6 @@
-//! Builders of columns with columns inside. Each finds the places of the inner values and hands them on.
+//! Builders of columns with child columns. Each locates the inner values and passes them to its children.
 //!
-//! A value of no bytes is read as null: no collection, tuple or vector is written so.
+//! An empty value is read as null: no collection, tuple or vector is encoded so.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::cells::{Cell, Cursor, NULL};
 use super::plain::refused;
 use super::{BoxedBuilder, Builder, Fault};
 
-/// Where each collection of a column ends among the column's elements.
+/// Offsets of a column's collections in the column of their elements.
 struct Ends {
     offsets: Vec<i32>,
     nulls: NullBufferBuilder,
@@ -35,7 +35,7 @@ impl Ends {
     }
 
     fn offsets(&mut self) -> OffsetBuffer<i32> {
-        // They begin with 0 and never fall: each is a count that only grows.
+        // Offsets begin with 0 and never decrease: each is a growing count.
         OffsetBuffer::new(ScalarBuffer::from(std::mem::take(&mut self.offsets)))
     }
 }
@@ -78,7 +78,7 @@ impl Builder for Lists {
     }
 }
 
-/// Maps. A key that is null is an error: Arrow has no place for it.
+/// Maps. A null key is an error: Arrow cannot represent it.
 pub(super) struct Maps {
     entries: FieldRef,
     keys: BoxedBuilder,
@@ -129,7 +129,7 @@ impl Builder for Maps {
     }
 }
 
-/// Tuples and user-defined types. Fields that a value does not reach are null: it was written before they were added.
+/// Tuples and user-defined types. Fields missing at the end of a value are null: it was written before they were added.
 pub(super) struct Structs {
     fields: Fields,
     children: Vec<BoxedBuilder>,
@@ -167,7 +167,7 @@ impl Builder for Structs {
     }
 }
 
-/// Vectors: always `width` elements, whose own bytes follow each other if their type has a length of its own.
+/// Vectors of `width` elements. Elements of a type with a fixed length have no length prefixes.
 pub(super) struct Vectors {
     item: FieldRef,
     items: BoxedBuilder,

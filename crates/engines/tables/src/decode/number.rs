@@ -1,4 +1,4 @@
-//! Whole numbers and decimals of any length.
+//! Decoding of integers and decimals of any length.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use arrow_buffer::i256;
 
 use super::Fault;
 
-/// The number that big-endian two's complement bytes stand for, if 256 bits hold it. No bytes are zero.
+/// The integer in big-endian two's complement, if it fits into 256 bits. An empty value is zero.
 pub(super) fn to_i256(bytes: &[u8]) -> Option<i256> {
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
     let filler = if negative { 0xff } else { 0 };
@@ -17,12 +17,12 @@ pub(super) fn to_i256(bytes: &[u8]) -> Option<i256> {
     (same_sign && extra.iter().all(|byte| *byte == filler)).then(|| i256::from_be_bytes(full))
 }
 
-/// The number that big-endian two's complement bytes stand for, if 64 bits hold it.
+/// The integer in big-endian two's complement, if it fits into 64 bits.
 pub(super) fn to_i64(bytes: &[u8]) -> Option<i64> {
     to_i256(bytes)?.to_i128().and_then(|number| i64::try_from(number).ok())
 }
 
-/// Appends the decimal digits of a number of any length.
+/// Appends the decimal digits of an integer of any length.
 pub(super) fn write_integer(bytes: &[u8], text: &mut Vec<u8>) {
     let (negative, digits) = digits_of(bytes);
     if negative {
@@ -31,8 +31,8 @@ pub(super) fn write_integer(bytes: &[u8], text: &mut Vec<u8>) {
     text.extend_from_slice(digits.as_bytes());
 }
 
-/// Appends a decimal in the notation that Java's `BigDecimal` and Python's `Decimal` share: `1.50`, and with an exponent
-/// (`1.5E+10`, `1E-9`) only where the digits alone would not say the scale or there are more than five zeros behind the point.
+/// Appends a decimal in the notation of Java's `BigDecimal` and Python's `Decimal`: `1.50`, and with an exponent (`1.5E+10`,
+/// `1E-9`) only if the digits alone would not show the scale, or more than five zeros would follow the point.
 pub(super) fn write_decimal(bytes: &[u8], text: &mut Vec<u8>) -> Result<(), Fault> {
     let (scale, unscaled) = decimal_parts(bytes)?;
     let (negative, digits) = digits_of(unscaled);
@@ -43,7 +43,7 @@ pub(super) fn write_decimal(bytes: &[u8], text: &mut Vec<u8>) -> Result<(), Faul
     let scale = i64::from(scale);
     let adjusted = digits.len() as i64 - 1 - scale;
     if scale >= 0 && adjusted >= -6 {
-        // A scale of more digits than there are is at most six larger here.
+        // Here the scale exceeds the number of digits by at most six.
         let scale = scale as usize;
         let padded = format!("{digits:0>width$}", width = scale + 1);
         let (whole, fraction) = padded.split_at(padded.len() - scale);
@@ -84,7 +84,7 @@ pub(super) fn rescale(bytes: &[u8], precision: u8, scale: u8) -> Result<i256, Fa
         return Ok(number);
     }
     let shift = i64::from(scale) - i64::from(value_scale);
-    // More than 76 digits either way cannot leave a number other than zero.
+    // A shift of more than 76 digits in either direction leaves only zero.
     let power = u32::try_from(shift.unsigned_abs()).ok().filter(|power| *power <= 76).ok_or_else(too_large)?;
     let factor = i256::from_i128(10).checked_pow(power).ok_or_else(too_large)?;
     let shifted = if shift >= 0 {
@@ -96,7 +96,7 @@ pub(super) fn rescale(bytes: &[u8], precision: u8, scale: u8) -> Result<i256, Fa
     if fits(shifted, precision) { Ok(shifted) } else { Err(too_large()) }
 }
 
-/// Whether a number has at most `digits` decimal digits, 76 of them at most.
+/// Whether a number has at most `digits` decimal digits; `digits` is at most 76.
 pub(super) fn fits(number: i256, digits: u8) -> bool {
     let limit = i256::from_i128(10).checked_pow(u32::from(digits));
     limit.is_some_and(|limit| number < limit && number > i256::ZERO.wrapping_sub(limit))

@@ -1,4 +1,4 @@
-//! Builders of columns without columns inside.
+//! Builders of columns without child columns.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use arrow_schema::{ArrowError, DataType};
 use super::cells::{Cell, Cursor};
 use super::{Builder, Fault};
 
-/// What Arrow's own checks refuse.
+/// The fault for values that Arrow's own checks refuse.
 pub(super) fn refused(error: ArrowError) -> Fault {
     Fault::malformed(error.to_string())
 }
@@ -22,7 +22,7 @@ fn wrong_length(found: usize, wanted: usize) -> Fault {
     Fault::malformed(format!("a value of {found} bytes where {wanted} are due"))
 }
 
-/// Values of `N` bytes each. A value of no bytes, which CQL allows for most types, is read as null.
+/// Values of `N` bytes each. An empty value, which CQL allows for most types, is read as null.
 pub(super) struct Fixed<T: ArrowPrimitiveType, const N: usize, F> {
     data_type: DataType,
     values: Vec<T::Native>,
@@ -68,7 +68,7 @@ fn primitive<T: ArrowPrimitiveType>(
     Ok(Arc::new(array.with_data_type(data_type)))
 }
 
-/// Values of no fixed length that become numbers.
+/// Values of variable length that become numbers.
 pub(super) struct Varying<T: ArrowPrimitiveType, F> {
     data_type: DataType,
     values: Vec<T::Native>,
@@ -98,7 +98,7 @@ impl<T: ArrowPrimitiveType, F: Fn(&[u8]) -> Result<T::Native, Fault> + Send> Bui
     }
 }
 
-/// Months, days and nanoseconds, each a number of one to nine bytes.
+/// Months, days and nanoseconds, each an integer of one to nine bytes.
 pub(super) fn duration(bytes: &[u8]) -> Result<IntervalMonthDayNano, Fault> {
     let mut cursor = Cursor::new(bytes)?;
     let mut part = || cursor.signed();
@@ -110,7 +110,7 @@ pub(super) fn duration(bytes: &[u8]) -> Result<IntervalMonthDayNano, Fault> {
     }
 }
 
-/// CQL's notation: one sign for all, then the parts that are not zero.
+/// Appends a duration in CQL's notation: one sign, then the parts that are not zero.
 pub(super) fn write_duration(bytes: &[u8], text: &mut Vec<u8>) -> Result<(), Fault> {
     let IntervalMonthDayNano { months, days, nanoseconds } = duration(bytes)?;
     if months < 0 || days < 0 || nanoseconds < 0 {
@@ -131,7 +131,7 @@ pub(super) fn write_duration(bytes: &[u8], text: &mut Vec<u8>) -> Result<(), Fau
     Ok(())
 }
 
-/// Yes and no.
+/// Booleans.
 pub(super) struct Booleans {
     values: BooleanBufferBuilder,
     nulls: NullBufferBuilder,
@@ -161,7 +161,7 @@ impl Builder for Booleans {
     }
 }
 
-/// 16 bytes each.
+/// UUIDs, 16 bytes each.
 pub(super) struct Uuids {
     values: Vec<u8>,
     nulls: NullBufferBuilder,
@@ -192,7 +192,7 @@ impl Builder for Uuids {
     }
 }
 
-/// Offsets and bytes, as text and binary columns have them.
+/// Offsets and bytes of a text or binary column.
 struct Pieces {
     offsets: Vec<i32>,
     bytes: Vec<u8>,
@@ -214,12 +214,12 @@ impl Pieces {
     }
 
     fn offsets(&mut self) -> OffsetBuffer<i32> {
-        // They begin with 0 and never fall: each is the length of bytes that only grow.
+        // Offsets begin with 0 and never decrease: each is the length of a growing buffer.
         OffsetBuffer::new(ScalarBuffer::from(std::mem::take(&mut self.offsets)))
     }
 }
 
-/// Text, either the value's own bytes or what `write` makes of them.
+/// Text that `write` produces from a value's bytes.
 pub(super) struct Text<F> {
     pieces: Pieces,
     empty_is_null: bool,
@@ -248,7 +248,7 @@ impl<F: Fn(&[u8], &mut Vec<u8>) -> Result<(), Fault> + Send> Builder for Text<F>
     fn finish(mut self: Box<Self>) -> Result<ArrayRef, Fault> {
         let offsets = self.pieces.offsets();
         let values = Buffer::from_vec(self.pieces.bytes);
-        // This checks that all of it is UTF-8, at once.
+        // Checks at once that the whole column is UTF-8.
         let array = StringArray::try_new(offsets, values, self.pieces.nulls.finish());
         Ok(Arc::new(array.map_err(|_| Fault::malformed("text that is not UTF-8"))?))
     }
@@ -286,7 +286,7 @@ pub(super) fn write_uuid(bytes: &[u8], text: &mut Vec<u8>) -> Result<(), Fault> 
     Ok(())
 }
 
-/// Bytes as they are.
+/// Binary values.
 pub(super) struct Binary {
     pieces: Pieces,
 }

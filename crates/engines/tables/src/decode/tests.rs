@@ -1,4 +1,4 @@
-//! Bytes written out from the protocol's specification, and bytes that no node would send.
+//! Decodes bytes written by hand from the protocol's specification, and bytes that no node would send.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn decoder(types: &[Cql], mapping: Mapping) -> Decoder {
     Decoder::new(&specs(types), mapping).unwrap()
 }
 
-/// A value behind its length; None is a null.
+/// A value with its length prefix; None is a null.
 fn value(bytes: Option<&[u8]>) -> Vec<u8> {
     match bytes {
         None => (-1_i32).to_be_bytes().to_vec(),
@@ -56,7 +56,7 @@ fn value(bytes: Option<&[u8]>) -> Vec<u8> {
     }
 }
 
-/// One column with these values, shown as text.
+/// The text of one column with these values.
 fn shown(cql: &Cql, mapping: Mapping, values: &[Option<&[u8]>]) -> Vec<String> {
     let frame = values.iter().flat_map(|bytes| value(*bytes)).collect::<Vec<_>>();
     let batch = decoder(std::slice::from_ref(cql), mapping).decode(&frame, values.len()).unwrap();
@@ -97,7 +97,7 @@ fn every_native_type_reads_as_the_specification_writes_it() {
         (N::Date, &[0x80, 0, 0, 1], "1970-01-02"),
         (N::Date, &[0x7f, 0xff, 0xff, 0xff], "1969-12-31"),
         (N::Time, &[0, 0, 0, 0, 0, 0, 0, 1], "00:00:00.000000001"),
-        // -1 month, 2 days, 300 nanoseconds: 600 zigzagged takes two bytes.
+        // -1 month, 2 days, 300 nanoseconds: 600 after zigzag coding takes two bytes.
         (N::Duration, &[0x01, 0x04, 0x82, 0x58], "-1 mons 2 days 0.000000300 secs"),
         (N::Varint, &[0xff, 0x7f], "-129"),
         (N::Decimal, &[0, 0, 0, 2, 0x96], "-1.06"),
@@ -141,7 +141,7 @@ fn nested_types_hold_nulls_at_every_depth() {
     let pairs = [&one[..], &value(Some(b"k")), &value(None)].concat();
     assert_eq!(shown_one(&map(TEXT, INT), &pairs), "{k: null}");
     let tuple = ColumnType::Tuple(vec![INT, TEXT, INT]);
-    // The third is left out, as by a writer that knew a shorter type.
+    // The third field is missing, as from a writer that knew a shorter type.
     let short = [value(None), value(Some(b"x"))].concat();
     assert_eq!(shown_one(&tuple, &short), "{0: null, 1: x, 2: null}");
     let fields = [value(Some(&two)), value(Some(&[&one[..], &value(Some(b"t"))].concat()))].concat();
@@ -184,7 +184,7 @@ fn rows_beyond_one_block_stay_in_order() {
     }
 }
 
-/// A row of every shape there is, and its types.
+/// A row with a value of every shape, and its types.
 fn sample() -> (Vec<Cql>, Vec<u8>) {
     let one = 1_i32.to_be_bytes();
     let long = 5_i64.to_be_bytes();
