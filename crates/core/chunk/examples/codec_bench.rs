@@ -1,4 +1,4 @@
-//! Size and speed of chunks beside Arrow IPC + zstd and Parquet + zstd, on survey-like rows of 100 columns.
+//! Size and speed of chunks, compared with Arrow IPC + zstd and Parquet + zstd, on survey-like rows of 100 columns.
 //!
 //! `cargo run --release -p chronotile-chunk --example codec_bench`; `bench/chunks/codec.py` makes the table. Arguments: `json`
 //! prints a line of JSON per measurement, `chunks` compares the two forms, `profile` decodes small chunks for a profiler,
@@ -40,13 +40,13 @@ impl Rng {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Roughly normal: the sum of four uniform numbers, centred.
+    /// An approximately normal number: the centred sum of four uniform numbers.
     fn noise(&mut self) -> f64 {
         (0..4).map(|_| self.unit()).sum::<f64>() - 2.0
     }
 }
 
-/// How a column of a survey's source table behaves within one tile.
+/// The kind of a column of a survey's source table, within one tile.
 #[derive(Clone, Copy)]
 enum Column {
     Id,
@@ -91,7 +91,7 @@ fn schema(columns: &[Column]) -> SchemaRef {
     Arc::new(Schema::new(columns.iter().enumerate().map(field).collect::<Vec<_>>()))
 }
 
-/// `rows` rows as visits of `per_visit` rows each leave them in a tile.
+/// `rows` rows of a tile, written by visits of `per_visit` rows each.
 fn rows(rng: &mut Rng, columns: &[Column], schema: &SchemaRef, rows: usize, per_visit: usize) -> RecordBatch {
     use Column::*;
     let first = rng.next() % 100_000;
@@ -154,7 +154,7 @@ fn time(items: usize, mut run: impl FnMut()) -> f64 {
     samples[samples.len() / 2]
 }
 
-/// The bytes of the values themselves: widths times rows, a bit per boolean, and text.
+/// Raw size of the values in bytes: widths times rows, a bit per boolean, and text.
 fn raw_bytes(batch: &RecordBatch) -> usize {
     let column = |array: &ArrayRef| match array.data_type() {
         DataType::Boolean => array.len().div_ceil(8),
@@ -298,13 +298,13 @@ fn parquet_line(batches: &[RecordBatch]) -> Line {
     }
 }
 
-/// Decodes small chunks for some seconds, for a profiler, and prints the shortest time: what the machine can do when it
-/// does nothing else.
+/// Decodes small chunks for some seconds, for a profiler, and prints the shortest time, which other load on the machine disturbs
+/// least.
 fn profile(layout: &Layout, batches: &[RecordBatch]) {
     let write = |batch| encode(layout, 1, &parts(batch), &zone(), true, &BINDING).expect("the rows fit");
     let chunks: Vec<_> = batches.iter().map(write).collect();
     let all: Vec<_> = (0..layout.columns_count()).collect();
-    // Steps so short that some repetition of each is not interrupted, whatever else the machine does.
+    // Steps are so short that some repetition of each runs without interruption, even on a loaded machine.
     let steps: Vec<_> = chunks.chunks(50).collect();
     let mut shortest = vec![f64::INFINITY; steps.len() + 1];
     for _ in 0..400 {
@@ -345,7 +345,7 @@ fn profile(layout: &Layout, batches: &[RecordBatch]) {
     }
 }
 
-/// Points of one tag that a walk of small steps gives, one a second.
+/// Points of one tag: a random walk of small steps, one per second.
 fn points(
     rng: &mut Rng,
     count: usize,
@@ -369,7 +369,7 @@ fn points(
     RecordBatch::try_from_iter(columns).expect("columns are of one length")
 }
 
-/// Bytes a value, and nanoseconds to write one and to read one back, of a day of points in chunks as maintenance makes them.
+/// Prints bytes per value, and nanoseconds to write and to read one, for a day of points in chunks like those of maintenance.
 fn history() {
     const ROWS: usize = 28_800;
     const SECOND: i64 = 1_000_000_000;
@@ -438,7 +438,7 @@ fn main() {
             chunk_line("chunk, columnar", Some(BodyLayout::Columnar), &layout, &batches).print(json);
         } else {
             chunk_line("chunk", None, &layout, &batches).print(json);
-            // Files take long enough that fewer of them give the same figures.
+            // Files take so long that fewer of them suffice for the same figures.
             let fewer = &batches[..batches.len().min(10)];
             ipc_line(fewer).print(json);
             parquet_line(fewer).print(json);

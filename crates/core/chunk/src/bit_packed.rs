@@ -1,46 +1,47 @@
-//! Numbers as distances from a base, each in the same number of bits, with those that lie farther away kept as they are.
+//! Bit-packing with a frame of reference: numbers are stored as distances from a base in a fixed number of bits. Values outside
+//! this range are exceptions, which are stored unchanged.
 //!
-//! Noise, which is most of what a survey measures, has a few bits at the top of each number that say little: these are left
-//! out. That takes up to four per cent more room than an entropy coder does, and a fraction of its time to read.
+//! Most measurements of a survey are noise, in which only a few of the top bits of each number are redundant; bit-packing drops
+//! them. It takes up to four per cent more space than an entropy coder, and a fraction of its decoding time.
 
 use chronotile_types::Damage;
 
 use crate::number::{Number, numbers};
 use crate::wire::{Reader, put_varint, varint_len};
 
-/// The flag in a width of distances that says that it counts bits.
+/// Flag in the width of distances: the width is in bits.
 pub(crate) const IN_BITS: u8 = 1 << 7;
-/// The flag that says that floats are rotated to the left by one bit: their sign comes last.
+/// Flag in the width of distances: floats are rotated left by one bit, which moves their sign to the end.
 const ROTATED: u8 = 1 << 6;
 const BITS_MASK: u8 = 0x3f;
-/// So many bits and the seven before them in their first byte are read as one word.
+/// Maximum width: a distance starts at any bit of a byte (up to bit 7), and is read as one word.
 const BITS_MAX: u32 = 56;
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// Fewer values are not worth their base.
+/// Minimum number of values: with fewer, the base takes more space than it saves.
 const VALUES_MIN: usize = 16;
-/// Values from which base and width are chosen.
+/// Size of the sample from which base and width are chosen.
 const SAMPLE: usize = 4_096;
-/// One value in so many may be an exception, in the widths that are tried.
+/// Shares of exceptions that are tried: one value in this many.
 const VALUES_PER_EXCEPTION: [usize; 4] = [128, 64, 32, 16];
 
-/// How numbers are written in bits.
+/// How to bit-pack a column of numbers.
 pub(crate) struct Plan {
     base: u64,
     bits: u32,
     rotated: bool,
-    /// Places of the values that lie outside, ascending.
+    /// Positions of the exceptions, ascending.
     exceptions: Vec<u32>,
-    /// Bytes that [`Plan::put`] writes.
+    /// Number of bytes that [`Plan::put`] writes.
     pub(crate) len: usize,
-    /// Whether most values are different: others are left to compressors, which find what repeats.
+    /// Whether most values are distinct. Repeated values are left to compressors.
     pub(crate) is_varied: bool,
-    /// Whether these are floats in no order, with digits down to the last: a coder of entropy saves a few per cent of them at best.
+    /// Whether the values are unordered floats that use their last digits: an entropy coder saves a few per cent of them at most.
     pub(crate) is_noise: bool,
 }
 
 impl Plan {
-    /// The best way to write these numbers in bits; `None` where there is no good one.
+    /// The plan with the smallest size; `None` if bit-packing does not help.
     pub(crate) fn of(bytes: &[u8], number: Number) -> Option<Self> {
         let width = number.width();
         let count = bytes.len() / width;
@@ -61,7 +62,7 @@ impl Plan {
         for exceptions in VALUES_PER_EXCEPTION.map(|values| sorted.len() / values) {
             let Some((base, range)) = narrowest_window(&sorted, sorted.len() - exceptions) else { continue };
             let bits = bits_of(range);
-            // What lies outside in the sample does so in all.
+            // The share of exceptions in the sample is taken for the whole column.
             let len = in_bytes(bits, exceptions * count / sorted.len());
             if len < best.0 {
                 best = (len, base, bits);
@@ -91,7 +92,7 @@ impl Plan {
         let (mut word, mut filled) = (0u64, 0);
         for key in keys.of_all(bytes) {
             let distance = key.wrapping_sub(self.base);
-            // What an exception has in its place does not matter.
+            // The distance stored for an exception is not read.
             word |= if distance >> self.bits == 0 { distance << filled } else { 0 };
             filled += self.bits;
             let whole = filled as usize / 8;
@@ -110,7 +111,7 @@ impl Plan {
     }
 }
 
-/// How far each place is behind the place after the one before.
+/// The distances between consecutive positions, minus one; the first counts from the start.
 fn gaps(places: &[u32]) -> impl Iterator<Item = u64> {
     let after = std::iter::once(0).chain(places.iter().map(|place| place + 1));
     places.iter().zip(after).map(|(place, after)| u64::from(place - after))
@@ -120,19 +121,19 @@ fn bits_of(range: u64) -> u32 {
     (64 - range.leading_zeros()).max(1)
 }
 
-/// The least and the range of the `count` neighbours that lie closest together.
+/// The minimum and the range of the `count` consecutive values with the smallest range.
 fn narrowest_window(sorted: &[u64], count: usize) -> Option<(u64, u64)> {
     let last = sorted.get(count.checked_sub(1)?..)?;
     last.iter().zip(sorted).map(|(most, least)| (*least, most - least)).min_by_key(|(_, range)| *range)
 }
 
-/// Whether keys use their last digits, and neighbours are seldom close to each other.
+/// Whether keys use their last bits, and neighbours are seldom close to each other.
 fn is_noise(keys: &[u64], bits: u32, rotated: bool) -> bool {
-    /// Fewer bits are not mostly digits that nothing tells beforehand.
+    /// Narrower values are not mostly unpredictable bits.
     const NOISE_BITS_MIN: u32 = 16;
-    /// So many zeros at the end of all are a coarser unit.
+    /// If all keys end with this many zeros, they are multiples of a coarser unit.
     const UNIT_BITS: u32 = 8;
-    /// Neighbours are close within a sixteenth of the range.
+    /// Neighbours are close if they differ by less than a sixteenth of the range.
     const CLOSE_BITS: u32 = 4;
     let digits = keys.iter().fold(0, |all, key| all | key) >> u32::from(rotated);
     let close =
@@ -146,8 +147,8 @@ fn has_both_signs(bytes: &[u8], width: usize) -> bool {
     signs.any(|sign| Some(sign) != first)
 }
 
-/// Numbers as unsigned integers of the same order: of floats of one sign that of their size, of rotated ones that of their size
-/// without the sign.
+/// Maps numbers to unsigned integers in the same order. Floats of one sign are ordered by magnitude; rotated floats by magnitude,
+/// then sign.
 #[derive(Clone, Copy)]
 struct Keys {
     number: Number,
@@ -170,19 +171,19 @@ impl Keys {
         }
     }
 
-    /// What makes signed integers be ordered as unsigned ones.
+    /// The mask that maps signed integers to unsigned ones in the same order.
     fn flip(self) -> u64 {
         let is_signed = matches!(self.number, Number::I8 | Number::I16 | Number::I32 | Number::I64);
         if is_signed { 1 << (8 * self.number.width() - 1) } else { 0 }
     }
 
-    /// The base as it is written: for integers a value of theirs.
+    /// The base as written: for integers, a value of the column.
     fn base_of(self, key: u64) -> u64 {
         key ^ self.flip()
     }
 }
 
-/// Numbers that are written in bits.
+/// Bit-packed numbers that are read.
 pub(crate) struct BitPacked<'a> {
     base: u64,
     bits: usize,
@@ -192,7 +193,7 @@ pub(crate) struct BitPacked<'a> {
 }
 
 impl<'a> BitPacked<'a> {
-    /// Reads `count` numbers, whose base and width were taken from the reader already.
+    /// Reads `count` numbers after their base and width.
     pub(crate) fn read(
         reader: &mut Reader<'a>,
         base: &[u8],
@@ -222,10 +223,10 @@ impl<'a> BitPacked<'a> {
         Ok(Self { base: u64::from_le_bytes(wide), bits, rotated, packed, exceptions: found })
     }
 
-    /// Fills `room` with all values, `width` bytes each.
+    /// Fills `room` with all values of `width` bytes.
     pub(crate) fn fill(&self, width: usize, room: &mut [u8]) {
         let turn = u32::from(self.rotated);
-        // The bytes of a value are written from a register: by way of an array they would wait for each other.
+        // Each value is written from a register: writes through a temporary array would wait for each other.
         match width {
             1 => self.fill_by(room.as_chunks_mut().0, |key| (key as u8).rotate_right(turn).to_le_bytes()),
             2 => self.fill_by(room.as_chunks_mut().0, |key| (key as u16).rotate_right(turn).to_le_bytes()),
@@ -238,7 +239,7 @@ impl<'a> BitPacked<'a> {
     }
 
     fn fill_by<const WIDTH: usize>(&self, room: &mut [[u8; WIDTH]], value_of: impl Fn(u64) -> [u8; WIDTH]) {
-        // Eight values take as many bytes as one takes bits.
+        // Eight values take as many bytes as one value has bits.
         let eights = self.packed.len().saturating_sub(WORD) / self.bits;
         let (whole, rest) = room.split_at_mut(8 * eights);
         for (eight, values) in whole.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -253,7 +254,7 @@ impl<'a> BitPacked<'a> {
         }
     }
 
-    /// What is added up in the distance at a place in these bytes.
+    /// The key at a position: the base plus the distance in these bytes.
     #[inline]
     fn key(&self, bytes: &[u8], place: usize) -> u64 {
         let bit = place * self.bits;
@@ -261,7 +262,7 @@ impl<'a> BitPacked<'a> {
         self.base.wrapping_add(word >> (bit % 8) & ((1 << self.bits) - 1))
     }
 
-    /// The packed bytes from a place on that is a multiple of eight, up to some, and zeros after the last.
+    /// The packed bytes of the eight values that contain a position, padded with zeros after the last byte.
     fn padded(&self, place: usize) -> [u8; BITS_MAX as usize + 3 * WORD] {
         let mut padded = [0; BITS_MAX as usize + 3 * WORD];
         let rest = self.packed.get(place / 8 * self.bits..).unwrap_or_default();
@@ -270,7 +271,7 @@ impl<'a> BitPacked<'a> {
         padded
     }
 
-    /// Writes the value at a place to `slot`, which has the width of the numbers.
+    /// Writes the value at a position to `slot`, which has the width of the numbers.
     pub(crate) fn put_value(&self, place: usize, slot: &mut [u8]) {
         if let Ok(at) = self.exceptions.binary_search_by_key(&place, |(place, _)| *place) {
             return slot.copy_from_slice(self.exceptions[at].1);
@@ -304,7 +305,7 @@ mod tests {
         Number::F64,
     ];
 
-    /// Numbers around a value, some of them anywhere.
+    /// Numbers around a value, with some outliers.
     fn any_bytes() -> impl Strategy<Value = (Number, Vec<u8>)> {
         let number = prop::sample::select(NUMBERS.to_vec());
         (number, any::<u64>(), 0u32..64, 0u32..40, any::<bool>(), 0usize..700).prop_flat_map(
@@ -369,18 +370,18 @@ mod tests {
         let mut sorted: Vec<f64> = noise(300).collect();
         sorted.sort_by(f64::total_cmp);
         assert!(!is_noise(&doubles(&mut sorted.into_iter()), Number::F64));
-        // What a device measured as float32, and what repeats.
+        // Measurements in float32, and repeated values.
         assert!(!is_noise(&doubles(&mut noise(300).map(|x| f64::from(x as f32))), Number::F64));
         let few: Vec<f64> = noise(10).collect();
         assert!(!is_noise(&doubles(&mut (0..300).map(|i| few[i * 7 % 10])), Number::F64));
-        // Eight bits at the end that are zero are a unit; seven are none, nor are eight that are equal.
+        // Eight trailing zero bits mean a coarser unit; seven do not, nor do eight equal bits.
         let with_end = |bits: u32, end: u64| {
             let values: Vec<f64> =
                 noise(300).map(|x| f64::from_bits((1.0 + x).to_bits() >> bits << bits | end)).collect();
             is_noise(&doubles(&mut values.into_iter()), Number::F64)
         };
         assert_eq!((with_end(8, 0), with_end(7, 0), with_end(8, 1)), (false, true, true));
-        // Neighbours that are close are half of the values, and one fewer.
+        // Half of the values are close to their neighbour, and one fewer.
         let close = |count: usize| {
             let mut values: Vec<f64> =
                 noise(300).enumerate().map(|(i, x)| (i / 2 % 2) as f64 + 1.2 + x / 100.0).collect();

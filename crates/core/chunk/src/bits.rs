@@ -10,14 +10,14 @@ pub(crate) struct Bits {
 }
 
 impl Bits {
-    /// Appends the low `count` bits of `word`, which has no others; `count` is 1 to 64.
+    /// Appends the low `count` bits of `word`, 1 to 64; its other bits must be zero.
     #[inline]
     pub(crate) fn push_word(&mut self, word: u64, count: usize) {
         let used = self.len % 64;
         if used == 0 {
             self.words.push(word);
         } else {
-            // A used word exists, because `len` is not a multiple of 64.
+            // There is a partly used word, since `len` is not a multiple of 64.
             if let Some(last) = self.words.last_mut() {
                 *last |= word << used;
             }
@@ -28,7 +28,7 @@ impl Bits {
         self.len += count;
     }
 
-    /// Appends the first `count` bits of `bytes`, which holds at least as many.
+    /// Appends the first `count` bits of `bytes`, which has at least as many.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8], count: usize) {
         for_each_word(bytes, count, |word, count| self.push_word(word, count));
     }
@@ -64,7 +64,7 @@ impl Bits {
     }
 }
 
-/// Validity that costs nothing until the first null: the bits lag behind the rows and are padded with ones when needed.
+/// A validity bitmap without cost until the first null: bits are appended lazily, padded with ones for earlier rows.
 #[derive(Default)]
 pub(crate) struct Validity {
     bits: Option<Bits>,
@@ -116,7 +116,7 @@ pub(crate) fn for_each_word(bytes: &[u8], mut count: usize, mut visit: impl FnMu
     }
 }
 
-/// Calls `visit` with the position of every one among the first `count` bits.
+/// Calls `visit` with the position of every set bit among the first `count` bits.
 #[inline]
 pub(crate) fn for_each_one(bytes: &[u8], count: usize, mut visit: impl FnMut(usize)) {
     let mut base = 0;
@@ -129,7 +129,7 @@ pub(crate) fn for_each_one(bytes: &[u8], count: usize, mut visit: impl FnMut(usi
     });
 }
 
-/// The number of ones among the first `count` bits.
+/// The number of set bits among the first `count` bits.
 #[inline]
 pub(crate) fn count_ones(bytes: &[u8], count: usize) -> usize {
     let mut ones = 0;

@@ -1,4 +1,4 @@
-//! Growing columns: the decoder writes values straight into the buffers that become Arrow arrays.
+//! Growing columns: the decoder writes values directly into the buffers of Arrow arrays.
 
 use arrow_array::{ArrayRef, make_array};
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer};
@@ -11,7 +11,7 @@ use crate::bits::{Bits, Validity, for_each_one, for_each_word};
 use crate::layout::{Kind, Node};
 use crate::number::{Narrow, widen};
 
-/// Bytes a decoder may still write. Both forms charge it by the same rule before they allocate.
+/// Number of bytes that a decoder may still write. Both forms charge it by the same rule before they allocate.
 pub(crate) struct Budget(pub(crate) usize);
 
 impl Budget {
@@ -44,7 +44,7 @@ pub(crate) enum Store {
     Struct(Vec<Builder>),
 }
 
-/// Runs `$body` with `$W` a constant for the common widths, so that copies become moves; else `$other`.
+/// Runs `$body` with `$W` as a constant for common widths, so that copies compile to moves; otherwise `$other`.
 macro_rules! with_width {
     ($width:expr, $W:ident => $body:expr, $other:expr) => {
         match $width {
@@ -91,7 +91,7 @@ impl Builder {
         }
     }
 
-    /// Makes room for the fixed part of `rows` more rows.
+    /// Reserves capacity for the fixed-width parts of `rows` more rows.
     pub(crate) fn reserve(&mut self, rows: usize) {
         match &mut self.store {
             Store::Bool(bits) => bits.reserve(rows),
@@ -101,7 +101,7 @@ impl Builder {
         }
     }
 
-    /// Notes `count` more rows, null where `bitmap` has no bit. The values follow by the method of the node's kind.
+    /// Appends the validity of `count` rows, null where `bitmap` is 0. The caller then appends values for the node's kind.
     #[inline]
     pub(crate) fn push_rows(&mut self, bitmap: Option<&[u8]>, count: usize) -> Result<(), Damage> {
         if let Some(bitmap) = bitmap {
@@ -114,7 +114,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Appends `count` nulls. The children of a struct follow by themselves.
+    /// Appends `count` nulls. The caller appends to the children of a struct.
     pub(crate) fn push_nulls(&mut self, count: usize) -> Result<(), Damage> {
         if count > 0 && !self.nullable {
             return Err(Damage::malformed("a null where the schema allows none"));
@@ -124,7 +124,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Appends zero values, not those of a struct's children.
+    /// Appends zero values, but none to the children of a struct.
     fn push_zeros(&mut self, count: usize) {
         self.rows += count;
         match &mut self.store {
@@ -135,7 +135,7 @@ impl Builder {
         }
     }
 
-    /// Appends `count` rows that stand below a null parent, or that a chunk lacks: null if the node may be, else zero.
+    /// Appends `count` rows below a null parent, or of a column that a chunk lacks: null if the node is nullable, else zero.
     pub(crate) fn push_masked(&mut self, count: usize) -> Result<(), Damage> {
         if self.nullable {
             self.push_nulls(count)?;
@@ -148,7 +148,7 @@ impl Builder {
         }
     }
 
-    /// Forgets all rows after the first `rows`.
+    /// Removes all rows after the first `rows`.
     pub(crate) fn truncate(&mut self, rows: usize) {
         self.rows = self.rows.min(rows);
         self.validity.truncate(rows);
@@ -183,7 +183,7 @@ impl Builder {
                 builder.child_data(children.into_iter().map(|child| child.finish().to_data()).collect())
             }
         };
-        // The decoder has checked every value as it came: text, offsets, nulls and lengths hold by construction.
+        // The decoder has checked every value: text, offsets, nulls and lengths are valid by construction.
         make_array(builder.build().expect("decoded columns are valid arrays"))
     }
 }
@@ -193,7 +193,7 @@ fn repeat_last(offsets: &mut Vec<i32>, count: usize) {
     offsets.resize(offsets.len() + count, last);
 }
 
-/// Appends `bits`, `present` of them without a bitmap, else one for each bit set in `bitmap`.
+/// Appends `bits`: `count` of them without a bitmap, else one for each bit set in `bitmap`.
 pub(crate) fn push_bools(store: &mut Bits, bits: &[u8], bitmap: Option<&[u8]>, count: usize) {
     let Some(bitmap) = bitmap else { return store.push_bytes(bits, count) };
     let mut next = 0;
@@ -219,8 +219,8 @@ pub(crate) fn push_uniform_bool(store: &mut Bits, bit: bool, bitmap: Option<&[u8
     }
 }
 
-/// Appends bytes. The few values that a column of a small chunk has are moved in registers, for which the compiler must
-/// know their length: a call of `memcpy` takes longer than the copy.
+/// Appends bytes. The few values in a column of a small chunk are copied through registers, for which the compiler must know
+/// their length: calling `memcpy` takes longer than the copy itself.
 #[inline]
 pub(crate) fn append_short(values: &mut MutableBuffer, bytes: &[u8]) {
     macro_rules! by_length {
@@ -236,7 +236,7 @@ pub(crate) fn append_short(values: &mut MutableBuffer, bytes: &[u8]) {
     by_length!(4 8 12 16 20 24 28 32 40 48 56 64);
 }
 
-/// Appends plain values, those of `present` rows in order.
+/// Appends plain values, one for every row that is not null.
 #[inline]
 pub(crate) fn push_fixed(values: &mut MutableBuffer, width: usize, plain: &[u8], bitmap: Option<&[u8]>, count: usize) {
     match bitmap {
@@ -294,7 +294,7 @@ pub(crate) fn push_narrow(
     }
 }
 
-/// Appends numbers in bits, `present` of them, for every row that is not null.
+/// Appends bit-packed numbers, one for every row that is not null.
 pub(crate) fn push_bit_packed(
     values: &mut MutableBuffer,
     width: usize,
@@ -327,7 +327,7 @@ fn scatter(values: &mut MutableBuffer, width: usize, bitmap: &[u8], count: usize
 /// Appends the ends of values or lists. `lens` yields one length per row that is not null.
 ///
 /// # Errors
-/// Whatever `lens` fails with, and offsets past 2^31.
+/// Errors of `lens`, and offsets past 2^31.
 pub(crate) fn push_lens(
     offsets: &mut Vec<i32>,
     bitmap: Option<&[u8]>,
@@ -354,7 +354,7 @@ pub(crate) fn push_lens(
 pub(crate) const TOO_LONG: Damage =
     Damage(chronotile_types::DamageKind::Malformed("lengths exceed what a column can hold"));
 
-/// Appends text or bytes whose ends are the last `count` of `offsets`, and checks that each text is UTF-8.
+/// Appends text or bytes that end at the last `count` of `offsets`, and checks that each text is UTF-8.
 pub(crate) fn push_bytes(
     bytes: &mut Vec<u8>,
     more: &[u8],

@@ -1,4 +1,4 @@
-//! Reading columns of the columnar form.
+//! Decodes columns of the columnar form.
 
 use arrow_buffer::MutableBuffer;
 use chronotile_types::{Damage, DamageKind};
@@ -29,7 +29,7 @@ pub(crate) struct Directory<'a> {
 }
 
 impl<'a> Directory<'a> {
-    /// Reads the directory of `columns` columns, hidden columns already taken.
+    /// Reads the directory of `columns` columns, after the hidden columns.
     pub(crate) fn new(body: Reader<'a>, columns: usize) -> Result<Self, Damage> {
         let (lens, mut rest) = (body, body);
         let mut total = 0usize;
@@ -49,7 +49,7 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// Appends one column's `rows` rows to `builder`; its bytes must end with it.
+/// Appends one column's `rows` rows to `builder`. No bytes may be left over.
 pub(crate) fn read_column(
     mut reader: Reader,
     node: &Node,
@@ -117,7 +117,7 @@ fn read_node(
     Ok(())
 }
 
-/// Children of a struct or of lists that are all null.
+/// Reads the children of a struct, or of lists that are all null.
 fn read_children(
     reader: &mut Reader,
     node: &Node,
@@ -185,7 +185,7 @@ fn read_fixed(
     Ok(())
 }
 
-/// Has `push` append all present values, and puts them where the rows are that are not null.
+/// Appends all values with `push`, then moves them to the rows that are not null.
 fn spread(
     values: &mut MutableBuffer,
     width: usize,
@@ -202,7 +202,7 @@ fn spread(
     Ok(())
 }
 
-/// Appends decimals: whole numbers by their scale, then the exceptions put in their places.
+/// Appends decimals: converts integers by their scale, then writes the exceptions to their positions.
 fn read_decimals(reader: &mut Reader, number: Number, count: usize, out: &mut MutableBuffer) -> Result<(), Damage> {
     let scale = Scale::from_byte(reader.u8()?, number).ok_or(Damage::malformed("unknown scale of decimals"))?;
     let exceptions = reader.size(count)?;
@@ -315,7 +315,7 @@ fn read_var(
     }
 }
 
-/// The joined bytes of values whose lengths add up to `total`.
+/// The concatenated values, of `total` bytes.
 fn read_text<'s, 'a: 's>(reader: &mut Reader<'a>, total: usize, scratch: &'s mut Vec<u8>) -> Result<&'s [u8], Damage> {
     if reader.varint()? != total as u64 {
         return Err(Damage::malformed("lengths do not add up"));
@@ -332,13 +332,13 @@ pub(crate) fn read_hidden(reader: &mut Reader, number: Number, rows: usize) -> R
     if column.is_empty() { Ok(values.as_slice().to_vec()) } else { Err(Damage::malformed("bytes follow a column")) }
 }
 
-/// Passes over a hidden column.
+/// Skips a hidden column.
 pub(crate) fn skip_hidden(reader: &mut Reader) -> Result<(), Damage> {
     let len = reader.size(reader.rest().len())?;
     reader.take(len).map(|_| ())
 }
 
-/// The extremes at the front of a column, if it keeps them.
+/// The extremes at the start of a column, if it has them.
 pub(crate) fn column_stats(mut column: Reader, node: &Node) -> Result<Option<ColumnStats>, Damage> {
     let first = column.u8()?;
     if first & NODE_STATS == 0 { Ok(None) } else { read_stats(&mut column, first, node_number(node)).map(Some) }

@@ -1,4 +1,4 @@
-//! The columnar form: a directory of lengths, then one byte string per column that can be read without the others.
+//! Encodes the columnar form: a directory of lengths, then one byte string per column that can be read without the others.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::small_write::{is_uniform, is_uniform_var, uniform_bool};
 use crate::stats;
 use crate::wire::{put_varint, varint_len};
 
-/// The low three bits of a node's first byte: how the present values are written.
+/// The low three bits of a node's first byte: the encoding of the values that are not null.
 pub(crate) const CODEC_PLAIN: u8 = 0;
 pub(crate) const CODEC_CONSTANT: u8 = 1;
 pub(crate) const CODEC_NARROW: u8 = 2;
@@ -21,18 +21,18 @@ pub(crate) const CODEC_DICTIONARY: u8 = 5;
 pub(crate) const CODEC_DECIMAL: u8 = 6;
 pub(crate) const CODEC_SEQUENCE: u8 = 7;
 pub(crate) const CODEC_MASK: u8 = 7;
-/// A packed null bitmap stands before the values.
+/// A packed null bitmap precedes the values.
 pub(crate) const NODE_BITMAP: u8 = 1 << 3;
 /// Every row is null, or there are no rows. No other bit is set.
 pub(crate) const NODE_ALL_NULL: u8 = 1 << 4;
 
-/// A faster codec wins over a smaller one that saves less than one byte in this many.
+/// A slower codec is chosen over a faster one only if it saves at least one byte in this many.
 const WORTH: usize = 32;
-/// The same of pco beside numbers in bits: it takes three to six times as long to read.
+/// The same for pco over bit-packing, since pco takes three to six times as long to read.
 const WORTH_PCO: usize = 8;
-/// Where exceptions are more than one in so many values, pco is tried on the floats as well.
+/// If more than one value in this many is an exception, pco is also tried on the floats.
 const VALUES_PER_RARE_EXCEPTION: usize = 256;
-/// Fewer values are not looked at as a sequence.
+/// Minimum number of values of a sequence.
 const SEQUENCE_MIN: usize = 4;
 
 /// Appends the nodes of one column.
@@ -148,7 +148,7 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
     }
 }
 
-/// The first two of integers at even distances; `None` of others.
+/// The first two values if the integers are an arithmetic sequence; else `None`.
 fn sequence(bytes: &[u8], number: Number) -> Option<&[u8]> {
     let width = number.width();
     if bytes.len() < SEQUENCE_MIN * width {
@@ -161,7 +161,7 @@ fn sequence(bytes: &[u8], number: Number) -> Option<&[u8]> {
     }, None)
 }
 
-/// Decimals as they are written.
+/// The encoding of decimals.
 fn decimal_bytes(decimals: &Decimals, bytes: &[u8], width: usize) -> Vec<u8> {
     let mut out = vec![decimals.scale.to_byte()];
     put_varint(&mut out, decimals.exceptions.len() as u64);
@@ -174,7 +174,7 @@ fn decimal_bytes(decimals: &Decimals, bytes: &[u8], width: usize) -> Vec<u8> {
     out
 }
 
-/// Appends integers as a node of their own without nulls: one byte saying the codec, then the values.
+/// Appends integers as a separate node without nulls: one byte for the codec, then the values.
 fn put_numbers(out: &mut Vec<u8>, bytes: &[u8], number: Number, level: usize) {
     let at = out.len();
     out.push(0);
@@ -198,7 +198,7 @@ fn put_var(out: &mut Vec<u8>, lens: &[u32], bytes: &[u8]) -> u8 {
         if value.is_empty() {
             return CODEC_ZERO;
         }
-        // A constant stands as it is; a long one, such as a document, is compressed where that saves bytes.
+        // A constant is stored plain; a long one, such as a document, is compressed if that saves bytes.
         if value.len() >= COMPRESS_BYTES_MIN {
             let mut packed = Vec::new();
             let codec = put_long(&mut packed, lens, value);
@@ -225,7 +225,7 @@ fn put_var(out: &mut Vec<u8>, lens: &[u32], bytes: &[u8]) -> u8 {
     }
 }
 
-/// Appends one value for all, in a form that compresses it.
+/// Appends a constant value in a form that compresses it.
 fn put_long(out: &mut Vec<u8>, lens: &[u32], value: &[u8]) -> u8 {
     if lens.len() == 1 {
         put_plain_var(out, lens, value);
@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Sums of small steps, of which pco makes more than distances do, and noise, of which it saves the bits on top.
+    /// Random walks, which pco compresses better than distances, and noise, of which pco saves the top bits.
     fn any_integers() -> impl Strategy<Value = Vec<i64>> {
         let scale = prop::sample::select(vec![1, 40, 10_000, 1 << 40]);
         let sums = (prop::collection::vec(0..6i64, 2..200), scale).prop_map(|(steps, scale)| {
@@ -294,7 +294,7 @@ mod tests {
         values.flat_map(f64::to_le_bytes).collect()
     }
 
-    /// A walk of steps of -1, 0 and 1 hundredths, with a value of any bits in one place of each `odd_every`.
+    /// A random walk with steps of -1, 0 and 1 hundredths, and random bits in one of every `odd_every` values.
     fn walk(odd_every: usize) -> Vec<u8> {
         let (mut level, mut state) = (50i64, 1u64);
         bytes_of((1..20_001).map(|row| {
@@ -308,7 +308,7 @@ mod tests {
     fn decimals_take_little_more_than_the_entropy_of_their_steps() {
         let (codec, len) = codec_of(&walk(usize::MAX), Number::F64);
         assert_eq!(codec, CODEC_DECIMAL);
-        // log2(3) bits a value are 0.198 bytes.
+        // log2(3) bits per value are 0.198 bytes.
         assert!(len < 20_000 * 205 / 1_000, "{len} bytes");
     }
 
@@ -331,7 +331,7 @@ mod tests {
             let even: Vec<i64> = (0..1_000).map(|row| start.wrapping_add(step.wrapping_mul(row))).collect();
             let bytes: Vec<u8> = even.iter().flat_map(|value| value.to_le_bytes()).collect();
             assert_eq!(codec_of(&bytes, Number::I64), (CODEC_SEQUENCE, 16));
-            // One that is elsewhere, be it the last, makes it no sequence; nor are three values one.
+            // A single deviating value, even the last, breaks the sequence; three values are too few for one.
             let mut odd = bytes.clone();
             odd[999 * 8] ^= 1;
             assert_ne!(codec_of(&odd, Number::I64).0, CODEC_SEQUENCE);
@@ -351,7 +351,7 @@ mod tests {
             if is_uniform(&bytes, 8) || sequence(&bytes, Number::I64).is_some() {
                 return Ok(());
             }
-            // A byte says whether what follows is packed; base and width stand before distances.
+            // One byte tells whether the content is packed; base and width precede the distances.
             let narrow = narrowest(&bytes, Number::I64).map_or(usize::MAX, |(_, width)| 1 + 8 + 1 + values.len() * width);
             let whole = narrow.min(1 + bytes.len());
             let in_bits = Plan::of(&bytes, Number::I64).map(|plan| plan.len).filter(|len| len + whole / 32 < whole);

@@ -1,4 +1,4 @@
-//! Gathering projected columns of many chunks.
+//! Decodes projected columns of many chunks into one record batch.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::small_write::SmallWriter;
 use crate::stats::ColumnStats;
 use crate::wire::Reader;
 
-/// Past this many decoded bytes a set of columns takes no more chunks, so that 32-bit offsets never overflow.
+/// Size in decoded bytes at which a set of columns takes no more chunks, so that 32-bit offsets never overflow.
 const SET_BYTES_MAX: usize = i32::MAX as usize - 2 * DECODED_BYTES_MAX;
 
-/// Room is made for at most this many rows at a time.
+/// Maximum number of rows for which capacity is reserved at a time.
 const ROWS_RESERVED_MAX: usize = 1 << 20;
 
-/// A body whose checksum has been verified and whose small block, if it was compressed, is decompressed.
+/// A body with a verified checksum, and a decompressed block if it is in the small form.
 pub struct Body<'a> {
     head: &'a Head,
     block: Block<'a>,
@@ -39,7 +39,7 @@ enum Block<'a> {
     Owned(Vec<u8>),
 }
 
-/// Verifies `body` and returns the plain block, decompressed into `scratch` if need be.
+/// Verifies `body` and returns the plain block, decompressed into `scratch` if necessary.
 fn open<'a>(head: &Head, body: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<&'a [u8], Damage> {
     head.verify_body(body)?;
     if head.compression == Compression::None {
@@ -69,12 +69,12 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Whether single rows can be decoded without the others: so it is in the small form.
+    /// Whether single rows can be decoded without the others. True for the small form.
     pub fn has_rows_apart(&self) -> bool {
         self.head.form == BodyLayout::Small
     }
 
-    /// Per row an index into the head's origins; `None` if all rows come from the first.
+    /// For each row an index into the head's origins; `None` if all rows come from the first.
     ///
     /// # Errors
     /// A body that breaks a rule of the format.
@@ -90,7 +90,7 @@ impl<'a> Body<'a> {
         Ok(Some(indexes))
     }
 
-    /// Per row its number within its batch; `None` if the chunk carries none.
+    /// For each row its number within its batch; `None` if the chunk has none.
     ///
     /// # Errors
     /// A body that breaks a rule of the format.
@@ -106,8 +106,8 @@ impl<'a> Body<'a> {
         Ok(Some(numbers!(bytes, i64).collect()))
     }
 
-    /// The extremes of a column's values, nulls left out, without decoding it. `None` where the chunk does not keep them:
-    /// small or constant columns, other types than numbers, dates and times, columns the chunk lacks.
+    /// The extremes of a column's values without nulls, read without decoding the column. `None` if the chunk does not have them:
+    /// for small chunks or short columns, types other than numbers, dates and times, and columns that the chunk lacks.
     ///
     /// # Errors
     /// A body that breaks a rule of the format.
@@ -155,7 +155,7 @@ fn skip_all_hidden(head: &Head, reader: &mut Reader) -> Result<(), Damage> {
     Ok(())
 }
 
-/// Per row an index into the head's origins; `None` if all rows come from the first. Verifies the body.
+/// For each row an index into the head's origins; `None` if all rows come from the first. Verifies the body.
 ///
 /// # Errors
 /// Damage of any byte of the body.
@@ -163,7 +163,7 @@ pub fn row_origins(head: &Head, body: &[u8]) -> Result<Option<Vec<u32>>, Damage>
     Body::open(head, body)?.row_origins()
 }
 
-/// Per row its number within its batch; `None` if the chunk carries none. Verifies the body.
+/// For each row its number within its batch; `None` if the chunk has none. Verifies the body.
 ///
 /// # Errors
 /// Damage of any byte of the body.
@@ -171,7 +171,7 @@ pub fn ordinals(head: &Head, body: &[u8]) -> Result<Option<Vec<i64>>, Damage> {
     Body::open(head, body)?.ordinals()
 }
 
-/// Values of columns that chunks of older schema versions lack. Columns not named read as null.
+/// Default values of columns that chunks of older schema versions lack. The default is null unless set.
 #[derive(Clone, Default)]
 pub struct Defaults(HashMap<usize, DefaultValue>);
 
@@ -182,15 +182,15 @@ struct DefaultValue {
 }
 
 impl Defaults {
-    /// Every missing column reads as null.
+    /// Null for every missing column.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Sets what `column` reads as where a chunk lacks it: the first value of `value`, an array of the column's type.
+    /// Sets the default of `column` to the first value of `value`, an array of the column's type.
     ///
     /// # Errors
-    /// An empty array, or one of another type than the column.
+    /// An empty array, or one whose type differs from the column's.
     pub fn set(&mut self, layout: &Layout, column: usize, value: &ArrayRef) -> Result<(), EncodeError> {
         if value.is_empty() {
             return Err(EncodeError::RowCount(0));
@@ -209,7 +209,7 @@ pub struct Columns {
     layout: Layout,
     schema: SchemaRef,
     defaults: Defaults,
-    /// Per column of the layout, up to the last one wanted, its place in the projection.
+    /// Position in the projection of each column of the layout, up to the last projected one.
     places: Vec<Option<u32>>,
     builders: Vec<Builder>,
     rows: usize,
@@ -218,10 +218,10 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// An empty set of the layout's columns `projection`, in that order.
+    /// An empty set with the layout's columns `projection`, in that order.
     ///
     /// # Panics
-    /// If an index of `projection` is out of range or stands twice.
+    /// If an index of `projection` is out of range or occurs twice.
     pub fn new(layout: &Layout, projection: &[usize], defaults: &Defaults) -> Self {
         let mut places = vec![None; projection.iter().max().map_or(0, |last| last + 1)];
         for (place, column) in projection.iter().enumerate() {
@@ -242,9 +242,9 @@ impl Columns {
         }
     }
 
-    /// Makes room for `rows` more rows, which spares the growing. Text and lists grow by themselves.
+    /// Reserves capacity for `rows` more rows. Text and lists still grow as needed.
     pub fn reserve(&mut self, rows: usize) {
-        // No more than the set may come to hold, whatever the caller adds up.
+        // The limit guards against a caller that adds up too many rows.
         let rows = rows.min(ROWS_RESERVED_MAX);
         self.builders.iter_mut().for_each(|builder| builder.reserve(rows));
     }
@@ -254,17 +254,17 @@ impl Columns {
         self.rows
     }
 
-    /// Decoded bytes gathered so far. The set takes no more chunks past about 1.8 GiB: finish it well before.
+    /// Size of the decoded rows in bytes. The set takes no more chunks past about 1.8 GiB: finish it well before.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Verifies a chunk's body and appends its rows. `columns_in_schema` is the number of columns that the chunk's schema
-    /// version had; later ones read as their default, or null.
+    /// Verifies a chunk's body and appends its rows. `columns_in_schema` is the number of columns in the chunk's schema
+    /// version; later columns get their default, or null.
     ///
     /// # Errors
-    /// Damage of any byte of the body. The set is then as it was before the call. A set that holds about 1.8 GiB refuses
-    /// more in the same way, and so does a missing column that is neither nullable nor has a default.
+    /// Damage of any byte of the body, a set that has reached about 1.8 GiB, or a missing column that is neither nullable nor
+    /// has a default. The set is then unchanged.
     pub fn append(&mut self, head: &Head, body: &[u8], columns_in_schema: usize) -> Result<(), Damage> {
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = open(head, body, &mut scratch).and_then(|block| self.append_block(head, block, columns_in_schema));
@@ -275,18 +275,19 @@ impl Columns {
     /// Appends the rows of a body that was already verified, as [`Columns::append`] does.
     ///
     /// # Errors
-    /// A body that breaks a rule of the format; the set is then as it was before.
+    /// A body that breaks a rule of the format. The set is then unchanged.
     pub fn append_body(&mut self, body: &Body, columns_in_schema: usize) -> Result<(), Damage> {
         self.append_block(body.head, body.bytes(), columns_in_schema)
     }
 
-    /// Appends some rows of a verified body in which [`Body::has_rows_apart`]: those of the numbers `rows`, ascending, each once.
+    /// Appends single rows of a verified body for which [`Body::has_rows_apart`] is true. The row numbers `rows` must be strictly
+    /// ascending.
     ///
     /// # Errors
-    /// As [`Columns::append_body`]; what lies in other rows is not looked at.
+    /// As [`Columns::append_body`]; other rows are not checked.
     ///
     /// # Panics
-    /// If the body has no rows apart, or a number is out of its range or not greater than the one before.
+    /// If the body does not support it, or a number is out of range or not greater than the one before.
     pub fn append_rows(&mut self, body: &Body, columns_in_schema: usize, rows: &[u32]) -> Result<(), Damage> {
         assert!(body.has_rows_apart(), "rows of a columnar body are decoded together");
         assert!(rows.is_sorted_by(|a, b| a < b) && rows.last().is_none_or(|last| *last < body.head.rows));
@@ -302,7 +303,7 @@ impl Columns {
         })
     }
 
-    /// Appends `rows` rows by `append`, which is told how many columns the chunk has; all of them or none.
+    /// Appends `rows` rows with `append`, which gets the number of columns in the chunk: all of them or none.
     fn append_counted(
         &mut self,
         columns_in_schema: usize,
@@ -312,7 +313,7 @@ impl Columns {
         if self.bytes > SET_BYTES_MAX {
             return Err(Damage::malformed("the set of columns is full: finish it and begin another"));
         }
-        // What a chunk lacks has a budget of its own: one written up to the limit stays readable after columns were added.
+        // Missing columns have a separate budget, so that a chunk at the limit stays readable after columns were added.
         let (mut budget, mut missing) = (Budget(DECODED_BYTES_MAX), Budget(DECODED_BYTES_MAX));
         let present = columns_in_schema.min(self.layout.columns().len());
         match append(self, present, &mut budget).and_then(|()| self.append_missing(rows, present, &mut missing)) {
@@ -328,7 +329,7 @@ impl Columns {
         }
     }
 
-    /// Appends the rows of a small block, or those of the numbers in `picked`.
+    /// Appends the rows of a small block: all, or those numbered in `picked`.
     fn append_small(
         &mut self,
         head: &Head,
@@ -367,7 +368,7 @@ impl Columns {
         Ok(())
     }
 
-    /// Fills the columns that the chunk's schema version did not have yet.
+    /// Fills the columns that are not in the chunk's schema version.
     fn append_missing(&mut self, rows: usize, present: usize, budget: &mut Budget) -> Result<(), Damage> {
         let columns = self.layout.columns().iter().zip(&self.places).enumerate().skip(present);
         for (column, (node, place)) in columns {
@@ -389,11 +390,11 @@ impl Columns {
         Ok(())
     }
 
-    /// The rows gathered, in the order in which their chunks were appended.
+    /// The appended rows, in the order of their chunks.
     pub fn finish(self) -> RecordBatch {
         let arrays = self.builders.into_iter().map(Builder::finish).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
-        // Lengths, types and the absence of nulls hold by construction.
+        // Lengths, types and the absence of nulls are guaranteed by construction.
         RecordBatch::try_new_with_options(self.schema, arrays, &options).expect("decoded columns fit their schema")
     }
 }

@@ -1,36 +1,36 @@
-//! Floats that are decimals with few digits, kept as whole numbers that are divided by a power of ten. Values that are no such
-//! decimals (NaN, infinities, -0.0, more digits) are exceptions, kept beside them as they are.
+//! Encoding of floats that are decimals with few digits, as integers divided by a power of ten. All other values (NaN,
+//! infinities, -0.0, decimals with more digits) are exceptions, which are stored unchanged.
 
 use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer};
 
 use crate::number::{Number, numbers};
 
-/// Powers of ten that a float64 holds exactly, by exponent.
+/// Powers of ten that float64 represents exactly, by exponent.
 const POWERS: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
     1e21, 1e22,
 ];
 
-/// 1.5 * 2^52: a sum of it and a value below 2^51 is rounded to a whole number, which the sum's low bits hold.
+/// 1.5 * 2^52. Adding it to a value below 2^51 rounds the value to an integer, which is in the low bits of the sum.
 const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
-/// About so many values tell whether a column is worth a try, and by which power.
+/// Approximate size of the sample that decides whether a column is encoded, and by which power.
 const SAMPLE: usize = 64;
-/// One value in so many may be an exception.
+/// At most one value in this many may be an exception.
 const VALUES_PER_EXCEPTION: usize = 16;
-/// Between the least and the greatest value of the sample lie at least so many times more floats than whole numbers.
-/// Noise has as many digits as its type holds, and does not gain.
+/// Between the minimum and the maximum of the sample there must be at least this many times more floats than scaled integers.
+/// Noise, which uses all digits of its type, does not reach this ratio.
 const GAIN: f64 = 16.0;
-/// Values converted together: without an exception among them, without a branch.
+/// Values that are converted together, without branches unless there is an exception among them.
 const BLOCK: usize = 64;
 
-/// How whole numbers become the values of a column.
+/// How the integers are converted to the values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scale {
     exponent: u8,
-    /// Whether quotients are rounded to float32; in a column of float64 they are widened again.
+    /// Whether quotients are rounded to float32; a column of float64 widens them afterwards.
     single: bool,
-    /// Whether the whole numbers are int64; else int32.
+    /// Whether the integers are int64; else int32.
     wide: bool,
 }
 
@@ -43,7 +43,7 @@ impl Scale {
         self.exponent | if self.single { SINGLE } else { 0 } | if self.wide { WIDE } else { 0 }
     }
 
-    /// `None` if no column of this type has the scale.
+    /// `None` if the scale is invalid for columns of this type.
     pub(crate) fn from_byte(byte: u8, number: Number) -> Option<Self> {
         let scale = Self { exponent: byte & EXPONENT_MASK, single: byte & SINGLE != 0, wide: byte & WIDE != 0 };
         let is_allowed = match number {
@@ -54,7 +54,7 @@ impl Scale {
         (is_allowed && usize::from(scale.exponent) < POWERS.len() && scale.to_byte() == byte).then_some(scale)
     }
 
-    /// The type of the whole numbers.
+    /// The type of the integers.
     pub(crate) fn whole_number(self) -> Number {
         if self.wide { Number::I64 } else { Number::I32 }
     }
@@ -64,12 +64,12 @@ impl Scale {
     }
 }
 
-/// The types that whole numbers are kept in.
+/// The integer types of scaled values.
 trait ScaledInteger: ArrowNativeType {
-    /// Values scaled to less than this, whatever their sign, are tried.
+    /// Limit of the absolute scaled value.
     const END: f64;
 
-    /// The whole number in a sum with [`ROUNDER`].
+    /// The integer in a sum with [`ROUNDER`].
     fn in_sum(sum: f64) -> Self;
 
     fn to_float(self) -> f64;
@@ -103,34 +103,34 @@ impl ScaledInteger for i64 {
     }
 }
 
-/// A whole number's value: the one expression that writing and reading share.
+/// The value of an integer. Writer and reader share this expression, so that results are equal bit for bit.
 #[inline]
 fn value_of<const SINGLE: bool>(whole: f64, power: f64) -> f64 {
     let quotient = whole / power;
     if SINGLE { f64::from(quotient as f32) } else { quotient }
 }
 
-/// The sum with [`ROUNDER`] of the whole number whose value is `value`, and whether there is one.
+/// The sum with [`ROUNDER`] that contains the integer for `value`, and whether that integer reproduces `value`.
 #[inline]
 fn sum_of<W: ScaledInteger, const SINGLE: bool>(value: f64, power: f64) -> (f64, bool) {
     let scaled = value * power;
     let sum = scaled + ROUNDER;
-    // NaN is below nothing. The bits tell -0.0 from 0.0.
+    // NaN is not below the limit. Comparing bits distinguishes -0.0 from 0.0.
     let same = value_of::<SINGLE>(sum - ROUNDER, power).to_bits() == value.to_bits();
     (sum, same & (scaled.abs() < W::END))
 }
 
-/// A column of floats as whole numbers.
+/// A column of floats as scaled integers.
 pub(crate) struct Decimals {
     pub(crate) scale: Scale,
-    /// One for each value; that of an exception is the one before it, or zero.
+    /// One integer per value; an exception repeats the one before it, or has zero.
     pub(crate) wholes: Buffer,
-    /// Places of the values that are kept as they are, ascending.
+    /// Positions of the exceptions, ascending.
     pub(crate) exceptions: Vec<u32>,
 }
 
 impl Decimals {
-    /// `None` if too few values of a column are decimals, or have too many digits for whole numbers to be smaller.
+    /// `None` if too few values are decimals, or if they have too many digits for integers to be smaller.
     pub(crate) fn of(bytes: &[u8], number: Number) -> Option<Self> {
         let sample = sample_of(bytes, number)?;
         let scale = scale_of(&sample, number)?;
@@ -142,7 +142,7 @@ impl Decimals {
     }
 }
 
-/// Some values from all parts of a column.
+/// A sample of values, evenly spaced over the column.
 fn sample_of(bytes: &[u8], number: Number) -> Option<Vec<f64>> {
     let step = (bytes.len() / number.width()).div_ceil(SAMPLE).max(1);
     Some(match number {
@@ -159,12 +159,12 @@ fn scale_of(sample: &[f64], number: Number) -> Option<Scale> {
     scale_by::<i64, false>(sample).or_else(|| scale_by::<i64, true>(sample))
 }
 
-/// The scale by which the sample's values are whole numbers, with exceptions, if it gains enough.
+/// The scale that turns the sample into integers, apart from a limited share of exceptions, if it saves enough.
 fn scale_by<W: ScaledInteger, const SINGLE: bool>(sample: &[f64]) -> Option<Scale> {
     let mut exponent = 0;
     let (mut exceptions, mut extremes) = (0, None);
     for &value in sample {
-        // Most values have no more digits than those before them.
+        // Most values have no more digits than earlier ones, so the search starts at the exponent found so far.
         let end = POWERS[exponent..].iter().position(|power| sum_of::<W, SINGLE>(value, *power).1);
         let Some(more) = end else {
             exceptions += 1;
@@ -180,7 +180,7 @@ fn scale_by<W: ScaledInteger, const SINGLE: bool>(sample: &[f64]) -> Option<Scal
     }
     let (least, greatest) = extremes?;
     let power = POWERS[exponent];
-    // Values of float32 have few digits in binary, which pco finds in a column of float64 as well.
+    // In a column of float64, values of float32 precision have few significant bits, which pco detects as well.
     let floats = if SINGLE || sample.iter().all(|value| f64::from(*value as f32) == *value || value.is_nan()) {
         (place_of_single(greatest as f32) - place_of_single(least as f32)) as f64
     } else {
@@ -193,7 +193,7 @@ fn scale_by<W: ScaledInteger, const SINGLE: bool>(sample: &[f64]) -> Option<Scal
     Some(Scale { exponent: exponent as u8, single: SINGLE, wide })
 }
 
-/// The place of a float among all of them in order, counted from zero.
+/// The rank of a float in the order of all floats, counted from zero.
 fn place_of(value: f64) -> i128 {
     let place = i128::from(value.abs().to_bits());
     if value < 0.0 { -place } else { place }
@@ -253,7 +253,7 @@ fn wholes<W: ScaledInteger, const SINGLE: bool>(
     Some(wholes)
 }
 
-/// Appends the values of whole numbers, which are of the type that `scale` says, to a column of `number`.
+/// Converts integers of the type that `scale` states, and appends them to a column of `number`.
 pub(crate) fn push_decimals(out: &mut MutableBuffer, wholes: &MutableBuffer, scale: Scale, number: Number) {
     if scale.wide {
         push_values(out, wholes.typed_data::<i64>(), scale, number);
@@ -292,7 +292,7 @@ mod tests {
         values.iter().flat_map(|value| value.to_le_bytes()).collect()
     }
 
-    /// The bytes that whole numbers give again, the exceptions put in.
+    /// The bytes decoded from the integers and the exceptions.
     fn again(decimals: &Decimals, bytes: &[u8], number: Number) -> Vec<u8> {
         let mut wholes = MutableBuffer::new(0);
         wholes.extend_from_slice(decimals.wholes.as_slice());
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn decimals_with_nearly_as_many_digits_as_floats_are_left_alone() {
-        // Between 18 and 22 lie 2^21 float32, 400,000 of five digits and 4,000 of three.
+        // Between 18 and 22 there are 2^21 float32, 400,000 decimals with five digits and 4,000 with three.
         let values = |power: i32| (0..500).map(move |i| (18 * power + i * 7_919 % (4 * power)) as f32 / power as f32);
         assert!(Decimals::of(&bytes_of_singles(&values(100_000).collect::<Vec<_>>()), Number::F32).is_none());
         assert!(Decimals::of(&bytes_of_singles(&values(1_000).collect::<Vec<_>>()), Number::F32).is_some());
@@ -368,7 +368,7 @@ mod tests {
             let values: Vec<f64> = (0..500).map(|i| f64::from(around + i * 37 % 501)).collect();
             assert_eq!(Decimals::of(&bytes_of(&values), Number::F64).unwrap().scale.wide, wide);
         }
-        // One that the sample does not show is an exception from the greatest int32 on.
+        // A value outside the sample is an exception if it is at least the maximum of int32.
         for (odd, exceptions) in [(f64::from(i32::MAX), vec![101]), (f64::from(i32::MAX) - 1.0, vec![])] {
             let mut values: Vec<f64> = (0..500).map(|i| f64::from(i * 37 % 501)).collect();
             values[101] = odd;
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_sample_with_too_many_exceptions_is_enough() {
-        // Each hundredth value is in the sample, which has 64: four may be exceptions.
+        // The sample has every hundredth value, 64 of them: four may be exceptions.
         for (count, is_decimal) in [(4, true), (5, false)] {
             let mut values: Vec<f64> = (0..6_400).map(|i| f64::from(i * 37 % 501) / 10.0).collect();
             (0..count).for_each(|i| values[i * 700] = f64::NAN);
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    /// Decimals with values among them that are none, or only nearly.
+    /// Decimals, mixed with values that are not decimals, or only nearly.
     fn any_value(exponent: u8) -> impl Strategy<Value = f64> {
         let power = POWERS[usize::from(exponent)];
         prop_oneof![

@@ -1,4 +1,4 @@
-//! Writing a chunk.
+//! The encoder of chunks.
 
 use arrow_array::cast::AsArray;
 use arrow_array::{ArrayRef, RecordBatch};
@@ -15,29 +15,29 @@ use crate::text::put_filters;
 use crate::wire::put_varint;
 use crate::{DECODED_BYTES_MAX, ROWS_MAX};
 
-/// Up to this many rows a chunk takes the small form (measured: `docs/decisions/001-chunk-format.md`).
+/// Maximum number of rows of a chunk in the small form (measured: `docs/decisions/001-chunk-format.md`).
 const SMALL_ROWS_MAX: usize = 128;
-/// Up to so many bytes of text and binary values, too: longer ones compress far better column by column, with zstd.
+/// Maximum size of text and binary values of a chunk in the small form: more compress far better column by column, with zstd.
 const SMALL_TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// A written chunk.
+/// An encoded chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// What [`crate::Head::parse`] reads.
+    /// The head, for [`crate::Head::parse`].
     pub head: Vec<u8>,
-    /// What [`crate::Columns::append`] reads.
+    /// The body, for [`crate::Columns::append`].
     pub body: Vec<u8>,
     /// Number of rows.
     pub rows: u32,
 }
 
-/// Writes a chunk, in the form that suits its rows. The same input gives the same bytes.
+/// Encodes a chunk in the form that suits its rows. The same input gives the same bytes.
 ///
-/// `zone` must cover every row; `unique_ids` is kept in the head for readers, unchecked. `binding` says where the chunk
-/// will lie.
+/// `zone` must cover every row; `unique_ids` is stored in the head for readers and not checked. `binding` is the place where the
+/// chunk will be stored.
 ///
 /// # Errors
-/// Whatever in `rows` or `zone` does not fit the layout or the limits of the format.
+/// `rows` or `zone` do not fit the layout or the limits of the format.
 pub fn encode(
     layout: &Layout,
     schema_version: u32,
@@ -51,7 +51,7 @@ pub fn encode(
     encode_as(form, layout, schema_version, rows, zone, unique_ids, binding)
 }
 
-/// Bytes of the values of text and binary columns, those within lists and structs left out.
+/// Size of the values of text and binary columns in bytes, without children of lists and structs.
 fn text_bytes(batch: &RecordBatch) -> usize {
     let ends = |offsets: &[i32]| (offsets[offsets.len() - 1] - offsets[0]) as usize;
     let bytes = |column: &ArrayRef| {
@@ -61,7 +61,7 @@ fn text_bytes(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(bytes).sum()
 }
 
-/// Writes a chunk as [`encode`] does, in the form given.
+/// Encodes a chunk as [`encode`] does, in a given form.
 ///
 /// # Errors
 /// As [`encode`].
@@ -87,8 +87,8 @@ pub fn encode_as(
     seal(form, (body, compression, block_bytes), schema_version, rows, zone, unique_ids, binding)
 }
 
-/// Writes a chunk in the small form without compression, whatever its number of rows: from equal rows every release makes
-/// equal bytes, so that an engine may keep the rows and make the body again ([`plain_body`]).
+/// Encodes a chunk in plain form: the small form without compression, for any number of rows. Every release produces the same
+/// bytes for the same rows, so an engine can store the rows and rebuild the body ([`plain_body`]).
 ///
 /// # Errors
 /// As [`encode`].
@@ -116,7 +116,7 @@ pub fn plain_body(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeEr
     small_block(layout, &one_origin_unsaid(rows), Packing::Bytes)
 }
 
-/// Row origins say nothing where there is one origin.
+/// Leaves out row origins if there is only one origin.
 fn one_origin_unsaid<'a>(rows: &ChunkRows<'a>) -> ChunkRows<'a> {
     ChunkRows { row_origin: rows.row_origin.filter(|_| rows.origins.len() > 1), ..*rows }
 }
@@ -130,7 +130,7 @@ fn seal(
     unique_ids: bool,
     binding: &Binding,
 ) -> Result<Encoded, EncodeError> {
-    // A compressed body is shorter than its block, any other is as long.
+    // No body is longer than its block.
     if block_bytes > DECODED_BYTES_MAX {
         return Err(EncodeError::TooLarge);
     }
@@ -178,7 +178,7 @@ fn check_rows(layout: &Layout, rows: &ChunkRows) -> Result<(), EncodeError> {
     Ok(())
 }
 
-/// Counts what a chunk will take when decoded, by the same rule as the decoder, and passes the nodes on.
+/// Counts the decoded size of a chunk by the decoder's rule, and passes the nodes to `sink`.
 struct Metered<'a, S> {
     sink: &'a mut S,
     bytes: &'a mut usize,
@@ -212,7 +212,7 @@ fn extract_column(
     if *bytes > DECODED_BYTES_MAX { Err(EncodeError::TooLarge) } else { Ok(()) }
 }
 
-/// Sends the hidden columns, those that the schema does not name, to `put`.
+/// Passes the hidden columns, which are not part of the schema, to `put`.
 fn hidden(rows: &ChunkRows, mut put: impl FnMut(NodeData)) {
     let count = rows.batch.num_rows();
     let mut send = |bytes: &[u8], number: Number| {
@@ -245,7 +245,7 @@ fn small_block(layout: &Layout, rows: &ChunkRows, packing: Packing) -> Result<Ve
     Ok(block)
 }
 
-/// The block as a body, how that is compressed, and its size before.
+/// The body of a block, its compression, and the size of the block.
 fn compressed(block: Vec<u8>) -> (Vec<u8>, Compression, usize) {
     let len = block.len();
     if len >= COMPRESS_BYTES_MIN

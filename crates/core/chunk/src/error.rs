@@ -1,8 +1,8 @@
-//! What keeps rows from being written as a chunk.
+//! Errors of encoding rows as a chunk.
 
 use crate::{DECODED_BYTES_MAX, ROWS_MAX};
 
-/// Rows that cannot be written as a chunk.
+/// Why rows cannot be encoded as a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
@@ -12,7 +12,7 @@ pub enum EncodeError {
     /// The decoded columns would exceed the limit.
     #[error("the rows take more than {DECODED_BYTES_MAX} bytes: split them, or shorten the greatest values")]
     TooLarge,
-    /// The batch has other columns than the layout.
+    /// The batch and the layout have different columns.
     #[error("the batch has {found} columns where the schema has {expected}")]
     ColumnCount {
         /// Columns of the layout.
@@ -20,7 +20,7 @@ pub enum EncodeError {
         /// Columns of the batch.
         found: usize,
     },
-    /// A column does not fit its place in the schema.
+    /// A column does not match the schema.
     #[error("column {column:?}: {reason}")]
     Column {
         /// The column's name.
@@ -28,7 +28,7 @@ pub enum EncodeError {
         /// What is wrong with it.
         reason: Box<EncodeError>,
     },
-    /// An array has another type than its column.
+    /// The type of an array differs from that of its column.
     #[error("the array has another type than the schema says: cast it first")]
     WrongType,
     /// A null where the schema allows none.
@@ -43,7 +43,7 @@ pub enum EncodeError {
 }
 
 impl EncodeError {
-    /// Whether fewer rows may fit where these do not.
+    /// Whether splitting the rows may help.
     pub fn is_too_large(&self) -> bool {
         match self {
             Self::TooLarge => true,

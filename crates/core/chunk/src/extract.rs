@@ -1,5 +1,4 @@
-//! From Arrow arrays to the values that a chunk keeps: one [`NodeData`] per node, in depth-first order, with values under
-//! nulls left out.
+//! Extracts the values of a chunk from Arrow arrays: one [`NodeData`] per node, in depth-first order, without values under nulls.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::*;
@@ -18,14 +17,14 @@ pub(crate) struct NodeData<'a> {
     pub(crate) rows: usize,
     /// Rows that are not null.
     pub(crate) present: usize,
-    /// One bit per row, zero padded; absent when no row is null.
+    /// One bit per row, padded with zeros; `None` if no row is null.
     pub(crate) bitmap: Option<&'a [u8]>,
-    /// The present values.
+    /// The values that are not null.
     pub(crate) values: Values<'a>,
 }
 
 pub(crate) enum Values<'a> {
-    /// Bits, zero padded.
+    /// Bits, padded with zeros.
     Bool(&'a [u8]),
     Fixed {
         width: usize,
@@ -47,18 +46,18 @@ pub(crate) trait Sink {
     fn node(&mut self, data: NodeData);
 }
 
-/// A row below a null parent: null if the child may be null, else the zero or empty value, so that equal rows always
-/// give equal bytes.
+/// Marks a row below a null parent. It becomes null if the child is nullable, else a zero or empty value, so that equal rows
+/// always give equal bytes.
 const MASKED: u32 = u32::MAX;
 
-/// Which rows of an array make up a node.
+/// The rows of an array that belong to a node.
 #[derive(Clone, Copy)]
 enum Slots<'a> {
     All(usize),
     Pick(&'a [u32]),
 }
 
-/// Buffers that are used again from column to column.
+/// Buffers that are reused for each column.
 #[derive(Default)]
 pub(crate) struct Scratch {
     present: Vec<u32>,
@@ -67,7 +66,7 @@ pub(crate) struct Scratch {
     lens: Vec<u32>,
 }
 
-/// Sends the nodes of a column to `sink`.
+/// Passes the nodes of a column to `sink`.
 pub(crate) fn extract(
     node: &Node,
     array: &dyn Array,
@@ -155,7 +154,7 @@ fn walk(
     Ok(())
 }
 
-/// The rows of a struct's children: those of the struct, masked where it is null.
+/// The rows of a struct's children: the rows of the struct, masked where it is null.
 fn child_slots(slots: Slots, chosen: Slots, bitmap: Option<&[u8]>, rows: usize) -> Option<Vec<u32>> {
     let Slots::Pick(present) = chosen else { return None };
     let Some(bitmap) = bitmap else { return Some(present.to_vec()) };
@@ -216,7 +215,7 @@ fn gather_var<'a>(
     Values::Var { lens, bytes: out }
 }
 
-/// Fills `lens` and returns the rows of the item array that the chosen lists hold.
+/// Fills `lens` and returns the rows of the item array that belong to the chosen lists.
 fn gather_list(offsets: &[i32], chosen: Slots, lens: &mut Vec<u32>) -> Result<Vec<u32>, EncodeError> {
     lens.clear();
     let mut items = Vec::new();
@@ -245,7 +244,7 @@ fn primitive_bytes<T: ArrowPrimitiveType>(array: &dyn Array) -> Option<&[u8]> {
     array.as_primitive_opt::<T>().map(|a| a.values().inner().as_slice())
 }
 
-/// The values of a fixed-width array, the array's own offset applied; `None` if it is of another type than the node.
+/// The values of a fixed-width array, with the array's offset applied; `None` if its type differs from the node's.
 fn fixed_bytes<'a>(node: &Node, array: &'a dyn Array) -> Option<&'a [u8]> {
     use DataType::*;
     if array.data_type() != &node.data_type {

@@ -1,4 +1,4 @@
-//! The head of a chunk: what a reader must know before it touches the body.
+//! The head of a chunk: what a reader needs before it reads the body.
 
 use std::ops::Deref;
 
@@ -19,8 +19,8 @@ const COMPRESSION_SHIFT: u32 = 4;
 const FLAG_TEXT_FILTERS: u8 = 1 << 6;
 const FLAGS_UNUSED: u8 = 1 << 7;
 
-/// Where a chunk lies. Mixed into the head's checksum and not stored, so that a chunk filed under another tile or id is
-/// found out.
+/// Where a chunk is stored. It is part of the head's checksum but not of the head, so that a chunk under a wrong tile or id is
+/// detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The tile of the chunk's rows.
@@ -47,7 +47,7 @@ pub struct Origin {
     pub batch: BatchId,
     /// Write stamp, microseconds since the Unix epoch.
     pub written_us: i64,
-    /// Tells attempts of one moment apart.
+    /// Distinguishes attempts with the same stamp.
     pub token: u32,
 }
 
@@ -72,35 +72,35 @@ impl Deref for Origins {
     }
 }
 
-/// What a chunk covers; both ends of each range are included.
+/// The range of times and ids in a chunk; both ends are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zone {
     /// The earliest time, in the unit of the dataset's time axis.
     pub time_min: i64,
     /// The latest time.
     pub time_max: i64,
-    /// Not greater than the key of any row's id.
+    /// Lower bound of the keys of the rows' ids.
     pub id_min: ZoneKey,
-    /// Not less than the key of any row's id.
+    /// Upper bound of the keys of the rows' ids.
     pub id_max: ZoneKey,
 }
 
 /// A parsed and verified head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// The schema version the rows were written under.
+    /// The schema version of the rows.
     pub schema_version: u32,
     /// Number of rows, at least one.
     pub rows: u32,
-    /// What the rows cover.
+    /// The range of times and ids.
     pub zone: Zone,
-    /// Which batches the rows came from.
+    /// The origins of the rows.
     pub origins: Origins,
-    /// Whether the writer found no two rows with the same id.
+    /// Whether no two rows have the same id, as the writer found.
     pub unique_ids: bool,
-    /// Whether the rows carry ordinals, see [`crate::ordinals`].
+    /// Whether the rows have ordinals, see [`crate::ordinals`].
     pub has_ordinals: bool,
-    /// How the body is laid out.
+    /// The form of the body.
     pub form: BodyLayout,
     /// Length of the body in bytes.
     pub body_bytes: usize,
@@ -112,31 +112,31 @@ pub struct Head {
     pub(crate) body_checksum: u64,
 }
 
-/// How a body is laid out.
+/// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLayout {
     /// One block with the plain values of every column, possibly compressed as a whole.
     Small,
-    /// One compressed byte string per column, found through a directory.
+    /// One compressed byte string per column, located by a directory.
     Columnar,
 }
 
 /// The rows of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkRows<'a> {
-    /// Exactly the columns of the layout's schema, in its types.
+    /// Exactly the columns of the layout's schema, with its types.
     pub batch: &'a RecordBatch,
-    /// The batches the rows come from; at least one.
+    /// The origins of the rows; at least one.
     pub origins: &'a [Origin],
-    /// Per row an index into `origins`; `None` if all rows come from the first.
+    /// For each row an index into `origins`; `None` if all rows come from the first.
     pub row_origin: Option<&'a [u32]>,
-    /// Per row its number within its batch, for datasets without id columns.
+    /// For each row its number within its batch, for datasets without id columns.
     pub ordinals: Option<&'a [i64]>,
-    /// Positions of text columns of which the head gets a filter where it pays.
+    /// Positions of the text columns for which the head gets a filter, if it is worth its space.
     pub text: &'a [usize],
 }
 
-/// What the writer of a body tells the writer of its head.
+/// The properties of a body that its head states.
 pub(crate) struct Sealed<'a> {
     pub(crate) form: BodyLayout,
     pub(crate) compression: Compression,
@@ -145,7 +145,7 @@ pub(crate) struct Sealed<'a> {
     pub(crate) text_filters: Option<&'a [u8]>,
 }
 
-/// Writes the head of a chunk whose parts `encode` has checked.
+/// Encodes the head of a chunk; `encode` has checked its parts.
 pub(crate) fn put_head(
     schema_version: u32,
     rows: &ChunkRows,
@@ -229,17 +229,17 @@ fn read_origins(reader: &mut Reader) -> Result<Origins, Damage> {
 }
 
 impl Head {
-    /// The same for readers that ask nothing of filters of texts: it takes less memory.
+    /// Drops the text filters, for readers that do not use them, to save memory.
     #[must_use]
     pub fn without_text_filters(self) -> Self {
         Self { text_filters: Box::default(), ..self }
     }
 
-    /// Verifies and reads a head that lies under `binding`.
+    /// Verifies and parses a head that is stored under `binding`.
     ///
     /// # Errors
     /// [`DamageKind::UnknownVersion`] for a newer container, [`DamageKind::Checksum`] if any byte changed or the head
-    /// was written for another tile or id, else what rule the head breaks.
+    /// was written for another tile or id, and otherwise the rule that the head breaks.
     pub fn parse(bytes: &[u8], binding: &Binding) -> Result<Self, Damage> {
         match bytes.first() {
             None => return Err(Damage(DamageKind::Truncated)),
@@ -296,28 +296,28 @@ impl Head {
         })
     }
 
-    /// Whether the rows come from more than one batch, so that [`crate::row_origins`] gives indexes into `origins`.
+    /// Whether the rows have more than one origin, so that [`crate::row_origins`] returns indexes into `origins`.
     pub fn has_row_origins(&self) -> bool {
         self.has_row_origins
     }
 
-    /// The filter of a column's texts, if the chunk has one.
+    /// The text filter of a column, if the chunk has one.
     pub fn text_filter(&self, column: usize) -> Option<&TextFilter> {
         self.text_filters.iter().find(|filter| filter.column() == column)
     }
 
-    /// Whether the body is one that [`crate::plain_body`] makes from the rows.
+    /// Whether the chunk is in plain form, so that [`crate::plain_body`] can rebuild the body from the rows.
     pub fn is_plain(&self) -> bool {
         self.form == BodyLayout::Small && self.compression == Compression::None
     }
 
-    /// Lets a fuzzer state the length of the body it made up.
+    /// Sets the length of the body, for a fuzzer that generates bodies.
     #[doc(hidden)]
     pub fn set_body_bytes(&mut self, body_bytes: usize) {
         self.body_bytes = body_bytes;
     }
 
-    /// Compares the body's length and checksum with what the head says.
+    /// Compares the body's length and checksum with those in the head.
     pub(crate) fn verify_body(&self, body: &[u8]) -> Result<(), Damage> {
         if body.len() < self.body_bytes {
             return Err(Damage(DamageKind::Truncated));
@@ -329,8 +329,8 @@ impl Head {
     }
 }
 
-/// Recomputes length-independent checksums of a tampered chunk so that fuzzers and tests reach the decoder behind them.
-/// The head must be long enough to hold both; the body length it states is left alone.
+/// Recomputes the checksums of a modified chunk, so that fuzzers and tests reach the decoder behind them. The head must be long
+/// enough for both checksums; the body length in it is not changed.
 #[doc(hidden)]
 pub fn reseal(head: &mut [u8], body: &[u8], binding: &Binding) {
     let Some(content) = head.len().checked_sub(8) else { return };

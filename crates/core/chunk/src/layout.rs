@@ -1,4 +1,4 @@
-//! The physical tree of a schema.
+//! The layout of a schema: a tree of nodes, one per column and child.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use chronotile_types::{SchemaError, normalize_schema};
 
 use crate::number::Number;
 
-/// How the values of a node are kept.
+/// How the values of a node are stored.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Bool,
-    /// Values of equal width in bytes; `number` says what arithmetic they allow.
+    /// Values of a fixed width in bytes; `number` is their number type, if they are numbers.
     Fixed {
         width: usize,
         number: Option<Number>,
@@ -29,7 +29,7 @@ pub(crate) struct Node {
     pub(crate) kind: Kind,
     pub(crate) nullable: bool,
     pub(crate) data_type: DataType,
-    /// This node and everything below it.
+    /// Number of nodes in this subtree.
     pub(crate) node_count: usize,
 }
 
@@ -63,7 +63,7 @@ impl Node {
         Ok(Self { kind, nullable: field.is_nullable(), data_type: field.data_type().clone(), node_count })
     }
 
-    /// Bytes that one row of this node costs in memory, children and text not counted.
+    /// Size of one row of this node in memory in bytes, without children and text.
     pub(crate) fn row_bytes(&self) -> usize {
         match &self.kind {
             Kind::Fixed { width, .. } => *width,
@@ -77,16 +77,16 @@ impl Node {
 struct Inner {
     schema: SchemaRef,
     columns: Vec<Node>,
-    /// Nodes in the columns before each column, and in all of them at the end.
+    /// Number of nodes before each column; the last entry is the total.
     node_starts: Vec<usize>,
 }
 
-/// How the columns of a schema lie in a chunk. Compiled once per dataset; cloning is cheap.
+/// How the columns of a schema are stored in a chunk. Compiled once per dataset; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Layout(Arc<Inner>);
 
 impl Layout {
-    /// Compiles a schema as `normalize_schema` returns it. Refuses any other by the column's name.
+    /// Compiles a schema normalized by `normalize_schema`. Refuses other types with the name of the column.
     pub fn new(schema: SchemaRef) -> Result<Self, SchemaError> {
         normalize_schema(&schema)?;
         let columns = schema.fields().iter().map(|f| Node::new(f, f.name())).collect::<Result<Vec<_>, _>>()?;

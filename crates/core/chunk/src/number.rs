@@ -1,9 +1,9 @@
-//! Numbers by type: the only place that turns a type tag into generic code.
+//! Number types, and the macros that dispatch from a type tag to generic code.
 
 use arrow_buffer::MutableBuffer;
 use arrow_schema::DataType;
 
-/// A type of number that fixed-width values can be.
+/// The type of fixed-width numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     I8,
@@ -50,7 +50,7 @@ impl Number {
     }
 }
 
-/// Runs `$body` with `$T` standing for the Rust type of `$number`.
+/// Runs `$body` with `$T` as the Rust type of `$number`.
 macro_rules! with_number {
     ($number:expr, $T:ident => $body:expr) => {
         match $number {
@@ -140,7 +140,7 @@ macro_rules! with_integer {
 }
 pub(crate) use {with_integer, with_number};
 
-/// Reads the little-endian numbers that `$bytes` holds.
+/// Iterates over the little-endian numbers in `$bytes`.
 macro_rules! numbers {
     ($bytes:expr, $T:ident) => {
         $bytes.as_chunks::<{ size_of::<$T>() }>().0.iter().map(|bytes| $T::from_le_bytes(*bytes))
@@ -148,17 +148,17 @@ macro_rules! numbers {
 }
 pub(crate) use numbers;
 
-/// Integers kept as unsigned distances from their least value.
+/// Integers stored as unsigned distances from their minimum.
 pub(crate) struct Narrow<'a> {
-    /// The least value, in the width of the column.
+    /// The minimum, in the width of the column.
     pub(crate) base: &'a [u8],
-    /// Bytes of a distance: 1, 2 or 4, and fewer than the column's width.
+    /// Bytes per distance: 1, 2 or 4, and less than the column's width.
     pub(crate) width: usize,
 }
 
-// Among the types that `$T` stands for is u64 itself.
+// One of the types of `$T` is u64 itself.
 #[allow(clippy::unnecessary_cast)]
-/// The narrowest distance width that holds all `bytes`, with the least value; `None` where nothing is gained.
+/// The minimum of `bytes` and the smallest sufficient distance width; `None` if that saves nothing.
 pub(crate) fn narrowest(bytes: &[u8], number: Number) -> Option<(u64, usize)> {
     let (base, range) = with_integer!(number, T => {
         let (mut least, mut most) = (T::MAX, T::MIN);
@@ -188,7 +188,7 @@ pub(crate) fn put_narrow(out: &mut Vec<u8>, bytes: &[u8], number: Number, base: 
     }, ())
 }
 
-/// Fills `room` with the values, `width` bytes each, whose distances are `distances`.
+/// Fills `room` with the values of `width` bytes that have these distances.
 pub(crate) fn widen(narrow: &Narrow, distances: &[u8], width: usize, room: &mut [u8]) {
     macro_rules! by_width {
         ($($from:literal => $to:literal,)*) => {
@@ -198,7 +198,7 @@ pub(crate) fn widen(narrow: &Narrow, distances: &[u8], width: usize, room: &mut 
                     distances.as_chunks::<$from>().0,
                     room.as_chunks_mut::<$to>().0,
                 ),)*
-                // `read_narrow` lets no other widths through.
+                // `read_narrow` refuses other widths.
                 _ => unreachable!("distances are narrower than their values"),
             }
         };
@@ -222,7 +222,7 @@ impl Narrow<'_> {
     }
 }
 
-/// Appends `count` integers at even distances, of which the first two are given.
+/// Appends an arithmetic sequence of `count` integers that begins with `first` and `second`.
 pub(crate) fn push_sequence(out: &mut MutableBuffer, first: &[u8], second: &[u8], number: Number, count: usize) {
     with_integer!(number, T => {
         let number_in = |bytes: &[u8]| numbers!(bytes, T).next().unwrap_or_default();

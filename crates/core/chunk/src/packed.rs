@@ -1,4 +1,4 @@
-//! Byte strings compressed as a whole, and columns of numbers compressed by pco.
+//! Compression of byte strings (LZ4, zstd) and of columns of numbers (pco).
 
 use std::cell::RefCell;
 
@@ -13,14 +13,13 @@ use crate::number::{Number, numbers, with_number};
 use crate::wire::{Reader, put_varint};
 
 const ZSTD_LEVEL: i32 = 3;
-/// pco's level for numbers as they are.
+/// Level of pco for the numbers of a column.
 pub(crate) const PCO_LEVEL: usize = 4;
-/// The level for the whole numbers of decimals: their few distinct differences shrink by another thirtieth with finer
-/// probabilities.
+/// Level of pco for the integers of decimals: finer probabilities save another thirtieth of their few distinct differences.
 pub(crate) const PCO_LEVEL_DECIMALS: usize = 8;
-/// Blocks and single values shorter than this are not worth a try at compression.
+/// Minimum size of blocks and single values for which compression is tried.
 pub(crate) const COMPRESS_BYTES_MIN: usize = 256;
-/// A compressed form must save one byte in this many to be worth its decoding.
+/// A compressed form must save at least one byte in this many.
 const WORTH: usize = 16;
 
 /// How a small block is compressed. The discriminant is the code in the head's flags.
@@ -52,7 +51,7 @@ impl Compression {
     }
 }
 
-/// Decompresses with the thread's own context: to make one costs more than most columns.
+/// Decompresses with a context per thread: creating one takes longer than decompressing most columns.
 fn zstd_decompress(bytes: &[u8], out: &mut [u8]) -> Option<usize> {
     thread_local! {
         static CONTEXT: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
@@ -65,12 +64,12 @@ fn zstd_decompress(bytes: &[u8], out: &mut [u8]) -> Option<usize> {
     })
 }
 
-/// The compression that `compression` asks for, if it saves enough.
+/// Compresses `bytes`; `None` if that does not save enough.
 pub(crate) fn compress(bytes: &[u8], compression: Compression) -> Option<Vec<u8>> {
     let packed = match compression {
         Compression::None => return None,
         Compression::Lz4 => lz4_flex::block::compress(bytes),
-        // Compressing in memory fails only for want of memory; the plain bytes serve as well.
+        // Compression in memory fails only if memory is exhausted; then the bytes are stored plain.
         Compression::Zstd => zstd::bulk::compress(bytes, ZSTD_LEVEL).ok()?,
     };
     (packed.len() + bytes.len() / WORTH < bytes.len()).then_some(packed)
@@ -134,15 +133,15 @@ fn pco_compress_numbers<T: PcoNumber>(values: &[T], level: usize) -> Option<Vec<
     chunk.write_page(0, out).ok()
 }
 
-/// pco's dictionary mode and lookback deltas announce memory that their input does not have to fill. The format leaves
-/// them out, so that what a decoder allocates follows from what the chunk holds.
+/// pco's dictionary mode and lookback deltas state sizes that their input need not fill. The format excludes them, so that a
+/// decoder's allocations are bounded by the chunk's content.
 fn is_allowed(delta: &DeltaEncoding) -> bool {
     !matches!(delta, DeltaEncoding::Lookback { .. })
 }
 
 const PCO_MODE_DICT: u8 = 4;
 
-/// Decompresses exactly `count` numbers onto the end of `out`, which holds whole numbers of this type.
+/// Decompresses exactly `count` numbers and appends them to `out`, whose length is a multiple of the type's width.
 pub(crate) fn pco_decompress(
     bytes: &[u8],
     number: Number,
@@ -180,7 +179,7 @@ mod tests {
     use super::*;
     use pco::{DeltaSpec, ModeSpec};
 
-    /// Noise that comes again and again, which pco tells best by how far back it stood.
+    /// Repeated noise, which pco encodes best with lookback deltas.
     fn repeated() -> Vec<u64> {
         let noise = (0..200u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8);
         noise.cycle().take(4_000).collect()

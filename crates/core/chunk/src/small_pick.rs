@@ -1,4 +1,4 @@
-//! Reading a few rows of the small block, without decoding those between them.
+//! Decodes single rows of the small block, without decoding other rows.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use crate::number::{Number, widen};
 use crate::small_read::{BAD_TAG, Narrowed, Opened, SmallReader, read_narrow, sum};
 use crate::small_write::{SHAPE_CONSTANT, SHAPE_NARROW, SHAPE_PLAIN, SHAPE_ZERO, TAG_ALL_NULL};
 
-/// Rows that are picked: ascending, each once.
+/// The rows to decode, strictly ascending.
 struct Picked<'a> {
     rows: &'a [u32],
-    /// Per row its place among the values of its node; `None` for null.
+    /// For each row the position of its value in the node; `None` for null.
     places: Vec<Option<u32>>,
-    /// One bit per row, where the node has a bitmap.
+    /// One bit per row, if the node has a bitmap.
     bitmap: Option<Vec<u8>>,
 }
 
@@ -27,7 +27,7 @@ impl<'a> Picked<'a> {
         let Some(bitmap) = bitmap else {
             return Self { rows, places: rows.iter().copied().map(Some).collect(), bitmap: None };
         };
-        // Of the whole bytes before a row the ones are counted once, however many rows are picked.
+        // Counts the set bits of each byte of the bitmap only once, for any number of rows.
         let (mut counted, mut ones) = (0, 0);
         let mut place = |row: u32| {
             let row = row as usize;
@@ -50,7 +50,7 @@ impl<'a> Picked<'a> {
         self.places.iter().flatten().map(|place| *place as usize)
     }
 
-    /// Appends the value at each place, `width` bytes of it, and zeros for nulls.
+    /// Appends the value of each row, and `width` zeros for nulls.
     fn push_fixed<'v>(&self, values: &mut MutableBuffer, width: usize, value: impl Fn(usize) -> &'v [u8]) {
         for place in &self.places {
             match place {
@@ -60,7 +60,7 @@ impl<'a> Picked<'a> {
         }
     }
 
-    /// Appends the end of each value or list; `ranges` has those that are not null.
+    /// Appends the end of each value or list; `ranges` has the ranges of those that are not null.
     fn push_ends(&self, offsets: &mut Vec<i32>, ranges: &[Range<usize>]) -> Result<(), Damage> {
         let mut end = offsets[offsets.len() - 1] as usize;
         let mut ranges = ranges.iter();
@@ -75,7 +75,7 @@ impl<'a> Picked<'a> {
 }
 
 impl SmallReader<'_> {
-    /// Appends those of the next node's `rows` rows that `picked` names: ascending, each once, all below `rows`.
+    /// Appends the rows `picked` of the next node: strictly ascending numbers below `rows`, its number of rows.
     pub(crate) fn pick(
         &mut self,
         node: &Node,
@@ -120,7 +120,7 @@ impl SmallReader<'_> {
         }
     }
 
-    /// Children of a struct or of lists that are all null.
+    /// Reads the children of a struct, or of lists that are all null.
     fn pick_children(
         &mut self,
         node: &Node,
@@ -191,8 +191,8 @@ impl SmallReader<'_> {
         Ok(())
     }
 
-    /// Where the texts or lists picked lie, of those that are not null, and the length of all. A constant text lies there once,
-    /// the items of lists of constant length (`repeat`) for each.
+    /// The ranges of the picked texts or lists that are not null, and the total length of the node's data. A constant text is
+    /// stored once; the items of lists of constant length (`repeat`) are stored for each list.
     fn ranges(&mut self, opened: &Opened, picked: &Picked, repeat: bool) -> Result<(Vec<Range<usize>>, usize), Damage> {
         let length = match opened.shape {
             SHAPE_PLAIN => return self.ranges_apart(opened.present, picked),
@@ -208,7 +208,7 @@ impl SmallReader<'_> {
         }
     }
 
-    /// [`SmallReader::ranges`] of texts or lists with a length each.
+    /// [`SmallReader::ranges`] for texts or lists with individual lengths.
     fn ranges_apart(&mut self, present: usize, picked: &Picked) -> Result<(Vec<Range<usize>>, usize), Damage> {
         let (mut ranges, mut end) = (Vec::with_capacity(picked.len()), 0);
         if let Some(lens) = self.payload.single_bytes(present) {

@@ -1,4 +1,4 @@
-//! Reading the small block straight into growing columns.
+//! Decodes the small block directly into growing columns.
 
 use chronotile_types::Damage;
 
@@ -18,14 +18,14 @@ const _: () = assert!(FORMAT_VERSION == 1, "this reads version 1");
 
 pub(crate) const BAD_TAG: Damage = Damage(chronotile_types::DamageKind::Malformed("unknown tag"));
 
-/// Walks the nodes of a block in order.
+/// Reads the nodes of a block in order.
 pub(crate) struct SmallReader<'a> {
     tags: &'a [u8],
     next: usize,
     pub(crate) payload: Reader<'a>,
 }
 
-/// What a tag says of a node, its bitmap taken.
+/// The start of a node: the content of its tag, and its bitmap.
 pub(crate) struct Opened<'a> {
     pub(crate) shape: u8,
     pub(crate) bitmap: Option<&'a [u8]>,
@@ -33,7 +33,7 @@ pub(crate) struct Opened<'a> {
 }
 
 impl<'a> SmallReader<'a> {
-    /// A reader of the `node_count` nodes that `block` holds, hidden columns already taken.
+    /// A reader of the `node_count` nodes in `block`, after its hidden columns.
     pub(crate) fn new(mut block: Reader<'a>, node_count: usize) -> Result<Self, Damage> {
         let tags = block.take(node_count.div_ceil(2))?;
         Ok(Self { tags, next: 0, payload: block })
@@ -98,7 +98,7 @@ impl<'a> SmallReader<'a> {
         }
     }
 
-    /// The rest of `read`: what a survey's columns seldom are.
+    /// The part of `read` for node kinds and shapes that are rare in columns of a survey.
     fn read_rare(
         &mut self,
         node: &Node,
@@ -145,7 +145,7 @@ impl<'a> SmallReader<'a> {
         Ok(())
     }
 
-    /// Children of a struct or of lists that are all null.
+    /// Reads the children of a struct, or of lists that are all null.
     fn read_children(
         &mut self,
         node: &Node,
@@ -162,7 +162,7 @@ impl<'a> SmallReader<'a> {
         }
     }
 
-    /// Appends the ends of values or lists; returns the sum of their lengths, and the length if one stands for all.
+    /// Appends the ends of values or lists. Returns the sum of their lengths, and the length if it is constant.
     fn read_lens(
         &mut self,
         opened: &Opened,
@@ -191,7 +191,7 @@ impl<'a> SmallReader<'a> {
         }
     }
 
-    /// Passes over the next node and what is below it.
+    /// Skips the next node and its children.
     pub(crate) fn skip(&mut self, node: &Node, rows: usize) -> Result<(), Damage> {
         let tag = self.tag();
         if tag == TAG_ALL_NULL {
@@ -228,7 +228,7 @@ impl<'a> SmallReader<'a> {
         Ok(())
     }
 
-    /// The sum of the lengths, a constant one counted per value only if `repeat`.
+    /// The sum of the lengths. A constant length counts once, or if `repeat`, once per value.
     fn skip_lens(&mut self, shape: u8, present: usize, repeat: bool) -> Result<usize, Damage> {
         match shape {
             SHAPE_PLAIN => {
@@ -249,20 +249,20 @@ impl<'a> SmallReader<'a> {
     }
 }
 
-/// The sum of lengths of a byte each.
+/// The sum of lengths that take one byte each.
 pub(crate) fn sum(lens: &[u8]) -> usize {
     lens.iter().map(|len| usize::from(*len)).sum()
 }
 
-/// What follows the base and the width of distances.
+/// The distances of a node in narrow shape.
 pub(crate) enum Narrowed<'a> {
-    /// Nothing has been read of the distances.
+    /// In whole bytes, which have not been read yet.
     Bytes(Narrow<'a>),
-    /// All has been read.
+    /// In bits, already read.
     Bits(BitPacked<'a>),
 }
 
-/// Reads the base and the width of `count` distances, and these where they are in bits.
+/// Reads the base and the width of `count` distances, and the distances themselves if they are in bits.
 pub(crate) fn read_narrow<'a>(
     reader: &mut Reader<'a>,
     width: usize,
@@ -280,7 +280,7 @@ pub(crate) fn read_narrow<'a>(
     }
 }
 
-/// Reads what stands before `count` distances, and gives the bytes that are left of them.
+/// Reads the start of `count` distances, and returns the number of bytes that remain.
 fn rest_of_narrow(reader: &mut Reader, width: usize, number: Option<Number>, count: usize) -> Result<usize, Damage> {
     Ok(match read_narrow(reader, width, number, count)? {
         Narrowed::Bytes(narrow) => count * narrow.width,
@@ -308,7 +308,7 @@ pub(crate) fn read_hidden(reader: &mut Reader, number: Number, rows: usize) -> R
     Ok(values.as_slice().to_vec())
 }
 
-/// Passes over a hidden column.
+/// Skips a hidden column.
 pub(crate) fn skip_hidden(reader: &mut Reader, number: Number, rows: usize) -> Result<(), Damage> {
     let width = number.width();
     let len = match reader.u8()? {

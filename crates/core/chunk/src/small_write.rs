@@ -1,37 +1,37 @@
-//! The small block: a tag of four bits per node, then the values of each node. Meant for a handful of rows, where any
-//! directory would cost more than the values.
+//! Encodes the small block: a tag of four bits per node, then the values of each node. It is made for few rows, where a
+//! directory would take more space than the values.
 
 use crate::bit_packed::Plan;
 use crate::extract::{NodeData, Sink, Values};
 use crate::number::{Number, narrowest, put_narrow};
 use crate::wire::put_varint;
 
-/// The low two bits of a tag: how the present values are written.
+/// The low two bits of a tag: the encoding of the values that are not null.
 pub(crate) const SHAPE_PLAIN: u8 = 0;
 pub(crate) const SHAPE_CONSTANT: u8 = 1;
 pub(crate) const SHAPE_NARROW: u8 = 2;
 pub(crate) const SHAPE_ZERO: u8 = 3;
 pub(crate) const SHAPE_MASK: u8 = 3;
-/// A null bitmap stands before the values.
+/// A null bitmap precedes the values.
 pub(crate) const TAG_BITMAP: u8 = 4;
 /// Every row is null, or there are no rows. No other bit is set.
 pub(crate) const TAG_ALL_NULL: u8 = 8;
 
-/// Whether numbers may be written in bits.
+/// Whether numbers may be bit-packed.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Packing {
-    /// Whole bytes, of which every release makes the same.
+    /// Whole bytes: every release produces the same.
     #[default]
     Bytes,
     Bits,
 }
 
-/// Below this many values whole bytes take less time to write and to read, and little more room.
+/// Minimum number of values for bit-packing: for fewer, whole bytes are faster and take little more space.
 const PACKED_VALUES_MIN: usize = 48;
-/// Numbers in bits must save one byte in so many.
+/// Bit-packing must save at least one byte in this many.
 const WORTH: usize = 16;
 
-/// Gathers tags and values.
+/// Collects tags and values.
 #[derive(Default)]
 pub(crate) struct SmallWriter {
     tags: Vec<u8>,
@@ -88,7 +88,7 @@ pub(crate) fn put_small(out: &mut Vec<u8>, data: &NodeData, packing: Packing) ->
     nulls | shape
 }
 
-/// What all of `count` bits are, if they are equal.
+/// The value of all `count` bits if they are equal.
 pub(crate) fn uniform_bool(bits: &[u8], count: usize) -> Option<bool> {
     match crate::bits::count_ones(bits, count) {
         0 => Some(false),

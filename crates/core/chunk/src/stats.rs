@@ -1,49 +1,49 @@
-//! Least and greatest value of a column, kept in columnar chunks so that one can be passed over, or answered from, without
-//! its values.
+//! Minimum and maximum of a column, stored in columnar chunks so that a reader can skip a chunk, or answer from it, without
+//! decoding values.
 
 use chronotile_types::Damage;
 
 use crate::number::{Number, numbers, with_integer};
 use crate::wire::Reader;
 
-/// In the first byte of a column's node: the least and greatest value stand behind it.
+/// Flag in the first byte of a column's node: minimum and maximum follow it.
 pub(crate) const NODE_STATS: u8 = 1 << 5;
-/// Some value is not a number. Only beside `NODE_STATS`.
+/// Flag: some value is NaN. Only together with `NODE_STATS`.
 pub(crate) const NODE_HAS_NAN: u8 = 1 << 6;
 
-/// Below this count of values the two extremes cost more than a hundredth of the column.
+/// Minimum number of values: with fewer, the extremes would take more than a hundredth of the column.
 const COUNT_MIN: usize = 256;
 
-/// What the directory of a columnar chunk says about a column of numbers, dates or times.
+/// Statistics of a column of numbers, dates or times in a columnar chunk.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ColumnStats {
     /// Signed integers, dates, times, timestamps and durations, in the unit of the column.
     Signed {
-        /// The least value.
+        /// The minimum.
         min: i64,
-        /// The greatest value.
+        /// The maximum.
         max: i64,
     },
     /// Unsigned integers.
     Unsigned {
-        /// The least value.
+        /// The minimum.
         min: u64,
-        /// The greatest value.
+        /// The maximum.
         max: u64,
     },
     /// Floating-point numbers (float32 widened).
     Float {
-        /// The least value that is a number; -0.0 counts as less than 0.0.
+        /// The minimum without NaN; -0.0 is less than 0.0.
         min: f64,
-        /// The greatest value that is a number.
+        /// The maximum without NaN.
         max: f64,
-        /// Whether some value is not a number.
+        /// Whether some value is NaN.
         has_nan: bool,
     },
 }
 
-/// Appends the extremes of `bytes` and returns the flags that say so; `None` where they are not worth their space.
+/// Appends the extremes of `bytes` and returns the flags for them; `None` if they are not worth their space.
 pub(crate) fn put_stats(out: &mut Vec<u8>, bytes: &[u8], number: Number) -> Option<u8> {
     if bytes.len() < COUNT_MIN * number.width() {
         return None;
@@ -89,7 +89,7 @@ fn put_float_stats<const N: usize>(
     Some(NODE_STATS | nan_flag)
 }
 
-/// Reads what [`put_stats`] wrote behind a node's `first` byte.
+/// Reads what [`put_stats`] wrote after a node's `first` byte.
 pub(crate) fn read_stats(reader: &mut Reader, first: u8, number: Option<Number>) -> Result<ColumnStats, Damage> {
     let number = number.ok_or(Damage::malformed("extremes of values that are not numbers"))?;
     let has_nan = first & NODE_HAS_NAN != 0;

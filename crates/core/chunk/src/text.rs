@@ -1,5 +1,5 @@
-//! Filters of texts: which runs of four bytes occur in a column of a chunk, kept as bits in its head, so that a reader passes over
-//! a chunk that cannot hold a text without touching its body. How they were chosen: `docs/decisions/009-text-filters.md`.
+//! Text filters: the runs of four bytes that occur in a column of a chunk, as bits in its head, with which a reader skips a
+//! chunk that cannot contain a text without reading its body. The parameters: `docs/decisions/009-text-filters.md`.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -10,23 +10,23 @@ use chronotile_types::Damage;
 
 use crate::wire::{Reader, put_varint};
 
-/// Bytes in a run. Of shorter texts a filter knows nothing.
+/// Bytes in a run. A filter cannot exclude shorter texts.
 pub const GRAM_BYTES: usize = 4;
 
-/// Runs are told apart by this many bits of their hash.
+/// Number of bits of a run's hash that are used as its key.
 const KEY_BITS: u32 = 22;
-/// The greatest share of a body that the filters of its chunk take: one byte of so many.
+/// The filters of a chunk take at most one byte per this many bytes of its body.
 const BODY_SHARE: usize = 20;
-/// Bodies shorter than this are read as fast as passed over.
+/// Minimum size of a body with filters: a shorter one is read as fast as it is skipped.
 const BODY_BYTES_MIN: usize = 256;
-/// More bits than this for each run gain next to nothing, as most texts have several runs.
+/// Maximum bits per run. More improve almost nothing, since most texts have several runs.
 const BITS_PER_GRAM_MAX: f64 = 6.0;
-/// With fewer, nine of ten bits are set, and the filter would pass what it is asked.
+/// Minimum bits per run. With fewer, nine of ten bits are set, and the filter would pass nearly everything.
 const BITS_PER_GRAM_MIN: f64 = 0.45;
 const PROBES_MAX: u8 = 8;
 
-/// The text as filters know it: A to Z as a to z, and the two other letters that are case variants of ASCII letters as those.
-/// Folding goes letter by letter, so a part of a text folds to a part of the folded text.
+/// The case-folded text for filters: ASCII letters, and the two other letters that are case variants of ASCII letters, become
+/// ASCII lower case. Folding is letter by letter, so a substring of a text folds to a substring of the folded text.
 pub fn fold(text: &str) -> Cow<'_, [u8]> {
     if text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
         return Cow::Borrowed(text.as_bytes());
@@ -63,18 +63,18 @@ fn keys(folded: &[u8]) -> impl Iterator<Item = u32> + '_ {
     folded.windows(GRAM_BYTES).map(key)
 }
 
-/// The bit that one probe of a key looks at.
+/// The position of the bit for one probe of a key.
 fn place(key: u32, probe: u8, bytes: usize) -> usize {
     let hash = mix(key | u32::from(probe) << KEY_BITS);
     ((u64::from(hash) * (bytes as u64 * 8)) >> 32) as usize
 }
 
-/// The runs of a text that is looked for.
+/// The runs of a search text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grams(Box<[u32]>);
 
 impl Grams {
-    /// All runs of a text that has been folded; none where it is shorter than [`GRAM_BYTES`].
+    /// The runs of a folded text; none if it is shorter than [`GRAM_BYTES`].
     pub fn of(folded: &[u8]) -> Self {
         let mut keys: Vec<u32> = keys(folded).collect();
         keys.sort_unstable();
@@ -82,7 +82,7 @@ impl Grams {
         Self(keys.into())
     }
 
-    /// Whether there is none, so that every filter passes.
+    /// Whether there are no runs, so that every filter passes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -97,21 +97,21 @@ pub struct TextFilter {
 }
 
 impl TextFilter {
-    /// The column it is of, by its position in the schema.
+    /// The position of its column in the schema.
     pub fn column(&self) -> usize {
         self.column
     }
 
-    /// Whether some value of the column may have all of these runs. False only where none has.
+    /// Whether some value of the column may contain all of these runs. Never false if one does.
     pub fn may_hold(&self, grams: &Grams) -> bool {
         let is_set = |at: usize| self.bits[at / 8] >> (at % 8) & 1 == 1;
         grams.0.iter().all(|key| (0..self.probes).all(|probe| is_set(place(*key, probe, self.bits.len()))))
     }
 }
 
-/// The distinct runs of one column, in the order in which they are found.
+/// The distinct runs of one column, in order of appearance.
 struct Runs {
-    /// One bit for each key there can be; all zero between two uses.
+    /// One bit per possible key; all zero between uses.
     seen: Vec<u64>,
     keys: Vec<u32>,
 }
@@ -150,7 +150,7 @@ fn distinct_runs(texts: &StringArray) -> Vec<u32> {
     })
 }
 
-/// The filters of these columns as they stand in a head; `None` where they would not pay. Columns that hold no text have none.
+/// The encoded filters of these columns; `None` if they would not save time. Columns other than text have no filter.
 pub(crate) fn put_filters(rows: &RecordBatch, columns: &[usize], body_bytes: usize) -> Option<Vec<u8>> {
     if columns.is_empty() || body_bytes < BODY_BYTES_MIN {
         return None;
@@ -164,7 +164,7 @@ pub(crate) fn put_filters(rows: &RecordBatch, columns: &[usize], body_bytes: usi
     if runs.is_empty() || bits_per_gram < BITS_PER_GRAM_MIN {
         return None;
     }
-    // The number of probes that sets half of the bits, which tells most.
+    // This number of probes sets half of the bits, which minimizes false positives.
     let probes = (bits_per_gram * std::f64::consts::LN_2).round().max(1.0) as u8;
     let mut out = Vec::with_capacity(body_bytes / BODY_SHARE + 16);
     put_varint(&mut out, runs.len() as u64);
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(filter(&texts, 1_000), None);
         assert!(filter(&texts, 50_000).is_some());
         assert_eq!(filter(&[Some("a text".to_owned())], BODY_BYTES_MIN - 1), None);
-        // A column without any run passes nothing.
+        // The filter of a column without runs passes nothing.
         assert!(!filter(&[None, Some("abc".to_owned())], 1_000).unwrap().may_hold(&Grams::of(b"text")));
     }
 
@@ -294,7 +294,7 @@ mod tests {
         let filter = filter(&texts, 400_000).unwrap();
         let absent = (0..10_000).map(|i| format!("{i:04}z"));
         let passed = absent.filter(|text| filter.may_hold(&Grams::of(&text.as_bytes()[1..]))).count();
-        // Six bits a run, but for runs that share a key; four probes of bits of which half are set pass one of sixteen.
+        // Six bits per run, less for runs that share a key. Four probes of bits that are half set pass one text of sixteen.
         assert_eq!((filter.probes, filter.bits.len() / 10), (4, 224));
         assert!((500..750).contains(&passed), "{passed}");
     }
@@ -335,7 +335,7 @@ mod tests {
         ] {
             assert!(refused(bytes), "{bytes:?}");
         }
-        // There is no room for two, so that none is made for them.
+        // The bytes cannot contain two filters, so nothing is allocated for them.
         let damage = read_filters(&mut Reader::new(&[2, 0, 1, 1, 0xff])).unwrap_err().to_string();
         assert!(damage.contains("limit"), "{damage}");
     }

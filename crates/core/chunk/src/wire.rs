@@ -2,7 +2,7 @@
 
 use chronotile_types::{Damage, DamageKind};
 
-/// Reads from the front of a byte string; never past its end.
+/// Reads a byte string from front to back, never past its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -70,7 +70,7 @@ impl<'a> Reader<'a> {
         Err(Damage::malformed("a variable-length integer exceeds 64 bits"))
     }
 
-    /// The next `count` variable-length integers, where each takes one byte: then they are those bytes.
+    /// The next `count` variable-length integers if each takes one byte, in which case the bytes are the integers.
     #[inline]
     pub(crate) fn single_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let bytes = self.rest.get(..count)?;
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// A variable-length integer that counts or measures something in memory: at most `max`.
+    /// A variable-length integer that is a count or a length: at most `max`.
     #[inline]
     pub(crate) fn size(&mut self, max: usize) -> Result<usize, Damage> {
         match usize::try_from(self.varint()?) {
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A signed integer, zigzag coded.
+    /// A zigzag-coded signed integer.
     pub(crate) fn signed(&mut self) -> Result<i64, Damage> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
@@ -109,7 +109,7 @@ pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
     put_varint(out, ((value << 1) ^ (value >> 63)) as u64);
 }
 
-/// How many bytes [`put_varint`] writes.
+/// Number of bytes that [`put_varint`] writes.
 pub(crate) fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
@@ -138,7 +138,7 @@ mod tests {
     fn integers_of_single_bytes_are_taken_only_where_all_are() {
         let bytes = [0x81, 0x81, 0x01, 0x7f];
         let mut reader = Reader::new(&bytes);
-        // Continuation bits in two bytes: combined by parity they would cancel out.
+        // Continuation bits in two bytes, which would cancel out if combined by parity.
         assert_eq!(reader.single_bytes(2), None);
         assert_eq!(reader.single_bytes(5), None);
         assert_eq!(reader.varint(), Ok(0x4081));

@@ -1,4 +1,4 @@
-//! Damaged chunks are found out, and no bytes whatever make the decoder panic, hang or exceed its limits.
+//! Damaged chunks are detected, and no bytes make the decoder panic, hang or exceed its limits.
 
 #![allow(clippy::unwrap_used)] // a test may unwrap
 
@@ -15,7 +15,7 @@ use chronotile_types::{Cell, ChunkId, DamageKind, Tile, Window};
 use common::*;
 use proptest::prelude::*;
 
-/// Reads everything a chunk offers; the answer does not matter, only that there is one.
+/// Reads everything in a chunk. The result does not matter, only that the calls return.
 fn touch(layout: &Layout, head: &[u8], body: &[u8], columns_in_schema: usize) -> bool {
     let Ok(head) = Head::parse(head, &BINDING) else { return false };
     let all: Vec<usize> = (0..layout.schema().fields().len()).collect();
@@ -44,7 +44,7 @@ fn touch(layout: &Layout, head: &[u8], body: &[u8], columns_in_schema: usize) ->
     whole
 }
 
-/// A chunk of every kind of column that is small enough to try all its bytes.
+/// A chunk with every kind of column, small enough to change each of its bytes.
 fn sample(form: BodyLayout, columns: usize, rows: usize, seed: u64) -> (Layout, RecordBatch, Encoded) {
     let mut rng = Rng(seed);
     let schema = arbitrary_schema(&mut rng, columns);
@@ -149,7 +149,7 @@ fn a_damaged_chunk_leaves_the_set_as_it_was() {
                 failures += 1;
                 assert_eq!(set.rows(), before);
             } else {
-                // Values changed without breaking a rule: begin again with the sound rows alone.
+                // Values changed without breaking a rule: start again with the intact rows only.
                 set = Columns::new(&layout, &all, &Defaults::none());
                 set.append(&head_of(&chunk), &chunk.body, 15).unwrap();
             }
@@ -167,7 +167,7 @@ fn head_of(chunk: &Encoded) -> Head {
 
 #[test]
 fn a_tiny_chunk_cannot_announce_a_flood() {
-    // A million rows of a thousand constant columns are a few kilobytes of valid looking bytes.
+    // A million rows of a thousand constant columns take only a few kilobytes of valid bytes.
     let constant = |rows: usize| {
         let schema = Arc::new(Schema::new(
             (0..1000).map(|i| Field::new(format!("c{i}"), DataType::Int64, false)).collect::<Vec<_>>(),
@@ -188,7 +188,7 @@ fn a_tiny_chunk_cannot_announce_a_flood() {
     assert_eq!(read(&layout, &chunk, &[3]).unwrap().num_rows(), 1 << 20);
 }
 
-/// A column of float64 decimals: first byte, scale, exceptions, codec of the whole numbers and so on.
+/// A column of float64 decimals: first byte, scale, exceptions, codec of the integers and so on.
 #[test]
 fn decimals_that_break_a_rule_are_refused() {
     let values: Vec<f64> = (0..200).map(|i| if i == 40 { f64::NAN } else { f64::from(i % 7) / 10.0 }).collect();
@@ -196,10 +196,10 @@ fn decimals_that_break_a_rule_are_refused() {
     let layout = Layout::new(batch.schema()).unwrap();
     let chunk = write_as(BodyLayout::Columnar, &layout, &batch);
     assert_eq!(read_all(&layout, &chunk).unwrap(), batch);
-    // The directory takes two bytes. 200 values have no extremes.
+    // The directory takes two bytes, and 200 values have no extremes.
     let node = chunk.body.iter().position(|byte| byte & 7 == 6).unwrap();
     assert_eq!(chunk.body[node + 1..node + 3], [1, 1], "scale 1, one exception");
-    // Place and value of the exception are the last bytes: constant 40, and a value that is not compressed.
+    // The last bytes are the position of the exception, a constant 40, and its uncompressed value.
     let place = chunk.body.len() - 8 - 1 - 4;
     assert_eq!(chunk.body[place], 40);
     for (at, value, says) in
@@ -227,7 +227,7 @@ fn text_that_is_not_utf8_is_refused() {
         reseal(&mut bad.head, &bad.body, &BINDING);
         assert!(read_all(&layout, &bad).unwrap_err().to_string().contains("UTF-8"));
     }
-    // Lengths 3 1 2 become 2 2 2: the bytes stay valid UTF-8, but a value now ends within a character.
+    // Lengths 3 1 2 become 2 2 2: all bytes are still valid UTF-8, but a value now ends within a character.
     let mut bad = write_as(BodyLayout::Small, &layout, &batch);
     let at = bad.body.windows(3).position(|w| w == [3, 1, 2]).unwrap();
     bad.body[at..at + 2].copy_from_slice(&[2, 2]);

@@ -1,9 +1,9 @@
-//! Chunks of released formats stay readable for ever.
+//! Chunks of released formats stay readable.
 //!
 //! Each golden file is three files of one name in `tests/golden/v1`: `.head`, `.body`, and `.arrow`, an Arrow IPC stream with
-//! the schema and the rows expected. `index.json` says where each chunk lies and what its head must say.
-//! `cargo test -p chronotile-chunk --test golden -- --ignored` wrote them. A released file is never written
-//! again: a new kind of chunk gets a new name.
+//! the schema and the expected rows. `index.json` has the place of each chunk and the expected content of its head.
+//! `cargo test -p chronotile-chunk --test golden -- --ignored` wrote them. A released file is never rewritten: a new kind of
+//! chunk gets a new name.
 
 #![allow(clippy::unwrap_used)] // a test may unwrap
 
@@ -67,7 +67,7 @@ fn nested(rng: &mut Rng, rows: usize) -> RecordBatch {
     arbitrary_batch(rng, &schema, rows)
 }
 
-/// Hundreds of values that pco, dictionaries, zstd and extremes are made for.
+/// Hundreds of values that suit pco, dictionaries, zstd and extremes.
 fn numbers(rng: &mut Rng, rows: usize) -> RecordBatch {
     let time: Vec<i64> = (0..rows as i64).map(|i| 1_700_000_000_000_000 + i * 1_000_003).collect();
     let flux: Vec<Option<f64>> = (0..rows).map(|_| (!rng.chance(10)).then(|| 100.0 + rng.unit())).collect();
@@ -110,15 +110,14 @@ fn noise(rng: &mut Rng, rows: usize) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-/// Repeated text and numbers of a log, which LZ4 shortens even in a small block.
+/// Repeated text and numbers of a log, which LZ4 compresses even in a small block.
 fn repetitive(rows: usize) -> RecordBatch {
     let line = |i: usize| format!("Received block blk_{i:08} of size 67108864 from /10.251.91.84");
     let lines = StringArray::from_iter_values((0..rows).map(line));
     RecordBatch::try_from_iter([("line", Arc::new(lines) as ArrayRef)]).unwrap()
 }
 
-/// Lines of a log with letters of several alphabets and cases, nulls among them, beside a text without a filter and one that is
-/// always short.
+/// Lines of a log with nulls and letters of several alphabets and cases, a text without a filter, and one that is always short.
 fn lines(rows: usize) -> RecordBatch {
     let line = |i: usize| match i % 10 {
         0 => None,
@@ -230,7 +229,7 @@ fn golden_chunks_are_readable() {
     }
 }
 
-/// What filters of released chunks say of texts, those that are there and those that are not.
+/// Filters of released chunks, tested with texts that occur and texts that do not.
 #[test]
 fn golden_filters_say_what_they_always_said() {
     let head = Head::parse(&fs::read(folder().join("text_filters.head")).unwrap(), &BINDING).unwrap();
@@ -244,8 +243,8 @@ fn golden_filters_say_what_they_always_said() {
     assert!(may_hold(2, "E") && !may_hold(2, "Error"));
 }
 
-/// XXH3-64 of the plain bodies of the golden rows. An engine that keeps rows makes these bodies again, and compares them with
-/// checksums that earlier releases stored: they must never change.
+/// XXH3-64 of the plain bodies of the golden rows. They must never change: an engine that stores rows rebuilds these bodies and
+/// compares them with checksums that earlier releases stored.
 const PLAIN: [(&str, u64); 7] = [
     ("small_types", 0x6088_fb43_d4ff_00ac),
     ("small_nested", 0xe0cd_8db6_6976_b249),
@@ -283,7 +282,7 @@ fn golden_chunks_use_every_part_of_the_format() {
     assert!(has(|h| h.form == BodyLayout::Small) && has(|h| h.form == BodyLayout::Columnar));
     assert!(has(|h| h.has_ordinals) && has(Head::has_row_origins) && has(|h| h.origins.len() > 1));
     assert!(has(|h| h.unique_ids) && has(|h| !h.unique_ids));
-    // Compression of the small block is bits 4 and 5 of the second byte.
+    // Bits 4 and 5 of the second byte are the compression of the small block.
     let filtered = |column: usize| heads.iter().filter_map(|head| head.text_filter(column)).count();
     assert_eq!((filtered(0), filtered(1), filtered(2)), (1, 0, 1));
     let lz4 = fs::read(folder().join("small_lz4.head")).unwrap();

@@ -1,4 +1,4 @@
-//! What a chunk and a set of columns may hold, up to the last byte and row, on the side of the writer and of the reader.
+//! The limits of a chunk and of a set of columns, to the last byte and row, in encoder and decoder.
 
 #![allow(clippy::unwrap_used)] // a test may unwrap
 
@@ -31,7 +31,7 @@ fn structs(rows: usize) -> ArrayRef {
     struct_of(bools(rows))
 }
 
-/// Columns of each kind that are all the same whatever the rows: decoded, a row has 16 bytes. The first makes it 4 MiB.
+/// Constant columns of each kind. Decoded, a row takes 4 MiB: 16 bytes, and the rest in the first binary column.
 fn one_of_each(rows: usize) -> RecordBatch {
     let mut wide = FixedSizeBinaryBuilder::with_capacity(rows, (4 << 20) - 16);
     let value = vec![0; (4 << 20) - 16];
@@ -47,7 +47,7 @@ fn one_of_each(rows: usize) -> RecordBatch {
     repeated(&bools(rows), 1, &columns)
 }
 
-/// So many columns that are the same.
+/// `count` copies of a column, and more columns.
 fn repeated(column: &ArrayRef, count: usize, more: &[ArrayRef]) -> RecordBatch {
     let columns = std::iter::repeat_n(column, count).chain(more);
     RecordBatch::try_from_iter(columns.enumerate().map(|(i, column)| (format!("c{i}"), column.clone()))).unwrap()
@@ -98,7 +98,7 @@ fn a_chunk_has_as_many_rows_as_it_may_and_no_more() {
 
 #[test]
 fn a_block_takes_as_many_bytes_as_it_may_and_no_more() {
-    // 8,193 times 8,191 is one less than the limit, and the byte that is left holds the tag.
+    // 8,193 times 8,191 is one byte below the limit, and the tag takes the remaining byte.
     let (rows, width) = (8_193, 8_191);
     let mut builder = FixedSizeBinaryBuilder::with_capacity(rows, width);
     let mut value = vec![0; width as usize];
@@ -111,14 +111,14 @@ fn a_block_takes_as_many_bytes_as_it_may_and_no_more() {
     let write = |rows: &ChunkRows| encode_as(BodyLayout::Small, &layout, 1, rows, &zone(), true, &BINDING);
     let chunk = write(&bare(&batch)).unwrap();
     assert!(Body::open(&Head::parse(&chunk.head, &BINDING).unwrap(), &chunk.body).is_ok());
-    // Ordinals that are all zero take the byte of their tag.
+    // Ordinals that are all zero take only the byte of their tag.
     let ordinals = vec![0; rows];
     assert_eq!(write(&ChunkRows { ordinals: Some(&ordinals), ..bare(&batch) }).unwrap_err(), EncodeError::TooLarge);
 }
 
 #[test]
 fn a_set_of_columns_takes_chunks_until_offsets_could_overflow() {
-    // Decoded, a row of these has 1,024 bytes by the rule of the format, and takes nine in memory.
+    // A decoded row of these counts as 1,024 bytes by the rule of the format, but takes nine in memory.
     let batch = |text: &str, rows: usize| {
         let mut texts = vec![""; rows];
         texts[0] = text;
@@ -138,7 +138,7 @@ fn a_set_of_columns_takes_chunks_until_offsets_could_overflow() {
         append(&mut set, &full).unwrap();
     }
     append(&mut set, &odd).unwrap();
-    // Two more could make it 2^31 - 1, the greatest offset.
+    // Two more chunks could reach 2^31 - 1, the maximum offset.
     assert_eq!(set.bytes(), i32::MAX as usize - 2 * DECODED_BYTES_MAX);
     append(&mut set, &full).unwrap();
     let (rows, bytes) = (set.rows(), set.bytes());
@@ -211,7 +211,7 @@ fn the_form_follows_from_rows_and_bytes_of_text() {
     for (more, want) in [(0, BodyLayout::Small), (1, BodyLayout::Columnar)] {
         let odd = format!("{half}{}", "x".repeat(more));
         let values = [half.as_str(), &half, &odd, &half];
-        // Only the second and third value are written.
+        // Only the second and third values are written.
         let texts: ArrayRef = Arc::new(StringArray::from_iter_values(values));
         assert_eq!(form(&repeated(&texts.slice(1, 2), 1, &[])), want);
         let bytes: ArrayRef = Arc::new(BinaryArray::from_iter_values(values));

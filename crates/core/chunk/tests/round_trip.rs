@@ -1,4 +1,4 @@
-//! What was written comes back, whatever the types, values, nulls, slices, form and projection.
+//! Decoding returns what was encoded, for all types, values, nulls, slices, forms and projections.
 
 #![allow(clippy::unwrap_used)] // a test may unwrap
 
@@ -38,7 +38,7 @@ proptest! {
             let chunk = write_as(form, &layout, &batch);
             prop_assert_eq!(&read_all(&layout, &chunk).unwrap(), &batch);
             prop_assert_eq!(&write_as(form, &layout, &batch), &chunk, "the same rows gave other bytes");
-            // Garbage below nulls and the offsets of slices are gone, so a copy read back gives the same bytes too.
+            // Decoded rows have no garbage under nulls and no offsets, and must still encode to the same bytes.
             prop_assert_eq!(&write_as(form, &layout, &read_all(&layout, &chunk).unwrap()), &chunk);
         }
     }
@@ -86,7 +86,7 @@ proptest! {
 
     #[test]
     fn texts_and_lists_are_picked_whatever_their_lengths(
-        // A length takes one byte below 128, two from there on.
+        // A length below 128 takes one byte, a larger one two.
         lens in prop::collection::vec(prop::option::of(prop_oneof![4 => 0..3usize, 1 => 126..130usize, 1 => 250..300usize]), 1..40),
         picks: u64,
     ) {
@@ -110,7 +110,7 @@ proptest! {
         let mut rng = Rng(seed);
         let batch = decimal_batch(&mut rng, rows);
         let layout = Layout::new(batch.schema()).unwrap();
-        // Some values of any bits among them, in every column.
+        // Every column has some values with random bits.
         let mut columns = batch.columns().to_vec();
         for (at, bits) in changes {
             for column in &mut columns {
@@ -212,7 +212,7 @@ proptest! {
 
     #[test]
     fn every_bit_of_a_float_survives_every_codec(bits in prop::collection::vec(any::<u64>(), 1..600), offset in 0..40u64) {
-        // Half of the values are specials between ordinary ones, so that pco tries its float modes on them.
+        // Half of the values are special, mixed with ordinary ones, so that pco tries its float modes.
         let doubles: Vec<f64> = bits.iter().enumerate().map(|(i, b)| match b % 4 {
             0 => f64::from_bits(*b),
             1 => f64::from_bits(0x7ff8_0000_0000_0000 | b >> 16),

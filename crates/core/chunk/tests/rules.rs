@@ -1,4 +1,4 @@
-//! Bytes that break one rule of the format are refused, also where their checksums are right.
+//! Bytes that break a rule of the format are refused, even if their checksums are correct.
 
 #![allow(clippy::unwrap_used)] // a test may unwrap
 
@@ -27,7 +27,7 @@ fn struct_of(child: DataType) -> DataType {
     DataType::Struct(vec![Field::new("child", child, true)].into())
 }
 
-/// The head of a chunk of `rows` rows in some form whose body is `body`.
+/// The head of a chunk with `rows` rows and this form and body.
 fn head_for(form: BodyLayout, rows: usize, body: &[u8]) -> Head {
     let layout = one_column(DataType::Int8, true);
     let column = arrow_array::new_null_array(&DataType::Int8, rows);
@@ -38,7 +38,7 @@ fn head_for(form: BodyLayout, rows: usize, body: &[u8]) -> Head {
     head
 }
 
-/// Reads the columns `wanted` of a body; the whole block also by picking all of its rows.
+/// Decodes the columns `wanted` of a body; a small block also by picking all of its rows.
 fn read_body(
     form: BodyLayout,
     layout: &Layout,
@@ -66,7 +66,7 @@ fn small(data_type: DataType, body: &[u8]) -> Result<RecordBatch, Damage> {
     read_body(BodyLayout::Small, &one_column(data_type, true), 2, body, &[0])
 }
 
-/// So many rows of one column in the columnar form.
+/// `rows` rows of one column in the columnar form.
 fn columnar(data_type: DataType, rows: usize, column: &[u8]) -> Result<RecordBatch, Damage> {
     let body = [&[column.len() as u8], column].concat();
     read_body(BodyLayout::Columnar, &one_column(data_type, true), rows, &body, &[0])
@@ -152,7 +152,7 @@ fn exceptions_of_decimals_are_in_order_and_once_each() {
 #[test]
 fn nulls_are_refused_where_the_schema_allows_none() {
     let strict = one_column(DataType::Int8, false);
-    // All null, and one of two.
+    // All rows are null, or one of two.
     for body in [&[8][..], &[4, 1, 5]] {
         read_body(BodyLayout::Small, &one_column(DataType::Int8, true), 2, body, &[0]).unwrap();
         refused(read_body(BodyLayout::Small, &strict, 2, body, &[0]), "allows none");
@@ -185,7 +185,7 @@ fn lists_that_are_passed_over_hold_no_more_than_a_chunk_may() {
     refused(pass(2, &body(1, &[&most])), "limit");
     refused(pass(2, &body(0, &[&most, &[1]])), "limit");
     refused(pass(3, &body(0, &[&most, &[0], &most])), "limit");
-    // The same where the lists are read.
+    // The same if the lists are read.
     for (rows, body) in [(1, body(1, &[&most])), (2, body(1, &[&most])), (2, body(0, &[&most, &[1]]))] {
         assert!(read_body(BodyLayout::Small, &layout, rows, &body, &[0]).is_err());
     }
@@ -239,7 +239,7 @@ fn int8_chunk(form: BodyLayout, zone: &Zone) -> Encoded {
     encode_as(form, &layout, 1, &rows, zone, true, &BINDING).unwrap()
 }
 
-/// Places in the head of [`int8_chunk`] with [`zone`].
+/// Positions in the head of [`int8_chunk`] with [`zone`].
 const FLAGS: usize = 1;
 const KEY_MIN_LEN: usize = 12;
 const KEY_MAX_SHARED: usize = 21;
@@ -285,7 +285,7 @@ fn a_range_may_be_one_value_and_does_not_end_before_it_begins() {
     assert_eq!(same.zone, one);
     let all = Zone { time_min: i64::MIN, time_max: i64::MAX, id_min: ZoneKey::MIN, id_max: ZoneKey::MAX };
     assert_eq!(changed(BodyLayout::Small, &all, |_| ()).unwrap().zone, all);
-    // The least time becomes the greatest, and the same span leads back to before it.
+    // The minimum time becomes the largest number, so that adding the span wraps around.
     refused(changed(BodyLayout::Small, &all, |head| head[4] = 0xfe), "ends before");
     refused(changed(BodyLayout::Small, &zone(), |head| head[KEY_MAX] = 0), "ends before");
     let shorter = |head: &mut Vec<u8>| head[KEY_MAX_SHARED] = 5;
@@ -317,7 +317,7 @@ fn small_blocks_that_zstd_compressed_are_read() {
     let mut chunk = write_as(BodyLayout::Small, &layout, &batch);
     assert_eq!(chunk.head[FLAGS] >> 4 & 3, 0, "a block too short for LZ4");
     let packed = zstd::bulk::compress(&chunk.body, 3).unwrap();
-    // Below 2^14, a length takes two bytes of seven bits.
+    // A length below 2^14 takes two bytes of seven bits.
     let length = |len: usize| [len as u8 | 0x80, (len >> 7) as u8];
     let at = chunk.head.len() - 16;
     assert_eq!(chunk.head[at - 2..at], length(chunk.body.len()));
@@ -372,7 +372,7 @@ fn extremes_of_every_type_of_number_come_back() {
     macro_rules! check {
         ($Array:ident, $T:ty, $Stats:ident, $Wide:ty) => {
             for (min, max) in [(<$T>::MIN, <$T>::MAX), (<$T>::MIN / 3, 7), (1, 5)] {
-                // The extremes stand among 254 other values.
+                // The extremes are among 254 other values.
                 let values = (0..256).map(|i| {
                     if i == 40 {
                         min

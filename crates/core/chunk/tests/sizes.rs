@@ -1,8 +1,8 @@
-//! How many bytes columns of given shapes take, and in which encoding, so that a worse choice of the encoder is noticed.
+//! The sizes and encodings of columns of given shapes, so that a worse choice of the encoder is detected.
 //!
 //! `tests/golden/sizes.txt` has a line for each column, sweep and table of this file. The sizes also depend on the versions
-//! of pco, zstd and lz4_flex in `Cargo.lock`. Where a change is intended,
-//! `CHRONOTILE_WRITE_SIZES=1 cargo test -p chronotile-chunk --test sizes` writes the file again: review its diff.
+//! of pco, zstd and lz4_flex in `Cargo.lock`. After an intended change,
+//! `CHRONOTILE_WRITE_SIZES=1 cargo test -p chronotile-chunk --test sizes` rewrites the file: review its diff.
 
 #![allow(clippy::unwrap_used)] // a test may unwrap
 
@@ -27,7 +27,7 @@ use common::*;
 
 const VARIABLE: &str = "CHRONOTILE_WRITE_SIZES";
 
-/// Rows of a column on each side of what the encoder decides by.
+/// A column: name, numbers of rows on both sides of the encoder's limits, and its values.
 type Column = (&'static str, &'static [usize], fn(&mut Rng, usize) -> ArrayRef);
 
 fn i64s(values: impl Iterator<Item = i64>) -> ArrayRef {
@@ -46,7 +46,7 @@ fn texts(values: impl Iterator<Item = String>) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(values))
 }
 
-/// Unsigned noise of so many bits.
+/// Unsigned noise of `bits` bits.
 fn noise(rng: &mut Rng, bits: u32) -> u64 {
     rng.next() >> (64 - bits)
 }
@@ -60,12 +60,12 @@ fn walk(rng: &mut Rng, rows: usize, steps: usize, back: i64) -> impl Iterator<It
     })
 }
 
-/// Noise of 20 bits with a value of any bits in one place of each `odd_every`.
+/// Noise of 20 bits, with random bits in one of every `odd_every` values.
 fn with_outliers(rng: &mut Rng, rows: usize, odd_every: usize) -> ArrayRef {
     i64s((0..rows).map(|row| if row % odd_every == odd_every / 2 { rng.next() as i64 } else { noise(rng, 20) as i64 }))
 }
 
-/// A walk in hundredths with a value of any bits in one place of each `odd_every`.
+/// A random walk in hundredths, with random bits in one of every `odd_every` values.
 fn hundredths(rng: &mut Rng, rows: usize, odd_every: usize) -> ArrayRef {
     let levels: Vec<i64> = walk(rng, rows, 3, 1).collect();
     f64s(levels.iter().enumerate().map(|(row, level)| match row % odd_every {
@@ -74,7 +74,7 @@ fn hundredths(rng: &mut Rng, rows: usize, odd_every: usize) -> ArrayRef {
     }))
 }
 
-/// The column with a null in each place that `is_null` names.
+/// The column with a null at each position for which `is_null` is true.
 fn with_nulls(column: &ArrayRef, is_null: impl Fn(usize) -> bool) -> ArrayRef {
     let valid: NullBuffer = (0..column.len()).map(|row| !is_null(row)).collect::<Vec<_>>().into();
     arrow_array::make_array(column.to_data().into_builder().nulls(Some(valid)).build().unwrap())
@@ -277,7 +277,7 @@ const OTHERS: &[Column] = &[
     }),
 ];
 
-/// Columns of each number of rows up to some, whose sizes are added up: so a limit that moves by one is noticed.
+/// Columns with every number of rows up to a limit. Sizes are added up, so that a limit that moves by one is detected.
 const SWEEPS: &[Column] = &[
     ("int64_noise_5", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 5) as i64))),
     ("int64_noise_8", &[130], |rng, rows| i64s((0..rows).map(|_| noise(rng, 8) as i64))),
@@ -352,8 +352,8 @@ fn one_column(column: ArrayRef) -> RecordBatch {
     RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![column]).unwrap()
 }
 
-/// The encoding of the only column: in the small form the first tag, in the columnar form the first byte behind the
-/// directory, without the flags of nulls and extremes (`docs/format.md`).
+/// The encoding of the only column: the first tag of the small form, or the first byte after the directory of the columnar form,
+/// without the flags for nulls and extremes (`docs/format.md`).
 fn encoding(form: BodyLayout, chunk: &Encoded) -> &'static str {
     const CODECS: [&str; 8] = ["plain", "constant", "narrow", "zero", "pco", "dictionary", "decimal", "sequence"];
     const SHAPES: [&str; 4] = ["plain", "constant", "narrow", "zero"];
@@ -362,7 +362,7 @@ fn encoding(form: BodyLayout, chunk: &Encoded) -> &'static str {
         let first = chunk.body[node];
         return if first & 16 != 0 { "null" } else { CODECS[usize::from(first & 7)] };
     }
-    // Bits 4 and 5 of the flags say how the block is compressed.
+    // Bits 4 and 5 of the flags are the compression of the block.
     match (chunk.head[1] >> 4 & 3, chunk.body[0] & 0xf) {
         (0, tag) if tag & 8 != 0 => "null",
         (0, tag) => SHAPES[usize::from(tag & 3)],
@@ -370,7 +370,7 @@ fn encoding(form: BodyLayout, chunk: &Encoded) -> &'static str {
     }
 }
 
-/// Writes a batch in some form, and proves that it comes back.
+/// Encodes a batch in a form, and checks that it decodes to the same rows.
 fn written(form: BodyLayout, batch: &RecordBatch) -> Encoded {
     let layout = Layout::new(batch.schema()).unwrap();
     let chunk = write_as(form, &layout, batch);
@@ -420,7 +420,7 @@ fn table(rows: usize, columns: usize) -> RecordBatch {
 
 fn table_lines(lines: &mut BTreeMap<String, String>) {
     for (rows, columns) in [(1, 1), (1, 100), (2, 30), (5, 100), (20, 12), (128, 12), (129, 12), (500, 30)] {
-        // Some columns need more rows than one or two.
+        // Some columns need more than two rows.
         let batch = if rows < 5 { table(5, columns).slice(0, rows) } else { table(rows, columns) };
         let layout = Layout::new(batch.schema()).unwrap();
         let given = ChunkRows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
@@ -435,7 +435,7 @@ fn table_lines(lines: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Hidden columns, keys and filters of texts.
+/// Lines for hidden columns, keys and text filters.
 fn head_lines(lines: &mut BTreeMap<String, String>) {
     let mut rng = Rng(5);
     for rows in [5usize, 100, 1_000] {
@@ -464,7 +464,7 @@ fn head_lines(lines: &mut BTreeMap<String, String>) {
     }
 }
 
-/// What differs between the file and the lines made now, one line each.
+/// Differences between the file and the new lines, one line each.
 fn differences(file: &str, lines: &BTreeMap<String, String>) -> Vec<String> {
     let known: HashMap<&str, &str> =
         file.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once(": ")).collect();

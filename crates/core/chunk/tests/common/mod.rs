@@ -1,4 +1,4 @@
-//! Arbitrary schemas and rows from a seed, and short ways to write and read a chunk.
+//! Random schemas and rows from a seed, and helpers that encode and decode a chunk.
 
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its own part; a test may unwrap
 
@@ -13,7 +13,7 @@ use chronotile_chunk::{
 };
 use chronotile_types::{BatchId, Cell, ChunkId, Damage, Tile, Window, ZoneKey};
 
-/// SplitMix64: the same sequence on every machine, so that golden files can be written again.
+/// SplitMix64: the same sequence on every machine, so that golden files can be reproduced.
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -58,7 +58,7 @@ pub fn zone() -> Zone {
     }
 }
 
-/// Every type the format has, without children.
+/// Every type of the format without children.
 pub fn flat_types() -> Vec<DataType> {
     use DataType::*;
     use TimeUnit::*;
@@ -120,7 +120,7 @@ pub fn arbitrary_schema(rng: &mut Rng, columns: usize) -> SchemaRef {
     Arc::new(Schema::new((0..columns).map(|i| arbitrary_field(rng, &format!("c{i}"), 3)).collect::<Vec<_>>()))
 }
 
-/// How the values of one array are drawn: the codecs each have data they are made for.
+/// The distribution of an array's values. Each codec is made for one of them.
 #[derive(Clone, Copy)]
 enum Style {
     Random,
@@ -184,7 +184,7 @@ fn width(data_type: &DataType) -> usize {
     }
 }
 
-/// `rows` values with garbage below nulls, as other libraries leave it there.
+/// `rows` values with garbage under nulls, as other libraries leave it.
 pub fn arbitrary_array(rng: &mut Rng, field: &Field, rows: usize) -> ArrayRef {
     let style = style(rng);
     let data_type = field.data_type();
@@ -238,14 +238,14 @@ pub fn arbitrary_array(rng: &mut Rng, field: &Field, rows: usize) -> ArrayRef {
     make_array(builder.build().unwrap())
 }
 
-/// Rows cut out of longer arrays, so that offsets are not zero.
+/// Rows sliced from longer arrays, so that offsets are not zero.
 pub fn arbitrary_batch(rng: &mut Rng, schema: &SchemaRef, rows: usize) -> RecordBatch {
     let (before, after) = (rng.below(12), rng.below(3));
     let columns = schema.fields().iter().map(|f| arbitrary_array(rng, f, before + rows + after)).collect();
     RecordBatch::try_new(schema.clone(), columns).unwrap().slice(before, rows)
 }
 
-/// Decimals of both types and of several digits, with nulls and exceptions, beside integers at even distances.
+/// Decimals of both types with several digits, nulls and exceptions, and arithmetic sequences of integers.
 pub fn decimal_batch(rng: &mut Rng, rows: usize) -> RecordBatch {
     let mut level = 500i64;
     let walk: Vec<i64> = (0..rows)
