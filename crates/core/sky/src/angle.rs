@@ -1,11 +1,11 @@
-//! Angles as people write them: with units, or in hours, minutes and seconds.
+//! Parses angles: numbers with units, or in hours or degrees, minutes and seconds.
 
 use crate::SkyError;
 
-/// Longest text of an angle.
+/// Maximum length of an angle's text.
 const CHARS_MAX: usize = 64;
 
-/// What an angle is for, which decides how `10:20:30` is read.
+/// The use of an angle, which decides how `10:20:30` is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AngleKind {
     /// A right ascension: `10:20:30` are hours, minutes and seconds.
@@ -14,8 +14,8 @@ pub enum AngleKind {
     Other,
 }
 
-/// Degrees of a text: a number of degrees (`0.1`), one with a unit (`0.1deg`, `3arcsec`, `1.5 arcmin`, `20mas`, `0.2rad`, `10.3h`), or
-/// parts of sixty (`10h20m30.5s`, `-5d20m10s`, `12\u{b0}30'10"`, `10:20:30`).
+/// Parses an angle and returns degrees. The text is a number of degrees (`0.1`), a number with a unit (`0.1deg`, `3arcsec`,
+/// `1.5 arcmin`, `20mas`, `0.2rad`, `10.3h`), or sexagesimal (`10h20m30.5s`, `-5d20m10s`, `12\u{b0}30'10"`, `10:20:30`).
 ///
 /// # Errors
 /// [`SkyError::BadAngle`] for any other text, minutes or seconds of 60 and above, and numbers that are not finite.
@@ -34,17 +34,17 @@ pub fn parse_angle(text: &str, kind: AngleKind) -> Result<f64, SkyError> {
     Ok(if negative { -degrees } else { degrees })
 }
 
-/// A number and the unit behind it.
+/// A number and its unit.
 type Term<'a> = (f64, &'a str, Unit);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Unit {
     Degree,
     Hour,
-    /// A sixtieth of the unit before it: only behind one.
+    /// A sixtieth of the preceding unit, which it needs.
     Minute,
     Second,
-    /// Degrees in one, of a unit that stands alone.
+    /// A unit that is used alone, in degrees.
     Alone(f64),
 }
 
@@ -81,7 +81,7 @@ fn units(text: &str) -> Result<Vec<Term<'_>>, &'static str> {
     if parts.is_empty() { Err(NUMBER) } else { Ok(parts) }
 }
 
-/// A number at the start and what stands behind it. An `e` belongs to the number where digits follow.
+/// Splits a number from the rest of the text. An `e` is part of the number if digits follow.
 fn take_number(text: &str) -> (&str, &str) {
     let bytes = text.as_bytes();
     let digits = |from: usize| bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();

@@ -1,21 +1,22 @@
-//! Where points lie, to some 1e-11 of the sphere's radius: enough to tell for nearly all of them whether a region holds them.
+//! Approximate positions, to about 1e-11 of the sphere's radius: accurate enough to decide for nearly all points whether a region
+//! contains them.
 //!
-//! Blocks of points are worked on in loops without branches, which the compiler turns into vector instructions.
+//! Points are processed in blocks by loops without branches, which the compiler vectorizes.
 
 use crate::vector::{RAD, Vec3};
 
-/// Points that are worked on at a time.
+/// Number of points that are processed at a time.
 pub(crate) const BLOCK: usize = 64;
 
-/// More than a point may lie away from where it is taken to be. The polynomials are off by less than 1e-11.
+/// Upper bound of the error of a position. The error of the polynomials is less than 1e-11.
 const ERROR: f64 = 1e-10;
 
-/// Where a point lies, as far as an approximation tells.
+/// The side of a boundary on which a point is, according to the approximation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Side {
     Inside,
     Outside,
-    /// Too close to the boundary to tell.
+    /// Too close to the boundary to decide.
     Unclear,
 }
 
@@ -34,7 +35,7 @@ impl Default for Approximate {
 }
 
 impl Approximate {
-    /// Takes up to [`BLOCK`] points, in degrees.
+    /// Computes the positions of up to [`BLOCK`] points in degrees.
     pub(crate) fn place(&mut self, ra: &[f64], dec: &[f64]) -> &mut Self {
         for (row, (ra, dec)) in ra.iter().zip(dec).take(BLOCK).enumerate() {
             let ((sin_ra, cos_ra), (sin_dec, cos_dec)) = (sin_cos(*ra), sin_cos(*dec));
@@ -43,7 +44,7 @@ impl Approximate {
         self
     }
 
-    /// Which points lie on the inner side of all planes through the centre with these unit normals.
+    /// Tests which points are on the inner side of all planes through the origin with these unit normals.
     pub(crate) fn sides_of(&mut self, normals: &[Vec3]) -> &[Side; BLOCK] {
         let mut least = [f64::INFINITY; BLOCK];
         for normal in normals {
@@ -55,7 +56,7 @@ impl Approximate {
         self.decide(|row| (least[row] > ERROR, least[row] < -ERROR))
     }
 
-    /// Which points lie in a circle.
+    /// Tests which points are within a circle.
     pub(crate) fn within(&mut self, center: Vec3, radius_rad: f64) -> &[Side; BLOCK] {
         let chord = 2.0 * (0.5 * radius_rad).sin();
         let (inner, outer) = ((chord - ERROR).max(0.0).powi(2), (chord + ERROR).powi(2));
@@ -79,10 +80,10 @@ impl Approximate {
     }
 }
 
-/// Sine and cosine of an angle in degrees: their series around the nearest multiple of 90 degrees.
+/// Sine and cosine of an angle in degrees, by their series around the nearest multiple of 90 degrees.
 #[inline]
 fn sin_cos(degrees: f64) -> (f64, f64) {
-    /// Added to a number and subtracted again, this rounds it to the nearest integer.
+    /// Adding and subtracting this constant rounds a number to the nearest integer.
     const ROUNDING: f64 = 1.5 * (1u64 << 52) as f64;
     let shifted = degrees / 90.0 + ROUNDING;
     let quadrant = shifted.to_bits();

@@ -1,4 +1,4 @@
-//! Covering a region with pixels, by descent from the coarsest level.
+//! Covers a region with pixels, by descending from the coarsest level.
 
 use crate::node::{Node, Outline};
 use crate::polygon::Polygon;
@@ -7,35 +7,35 @@ use crate::vector::{RAD, Vec3};
 use crate::{PixelRange, Pixelization, SkyError};
 use std::f64::consts::{FRAC_PI_2, PI};
 
-/// Most ranges that [`Region::cover`] returns, about 64 MB.
+/// Maximum number of ranges that [`Region::cover`] returns, about 64 MB.
 pub const COVER_RANGES_MAX: usize = 4_000_000;
 
-/// How a pixel lies to a region.
+/// The relation of a pixel to a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Relation {
-    /// Certainly no common point.
+    /// Certainly no point in common.
     Disjoint,
-    /// Certainly all of the pixel.
+    /// The pixel is certainly within the region.
     Within,
     /// Neither is certain.
     Overlaps,
 }
 
-/// A region made ready for many tests against pixels.
+/// A region, prepared for many tests against pixels.
 enum Target<'a> {
-    /// A cap of at most a hemisphere; or all that is outside of it, when `inverted`.
+    /// A cap of at most a hemisphere, or if `inverted` its complement.
     Cap {
         center: Vec3,
         radius: f64,
         inverted: bool,
     },
     Box(Zone),
-    /// With how far around it pixels are wanted too, as the sine of an angle.
+    /// A polygon, and the sine of the distance around it that is also covered.
     Polygon(&'a Polygon, f64),
 }
 
 impl<'a> Target<'a> {
-    /// `reach`, in radians, is how far around a polygon pixels are wanted; of other shapes it is 0.
+    /// `reach` is the distance in radians around a polygon that is also covered; 0 for other shapes.
     fn new(region: &'a Region, reach: f64) -> Self {
         match region.geometry() {
             &Geometry::Circle { center, radius_rad } if radius_rad <= FRAC_PI_2 => {
@@ -63,7 +63,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Angle from a point to the nearest point of an outline, radians; 0 inside.
+/// Angle in radians from a point to the nearest point of an outline; 0 inside.
 pub(crate) fn distance(p: Vec3, outline: &Outline) -> f64 {
     if outline.normals().iter().all(|n| n.dot(p) >= 0.0) {
         return 0.0;
@@ -72,7 +72,7 @@ pub(crate) fn distance(p: Vec3, outline: &Outline) -> f64 {
     let mut nearest = 2.0 * (0.5 * chord).min(1.0).asin();
     for (a, b, n) in outline.edges() {
         let below = -n.dot(p);
-        // The foot of the perpendicular lies between the ends.
+        // The foot of the perpendicular is between the ends of the edge.
         if below > 0.0 && n.cross(a).dot(p) >= 0.0 && b.cross(n).dot(p) >= 0.0 {
             nearest = nearest.min(below.min(1.0).asin());
         }
@@ -83,7 +83,7 @@ pub(crate) fn distance(p: Vec3, outline: &Outline) -> f64 {
 fn cap_relation(center: Vec3, radius: f64, pixel: &Outline) -> Relation {
     let reach = pixel.corners().iter().map(|c| c.sub(center).norm()).fold(0.0, f64::max);
     let inner = radius - pixel.slack;
-    // A cap of at most a hemisphere is convex: it holds the polygon when it holds the corners.
+    // A cap of at most a hemisphere is convex: if it contains the corners, it contains the polygon.
     if inner > 0.0 && reach < 2.0 * (0.5 * inner).sin() {
         return Relation::Within;
     }
@@ -92,7 +92,7 @@ fn cap_relation(center: Vec3, radius: f64, pixel: &Outline) -> Relation {
 
 fn polygon_relation(polygon: &Polygon, reach: f64, pixel: &Outline) -> Relation {
     let slack = pixel.slack;
-    // What lies beyond a plane by more than this is farther than the reach from all on its other side.
+    // A point beyond a plane by more than this is farther than the reach from every point on the other side.
     let apart_by = slack + reach;
     let mut within = true;
     for n in &polygon.normals {
@@ -102,7 +102,7 @@ fn polygon_relation(polygon: &Polygon, reach: f64, pixel: &Outline) -> Relation 
             beyond &= side < -apart_by;
             within &= side > slack;
         }
-        // Both are convex cones; a plane through the origin between them is an edge of the one or of the other.
+        // Both are convex cones: if a plane through the origin separates them, one is the plane of an edge of either.
         if beyond {
             return Relation::Disjoint;
         }
@@ -121,7 +121,7 @@ struct Zone {
     north: Parallel,
 }
 
-/// A latitude as its sine and cosine, and whether it is a pole.
+/// A latitude: its sine and cosine, and whether it is a pole.
 struct Parallel {
     sin: f64,
     cos: f64,
@@ -131,10 +131,10 @@ struct Parallel {
 struct Meridians {
     west: Vec3,
     east: Vec3,
-    /// Normal of the western meridian's plane, towards the east; and of the eastern's, towards the west.
+    /// Normal of the western meridian's plane, towards the east, and of the eastern meridian's, towards the west.
     eastward: Vec3,
     westward: Vec3,
-    /// At most half a turn: points must be on the inner side of both planes, else of one.
+    /// Whether the width is at most half a turn: then points are on the inner side of both planes, else of at least one.
     narrow: bool,
 }
 
@@ -160,7 +160,7 @@ impl Zone {
     fn relation(&self, pixel: &Outline) -> Relation {
         let slack = pixel.slack;
         let (low, high) = z_range(pixel);
-        // The sine of latitude changes no faster than the angle.
+        // The sine of the latitude changes by at most the angle.
         if high < self.south.sin - slack || low > self.north.sin + slack {
             return Relation::Disjoint;
         }
@@ -173,10 +173,10 @@ impl Zone {
         if dec_within && lon == Relation::Within { Relation::Within } else { Relation::Overlaps }
     }
 
-    /// The largest n . p of a point p of the box.
+    /// The maximum of n . p over all points p of the box.
     fn support(&self, n: Vec3) -> f64 {
         let axial = n.x.hypot(n.y);
-        // Largest projection on the equatorial plane, of a point of the box's longitudes.
+        // Maximum projection onto the equatorial plane over the box's longitudes.
         let equatorial = match &self.meridians {
             Some(m) if !m.holds(n) => n.dot(m.west).max(n.dot(m.east)),
             _ => axial,
@@ -210,22 +210,22 @@ impl Meridians {
         }
     }
 
-    /// Is the longitude of a vector between the meridians?
+    /// Whether the longitude of a vector is between the meridians.
     fn holds(&self, v: Vec3) -> bool {
         let (a, b) = (self.eastward.dot(v) >= 0.0, self.westward.dot(v) >= 0.0);
         if self.narrow { a && b } else { a || b }
     }
 }
 
-/// Smallest and largest z of an outline's points.
+/// Minimum and maximum z of an outline's points.
 fn z_range(outline: &Outline) -> (f64, f64) {
     let (mut low, mut high) = (1.0f64, -1.0f64);
     let (mut north_inside, mut south_inside) = (true, true);
     for (a, b, n) in outline.edges() {
         low = low.min(a.z);
         high = high.max(a.z);
-        // A great circle rises to |sine of its inclination| between two points when it climbs at the first and
-        // falls at the second.
+        // A great circle reaches |sine of its inclination| between two points if it ascends at the first and descends at the
+        // second.
         let climb = |p: Vec3| n.x * p.y - n.y * p.x;
         if climb(a) > 0.0 && climb(b) < 0.0 {
             high = high.max(n.x.hypot(n.y));
@@ -238,7 +238,7 @@ fn z_range(outline: &Outline) -> (f64, f64) {
     (if south_inside { -1.0 } else { low }, if north_inside { 1.0 } else { high })
 }
 
-/// Ranges in order, touching ones joined.
+/// Ranges in order; adjacent ranges are merged.
 #[derive(Default)]
 struct Ranges(Vec<PixelRange>);
 
@@ -257,11 +257,11 @@ fn descendants(node: &Node, level: u32) -> PixelRange {
 }
 
 impl Region {
-    /// The pixels that may hold a point of the region: sorted ranges with gaps between them.
+    /// The pixels that may contain a point of the region, as sorted ranges with gaps between them.
     ///
-    /// Never misses a pixel that holds a point for which [`Region::contains`] is true. May list a pixel that only
-    /// comes within rounding of the region; for HEALPix, whose pixel edges are not great circles, within a small
-    /// fraction of a pixel.
+    /// Never misses a pixel with a point for which [`Region::contains`] is true. May list a pixel that only comes close to
+    /// the region: within rounding, or for HEALPix, whose pixel edges are not great circles, within a small fraction of a
+    /// pixel.
     ///
     /// # Errors
     /// [`SkyError::CoverTooLarge`] beyond [`crate::COVER_RANGES_MAX`] ranges: see [`Region::cover_limited`].
@@ -269,15 +269,15 @@ impl Region {
         cover(self, pixelization, COVER_RANGES_MAX)
     }
 
-    /// A cover of at most `ranges_max` ranges (at least one), which therefore may list many more pixels than
-    /// [`Region::cover`]. Pixels are refined level by level while the number of pieces is in proportion to
-    /// `ranges_max`, then the smallest gaps are closed. Time and memory do not grow with the level.
+    /// A cover of at most `ranges_max` ranges (at least one), which may therefore list many more pixels than
+    /// [`Region::cover`]. Pixels are refined level by level while their number stays in proportion to `ranges_max`, then
+    /// the smallest gaps are closed. Time and memory do not grow with the level.
     pub fn cover_limited(&self, pixelization: &Pixelization, ranges_max: usize) -> Vec<PixelRange> {
         cover_limited(self, pixelization, 0.0, ranges_max.max(1))
     }
 
-    /// As [`Region::cover_limited`], of the region and all around it: no pixel is missed that holds a point within `reach_deg`
-    /// of one of the region. A reach beyond 45 degrees covers the whole sky.
+    /// As [`Region::cover_limited`], for the region and its surroundings: never misses a pixel with a point within `reach_deg`
+    /// of the region. A reach of more than 45 degrees covers the whole sky.
     pub fn cover_around(&self, pixelization: &Pixelization, reach_deg: f64, ranges_max: usize) -> Vec<PixelRange> {
         if reach_deg > 45.0 {
             return vec![pixelization.index_range()];
@@ -291,19 +291,19 @@ impl Region {
     }
 }
 
-/// The box that holds all points within `reach_deg`, less than a right angle, of a box.
+/// A box that contains all points within `reach_deg` of a box; `reach_deg` is less than 90.
 fn box_around(lon: Lon, dec_min: f64, dec_max: f64, reach_deg: f64) -> Region {
     let reach = reach_deg * (1.0 + 1e-12) + 1e-12;
     let (south, north) = ((dec_min - reach).max(-90.0), (dec_max + reach).min(90.0));
     let farthest = dec_min.abs().max(dec_max.abs());
     let lon = match lon {
         Lon::Between { west, east } if farthest + reach < 90.0 => {
-            // The meridian that touches the circle of this radius around the point nearest to a pole.
+            // The meridian tangent to the circle of this radius around the point nearest to a pole.
             let aside = ((reach * RAD).sin() / (farthest * RAD).cos()).min(1.0).asin() / RAD + 1e-12;
             let width = Lon::Between { west, east }.width() + 2.0 * aside;
             Lon::new(west - aside, west - aside + width)
         }
-        // Around a pole every meridian is near.
+        // Near a pole all meridians are in reach.
         _ => Lon::All,
     };
     let (ra_min, ra_max) = match lon {
@@ -322,7 +322,7 @@ fn cover(region: &Region, pixelization: &Pixelization, ranges_max: usize) -> Res
     Ok(descent.ranges.0)
 }
 
-/// A walk down the tree of pixels, in the order of indices, that collects what is not disjoint.
+/// Descends the tree of pixels in index order and collects the pixels that are not disjoint.
 struct Descent<'a> {
     target: Target<'a>,
     pixelization: &'a Pixelization,
@@ -352,7 +352,7 @@ impl Descent<'_> {
     }
 }
 
-/// A part of a cover in the making.
+/// A pixel of a cover during refinement.
 enum Piece {
     Whole(Node),
     Partial(Node),
@@ -369,7 +369,7 @@ impl Piece {
 }
 
 fn cover_limited(region: &Region, pixelization: &Pixelization, reach: f64, ranges_max: usize) -> Vec<PixelRange> {
-    // Many pieces join into one range, and closing gaps among too few would be coarse.
+    // Many pieces merge into one range, and closing gaps among too few would be coarse.
     let pieces_max = ranges_max.saturating_mul(16).clamp(256, COVER_RANGES_MAX);
     let target = Target::new(region, reach);
     let mut pieces: Vec<Piece> =
@@ -397,12 +397,12 @@ fn cover_limited(region: &Region, pixelization: &Pixelization, reach: f64, range
     close_gaps(ranges.0, ranges_max)
 }
 
-/// Joins ranges across the smallest gaps until `ranges_max` are left.
+/// Merges ranges across the smallest gaps until `ranges_max` are left.
 fn close_gaps(ranges: Vec<PixelRange>, ranges_max: usize) -> Vec<PixelRange> {
     let Some(excess) = ranges.len().checked_sub(ranges_max).filter(|n| *n > 0) else {
         return ranges;
     };
-    // Position breaks ties, so that the result is determined.
+    // The position breaks ties, so that the result is deterministic.
     let mut gaps: Vec<(u64, usize)> =
         ranges.windows(2).enumerate().map(|(i, pair)| (pair[1].first - pair[0].last, i)).collect();
     gaps.select_nth_unstable(excess - 1);
@@ -455,7 +455,7 @@ mod tests {
                 .map(|(i, j)| n.dot(Vec3::from_degrees(at(west, width, i), at(south, north - south, j))))
                 .fold(f64::MIN, f64::max);
             let support = zone.support(n);
-            // A sample lies within 3.2 degrees of the farthest point.
+            // Some sample is within 3.2 degrees of the farthest point.
             proptest::prop_assert!(farthest - 1e-12 <= support && support <= farthest + 0.002, "{farthest} {support}");
         }
     }

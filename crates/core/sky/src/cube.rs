@@ -9,7 +9,7 @@ use crate::vector::Vec3;
 
 pub(crate) const LEVEL_MAX: u32 = 30;
 
-/// Which of the two numberings.
+/// The scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Q3c,
@@ -55,7 +55,7 @@ static MQ3C_FACES: [Face; 6] = [
     face((Z, N), (X, P), (Y, N)),
 ];
 
-/// Face numbers in the order in which ties are decided: -x, -y, +z, -z, +y, +x.
+/// Face numbers in the order that breaks ties: -x, -y, +z, -z, +y, +x.
 const Q3C_BY_TIE: [usize; 6] = [3, 4, 0, 5, 2, 1];
 const MQ3C_BY_TIE: [usize; 6] = [4, 5, 3, 0, 2, 1];
 
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// Number of the first face: MQ3C's lead with a set bit, so that an index tells its level.
+    /// Number of the first face. MQ3C's begin with a set bit, so that an index determines its level.
     pub fn face_base(self) -> u64 {
         match self {
             Kind::Q3c => 0,
@@ -100,7 +100,7 @@ impl Kind {
     fn even(self, u: f64) -> f64 {
         match self {
             Kind::Q3c => u,
-            // Factored as the reference rounds it.
+            // Factored as in the reference, for equal rounding.
             Kind::Mq3c => u * (4.0 / 3.0 - (1.0 / 3.0) * u.abs()),
         }
     }
@@ -109,7 +109,7 @@ impl Kind {
     fn uneven(self, f: f64) -> f64 {
         match self {
             Kind::Q3c => f,
-            // The root of u^2 - 4 u + 3 f = 0 that lies in [0, 1], written so that it does not cancel near 0.
+            // The root of u^2 - 4 u + 3 f = 0 in [0, 1], in a form without cancellation near 0.
             Kind::Mq3c => 3.0 * f / (2.0 + (4.0 - 3.0 * f.abs()).sqrt()),
         }
     }
@@ -146,7 +146,7 @@ impl Kind {
         Vec3::new(c[0], c[1], c[2])
     }
 
-    /// Vertices of square (s, t), counter-clockwise seen from outside.
+    /// Vertices of square (s, t), counter-clockwise as seen from outside.
     pub fn vertices(self, face: usize, s: u32, t: u32, level: u32) -> [Vec3; 4] {
         let half = 0.5 * (1u64 << level) as f64;
         let at = |g: f64| self.uneven((g - half) / half);
@@ -158,7 +158,7 @@ impl Kind {
         if self == Kind::Mq3c && matches!(face, 0 | 2 | 4) { [a, d, c, b] } else { corners }
     }
 
-    /// Face, s and t of a pixel that exists.
+    /// Face, s and t of a valid pixel.
     pub fn locate(self, index: u64, level: u32) -> (usize, u32, u32) {
         let face = ((index >> (2 * level)) - self.face_base()) as usize;
         let curve = index & low_bits(2 * level);
@@ -182,7 +182,7 @@ fn grid(f: f64, level: u32) -> u32 {
     ((f * half + half) as u32).min(last)
 }
 
-/// Interleaves two integers: bits of `s` at even places, of `t` at odd ones.
+/// Interleaves two integers: bits of `s` at even positions, bits of `t` at odd ones.
 pub(crate) fn morton(s: u32, t: u32) -> u64 {
     spread(s) | (spread(t) << 1)
 }
@@ -196,7 +196,7 @@ fn spread(v: u32) -> u64 {
     (b | (b << 1)) & 0x5555_5555_5555_5555
 }
 
-/// The bits at even places of a Morton index, packed.
+/// The bits at even positions of a Morton index, packed.
 pub(crate) fn even_bits(m: u64) -> u32 {
     let mut b = m & 0x5555_5555_5555_5555;
     b = (b | (b >> 1)) & 0x3333_3333_3333_3333;
@@ -228,7 +228,7 @@ pub(crate) fn hilbert_child(state: u8, k: u8) -> (u32, u32, u8) {
     (quadrant & 1, quadrant >> 1, hilbert_state(state, k))
 }
 
-/// Four levels of the curve at once, by state, then the four bits of s and of t: index (8 bits) and next state.
+/// Four levels of the curve at a time. Indexed by state, then by four bits of s and of t; holds index (8 bits) and next state.
 static HILBERT_STEP: [[u16; 256]; 4] = hilbert_steps();
 
 const fn hilbert_steps() -> [[u16; 256]; 4] {
@@ -261,7 +261,7 @@ const fn hilbert_steps() -> [[u16; 256]; 4] {
 
 /// Position along the Hilbert curve of `level` of square (s, t).
 fn hilbert(s: u32, t: u32, level: u32) -> u64 {
-    // Leading zero levels are walked too, each exchanging s and t; starting from the matching state undoes that.
+    // Steps include leading zero levels, each of which exchanges s and t; the initial state compensates for that.
     let steps = level.div_ceil(4);
     let mut state = ((4 * steps - level) & 1) as usize;
     let mut index = 0u64;

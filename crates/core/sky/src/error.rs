@@ -1,16 +1,18 @@
+//! Errors of positions, pixels and regions.
+
 use crate::Scheme;
 
-/// What can be wrong with a position, a pixel or a region.
+/// Why a position, a pixel or a region is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SkyError {
-    /// The name is none of the four schemes.
+    /// The name is not one of the four schemes.
     #[error("unknown pixelization scheme {name:?}: use one of mq3c, q3c, htm, healpix")]
     UnknownScheme {
         /// The name as given.
         name: String,
     },
-    /// The scheme does not go that deep.
+    /// The scheme does not have this level.
     #[error("level {level} is out of range for {scheme}: use 0 to {level_max}")]
     LevelOutOfRange {
         /// The scheme asked for.
@@ -20,17 +22,17 @@ pub enum SkyError {
         /// The deepest level of the scheme.
         level_max: u32,
     },
-    /// A right ascension or a declination is not a position on the sphere.
+    /// A right ascension and declination are not a position on the sphere.
     #[error("{}ra {ra} dec {dec} is not a position: ra must be finite, dec from -90 to 90 degrees", in_row(*row))]
     BadPosition {
-        /// Row of the point in the arrays given; none for a single point.
+        /// Row of the point in the given arrays; `None` for a single point.
         row: Option<usize>,
         /// Right ascension as given, degrees.
         ra: f64,
         /// Declination as given, degrees.
         dec: f64,
     },
-    /// A text is no angle.
+    /// A text is not an angle.
     #[error("{text:?} is not an angle: {reason}; write degrees (0.1), a unit (0.1deg, 3arcsec), 10h20m30s or 5d20m10s")]
     BadAngle {
         /// The text, cut to 64 characters.
@@ -48,7 +50,7 @@ pub enum SkyError {
         /// Length of the output.
         out: usize,
     },
-    /// The number is no pixel of the pixelization.
+    /// The index is not a pixel of the pixelization.
     #[error("pixel {index} does not exist in {scheme} level {level}: pixels are {first} to {last}")]
     NoSuchPixel {
         /// The pixel asked for.
@@ -100,12 +102,12 @@ pub enum SkyError {
     VertexCount {
         /// Distinct vertices given.
         count: usize,
-        /// Fewest allowed.
+        /// Minimum allowed.
         min: usize,
-        /// Most allowed.
+        /// Maximum allowed.
         max: usize,
     },
-    /// Two neighbouring vertices are the same point or antipodes, so that no edge joins them.
+    /// Two neighbouring vertices are equal or antipodal, so the edge between them is undefined.
     #[error("polygon vertices {vertex} and {next} are the same point or opposite points: no edge joins them")]
     BadEdge {
         /// Position of the edge's first vertex.
@@ -116,7 +118,7 @@ pub enum SkyError {
     /// The vertices do not go once around a convex polygon.
     #[error("polygon is not convex at vertex {vertex}, or is larger than a hemisphere: split it into convex polygons")]
     NotConvex {
-        /// Position of a vertex that lies on the wrong side of an edge.
+        /// Position of a vertex on the wrong side of an edge.
         vertex: usize,
     },
     /// All vertices lie on one great circle.
@@ -132,12 +134,12 @@ pub enum SkyError {
         scheme: Scheme,
         /// The level.
         level: u32,
-        /// Most ranges a cover may have.
+        /// Maximum number of ranges in a cover.
         ranges_max: usize,
     },
 }
 
-/// What a message says of a row before it says what is wrong: `row 3: `.
+/// The start of a message about a row: `row 3: `.
 fn in_row(row: Option<usize>) -> String {
     row.map_or_else(String::new, |row| format!("row {row}: "))
 }

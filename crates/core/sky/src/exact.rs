@@ -1,15 +1,15 @@
 //! The exact sign of a 3 x 3 determinant of doubles.
 //!
-//! Whether a point lies left or right of a great circle through two others is the sign of det(a, b, p). Near the
-//! circle rounding would decide, differently for two neighbouring pixels; so the sign is computed exactly there, with
+//! The sign of det(a, b, p) tells whether a point is left or right of the great circle through two others. Near the circle,
+//! rounding could decide differently for two neighbouring pixels, so there the sign is computed exactly, with
 //! floating-point expansions (Shewchuk 1997, "Adaptive precision floating-point arithmetic").
 
 use crate::vector::Vec3;
 
-/// For unit vectors the rounded determinant is off by less than this.
+/// Bound of the error of the rounded determinant of unit vectors.
 const FILTER: f64 = 2e-15;
 
-/// The sign of det(a, b, c) = a . (b x c), exact for the doubles given: -1, 0 or 1. The vectors are of unit length.
+/// The exact sign of det(a, b, c) = a . (b x c): -1, 0 or 1. The vectors are of unit length.
 pub(crate) fn orientation(a: Vec3, b: Vec3, c: Vec3) -> i32 {
     let rough = a.dot(b.cross(c));
     if rough > FILTER {
@@ -32,7 +32,7 @@ fn exact_sign(a: Vec3, b: Vec3, c: Vec3) -> i32 {
     sum.sign()
 }
 
-/// A number as an unevaluated sum of doubles that do not overlap, smallest first.
+/// A number as an unevaluated sum of non-overlapping doubles, smallest first.
 #[derive(Default)]
 struct Expansion {
     // Six products of three doubles are four components each.
@@ -41,7 +41,7 @@ struct Expansion {
 }
 
 impl Expansion {
-    /// Adds p q r, exactly.
+    /// Adds p q r exactly.
     fn add_product(&mut self, p: f64, q: f64, r: f64) {
         let (high, low) = two_product(p, q);
         for factor in [low, high] {

@@ -1,8 +1,8 @@
 //! HEALPix in nested order, nside = 2^level (Gorski et al. 2005, ApJ 622, 759, sections 4 and 5).
 //!
-//! The pixel of a position is defined as that of its unit vector, as `healpy.vec2pix`, `hpgeom.vector_to_pixel` and
-//! `lsst.sphgeom.HealpixPixelization.index` have it. The angle entry points of healpy and hpgeom differ from these,
-//! and from one another, for points that lie on a pixel edge to within rounding.
+//! The pixel of a position is that of its unit vector, as in `healpy.vec2pix`, `hpgeom.vector_to_pixel` and
+//! `lsst.sphgeom.HealpixPixelization.index`. The functions of healpy and hpgeom that take angles differ from these,
+//! and from each other, for points that are on a pixel edge to within rounding.
 
 use crate::cube::{even_bits, morton};
 use crate::vector::{RAD, Vec3, normalized_radians};
@@ -23,11 +23,11 @@ pub(crate) fn index_degrees(ra: f64, dec: f64, level: u32) -> u64 {
     }
 }
 
-/// The pixel, where angles alone decide it beyond doubt: they save the sine, cosine and arc tangent of the vector.
-/// None within a few rounding errors of a pixel edge, and near the poles. On the border of a polar cap both formulas give the same.
+/// The pixel computed from angles, which saves the sines, cosines and arc tangent of the vector. `None` if rounding might change
+/// it: within a few rounding errors of a pixel edge, and near the poles. On the border of a polar cap both formulas agree.
 fn away_from_edges(ra: f64, dec: f64, level: u32) -> Option<u64> {
     let nside = (1u64 << level) as f64;
-    // The two roads differ by a few ulp of a number up to 4; this allows a factor of ten.
+    // The results from angle and vector differ by a few ulp of a number up to 4; the margin is ten times that.
     let margin = 2e-14 * nside;
     let z = (dec * RAD).sin();
     let quarter_turns = normalized_radians(ra) * FRAC_2_PI;
@@ -56,22 +56,22 @@ pub(crate) fn index(v: Vec3, level: u32) -> u64 {
     let z = v.z * scale;
     let quarter_turns = v.y.atan2(v.x) * FRAC_2_PI;
     let quarter_turns = if quarter_turns < 0.0 { quarter_turns + 4.0 } else { quarter_turns };
-    // A negative number too small for the sum wraps to the start.
+    // A tiny negative number plus 4 rounds to 4, which is 0.
     let quarter_turns = if quarter_turns >= 4.0 { 0.0 } else { quarter_turns };
-    // Towards the poles 1 - |z| loses digits, and the distance from the axis keeps them.
+    // Near the poles 1 - |z| loses precision, which the distance from the axis preserves.
     let axis_distance = (z.abs() > 0.99).then(|| (v.x * v.x + v.y * v.y).sqrt() * scale);
     from_lines(z, quarter_turns, level, axis_distance)
 }
 
-/// Distances along the two families of pixel edges in the equatorial belt, in pixels: those that ascend and those
-/// that descend with longitude.
+/// Coordinates across the two families of pixel edges in the equatorial belt, in pixels: edges that ascend with longitude, and
+/// edges that descend.
 fn equator_lines(z: f64, quarter_turns: f64, nside: f64) -> (f64, f64) {
     let across = nside * (0.5 + quarter_turns);
     let along = nside * (z * 0.75);
     (across - along, across + along)
 }
 
-/// Quarter of the cap, and distances along its two families of edges.
+/// Quarter of the polar cap, and coordinates across its two families of edges.
 fn cap_lines(z: f64, quarter_turns: f64, nside: f64, axis_distance: Option<f64>) -> (u32, f64, f64) {
     let za = z.abs();
     let quarter = (quarter_turns as u32).min(3);
@@ -105,7 +105,7 @@ fn from_lines(z: f64, quarter_turns: f64, level: u32, axis_distance: Option<f64>
     (face << (2 * level)) | morton(ix as u32, iy as u32)
 }
 
-/// Face, ix and iy of a pixel that exists.
+/// Face, ix and iy of a valid pixel.
 pub(crate) fn locate(index: u64, level: u32) -> (usize, u32, u32) {
     let face = (index >> (2 * level)) as usize;
     let within = index & ((1u64 << (2 * level)) - 1);
@@ -138,7 +138,7 @@ pub(crate) fn point(face: usize, x: f64, y: f64, level: u32) -> Vec3 {
     Vec3::new(axis * cos_lon, axis * sin_lon, z)
 }
 
-/// Corners of pixel (ix, iy), counter-clockwise seen from outside: north, west, south, east.
+/// Corners of pixel (ix, iy), counter-clockwise as seen from outside: north, west, south, east.
 pub(crate) fn vertices(face: usize, ix: u32, iy: u32, level: u32) -> [Vec3; 4] {
     let (x, y) = (f64::from(ix), f64::from(iy));
     [(1.0, 1.0), (0.0, 1.0), (0.0, 0.0), (1.0, 0.0)].map(|(dx, dy)| point(face, x + dx, y + dy, level))
@@ -149,8 +149,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Declinations where the pixel of the angle and that of the vector could differ: near the poles, where the sine of
-    /// the declination loses its digits, and near the border of the polar caps, where the formulas change.
+    /// Declinations for which angle and vector could give different pixels: near the poles, where the sine of the declination
+    /// loses precision, and near the border of the polar caps, where the formulas change.
     fn any_declination() -> impl Strategy<Value = f64> {
         let border = (2.0f64 / 3.0).asin().to_degrees();
         let dec = prop_oneof![
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Angles save time only where they are asked.
+    /// The shortcut by angles applies to all positions but those near the poles.
     #[test]
     fn angles_decide_all_but_the_pixels_near_the_poles() {
         for level in [0, 10, 20] {

@@ -14,7 +14,7 @@ const NX: Vec3 = Vec3::new(-1.0, 0.0, 0.0);
 const NY: Vec3 = Vec3::new(0.0, -1.0, 0.0);
 const NZ: Vec3 = Vec3::new(0.0, 0.0, -1.0);
 
-/// Vertices of the roots S0 to S3 and N0 to N3, counter-clockwise seen from outside.
+/// Vertices of the roots S0 to S3 and N0 to N3, counter-clockwise as seen from outside.
 pub(crate) const ROOTS: [[Vec3; 3]; 8] =
     [[PX, NZ, PY], [PY, NZ, NX], [NX, NZ, NY], [NY, NZ, PX], [PX, PZ, NY], [NY, PZ, NX], [NX, PZ, PY], [PY, PZ, PX]];
 
@@ -27,7 +27,7 @@ pub(crate) fn index(v: Vec3, level: u32) -> u64 {
         let m01 = v0.add(v1).unit();
         let m20 = v2.add(v0).unit();
         index <<= 2;
-        // A point on the edge between the corner children and the middle one belongs to the corner.
+        // A point on the edge between a corner child and the middle one belongs to the corner child.
         if orientation(v, m01, m20) >= 0 {
             (v1, v2) = (m01, m20);
             continue;
@@ -47,8 +47,8 @@ pub(crate) fn index(v: Vec3, level: u32) -> u64 {
     index
 }
 
-/// Position in [`ROOTS`] of the octant that holds `v`. On the planes that bound the octants the point goes to the
-/// northern one, and along the equator and the meridians to the one that the reference numbering takes.
+/// Position in [`ROOTS`] of the octant that contains `v`. A point on the planes between octants belongs to the northern one, and
+/// along the equator and the meridians to the octant that the reference chooses.
 fn root_of(v: Vec3) -> usize {
     let quarter = if v.y > 0.0 {
         if v.x > 0.0 { 0 } else { 1 }
@@ -75,7 +75,7 @@ pub(crate) fn child([v0, v1, v2]: [Vec3; 3], k: u64) -> [Vec3; 3] {
     }
 }
 
-/// Vertices of a pixel that exists.
+/// Vertices of a valid pixel.
 pub(crate) fn vertices(index: u64, level: u32) -> [Vec3; 3] {
     let mut triangle = ROOTS[((index >> (2 * level)) & 7) as usize];
     for step in (0..level).rev() {
@@ -89,12 +89,12 @@ mod tests {
     use super::*;
     use std::f64::consts::{FRAC_PI_4, TAU};
 
-    /// On the planes between octants, where the pixels of positions do not come: their cosines are never quite 0.
+    /// Points exactly between octants. Positions in degrees never give such points, since their cosines are never exactly 0.
     #[test]
     fn an_octant_begins_at_its_western_meridian_and_the_equator_is_northern() {
         for place in (0..27).filter(|place| *place != 13) {
             let [x, y, z] = [9, 3, 1].map(|digit| f64::from(place / digit % 3) - 1.0);
-            // Turns of 45 degrees eastwards, two to an octant; a pole counts to the first.
+            // Longitude in units of 45 degrees, two per octant; a pole belongs to the first.
             let eighths = if x == 0.0 && y == 0.0 { 0.0 } else { y.atan2(x).rem_euclid(TAU) / FRAC_PI_4 };
             let quarter = eighths.round() as usize / 2;
             let expected = if z < 0.0 { quarter } else { 7 - quarter };

@@ -1,11 +1,11 @@
 //! Sky pixels and sky regions, without I/O.
 //!
-//! [`Pixelization`] turns a position into the integer pixel that holds it, for four schemes: MQ3C, Q3C and HTM as
-//! numbered by `lsst-sphgeom`, and HEALPix in nested order. The indices are equal to those packages' bit for bit, so
-//! that an archive can be read beside data that were pixelised elsewhere.
+//! [`Pixelization`] computes the pixel of a position in four schemes: MQ3C, Q3C and HTM as numbered by `lsst-sphgeom`, and
+//! HEALPix in nested order. Indices are identical to those of the reference packages, so an archive can be combined with data
+//! that was pixelized elsewhere.
 //!
 //! [`Region`] is a circle, a longitude-latitude box or a convex polygon. [`Region::cover`] lists the pixels that may
-//! hold a point of a region, as sorted ranges; [`Region::contains`] decides for one point.
+//! contain a point of a region, as sorted ranges; [`Region::contains`] tests one point.
 //!
 //! All angles in the public interface are degrees (ICRS or any other spherical frame), areas are steradians.
 

@@ -1,17 +1,18 @@
-//! The pixels of all schemes as one tree, for the descent that covers a region.
+//! The pixels of all schemes as a tree, which is descended to cover a region.
 
 use crate::Scheme;
 use crate::cube::{HILBERT_TOP, Kind, hilbert_child};
 use crate::vector::Vec3;
 use crate::{healpix, htm};
 
-/// The computed pixel of a point, its computed position and a computed pixel edge agree to within this, radians.
+/// Bound in radians of the rounding errors of a point's pixel, its position and a pixel's edge.
 pub(crate) const ROUNDING: f64 = 1e-14;
 
-/// See [`Node::outline`]: the farthest a HEALPix pixel reaches beyond its corners, times nside and ring number.
+/// Maximum distance that a HEALPix pixel extends beyond the polygon of its corners, times nside and ring number (see
+/// [`Node::outline`]).
 const HEALPIX_BULGE: f64 = 0.3;
 
-/// A pixel of some level.
+/// A pixel of any level.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Node {
     pub index: u64,
@@ -26,12 +27,12 @@ enum Pixel {
     Diamond { face: u8, x: u32, y: u32 },
 }
 
-/// A convex spherical polygon that holds a pixel but for `slack`.
+/// A convex spherical polygon that contains a pixel to within `slack`.
 pub(crate) struct Outline {
     corners: [Vec3; 4],
     normals: [Vec3; 4],
     count: usize,
-    /// The pixel reaches at most this far beyond the polygon, radians, rounding included.
+    /// Maximum distance in radians that the pixel extends beyond the polygon, rounding included.
     pub slack: f64,
 }
 
@@ -98,11 +99,11 @@ impl Node {
 
     /// The polygon of the pixel's corners.
     ///
-    /// The edges of MQ3C, Q3C and HTM pixels are great circles, so the polygon is the pixel. Those of HEALPix bend
-    /// away from the great circle by at most (length)^2 / 8 times their curvature, which is that of a circle around
-    /// the pole: about 1 / (distance to the pole). Lengths go as 1 / nside and distances as ring / nside, so the bulge
-    /// goes as 1 / (nside ring) with the ring number counted from the nearer pole, and is constant in the equatorial
-    /// belt. The factor is measured on every pixel of coarse levels and rounded up; a test repeats that.
+    /// The edges of MQ3C, Q3C and HTM pixels are great circles, so the polygon is the pixel. Those of HEALPix deviate
+    /// from the great circle by at most (length)^2 / 8 times their curvature, which is that of a circle around
+    /// the pole: about 1 / (distance to the pole). Lengths scale as 1 / nside and distances as ring / nside, so the deviation
+    /// scales as 1 / (nside ring), with the ring number counted from the nearer pole, and is constant in the equatorial
+    /// belt. The factor was measured on every pixel of coarse levels and rounded up; a test repeats the measurement.
     pub fn outline(&self) -> Outline {
         match self.place {
             Pixel::Square { kind, face, s, t, .. } => {
@@ -120,7 +121,7 @@ impl Node {
     }
 }
 
-/// Number of the ring through the middle of a HEALPix pixel, counted from the nearer pole, from 1.
+/// Number of the ring through the centre of a HEALPix pixel, counted from 1 at the nearer pole.
 fn pole_ring(face: usize, x: u32, y: u32, level: u32) -> f64 {
     let nside = (1u64 << level) as f64;
     let up = f64::from(x) + f64::from(y) + 1.0;
@@ -151,7 +152,7 @@ mod tests {
         }
     }
 
-    /// The largest bulge of a pixel, times nside and ring.
+    /// The maximum deviation of a pixel's edges, times nside and ring.
     fn bulge(face: usize, x: u32, y: u32, level: u32) -> f64 {
         const STEPS: u32 = 32;
         let nside = (1u64 << level) as f64;
@@ -182,7 +183,7 @@ mod tests {
         }
         for level in [8, 12] {
             let n = 1u32 << level;
-            // Along the diagonal to the pole, along the border of the cap, and along a meridian edge.
+            // Pixels along the diagonal to the pole, the border of the cap, and a meridian edge.
             for i in 0..n.min(256) {
                 for (x, y) in [(n - 1 - i, n - 1 - i), (n - 1 - i, i), (n - 1, n - 1 - i), (i, i), (0, i)] {
                     for face in [0, 4, 8] {

@@ -1,3 +1,5 @@
+//! Pixelizations: a scheme at one level, and its pixels.
+
 use crate::cube::Kind;
 use crate::polygon;
 use crate::scheme::Scheme;
@@ -8,7 +10,7 @@ use std::f64::consts::PI;
 use std::fmt;
 use std::str::FromStr;
 
-/// Below this many points one thread is faster than waking the others.
+/// Minimum number of points for several threads: below it, waking them takes longer.
 const PARALLEL_ROWS_MIN: usize = 20_000;
 const PARALLEL_CHUNK_ROWS: usize = 4_096;
 
@@ -24,7 +26,7 @@ impl FromStr for Scheme {
     }
 }
 
-/// A run of pixels; both ends belong to it.
+/// A range of pixels, inclusive at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PixelRange {
     /// First pixel.
@@ -40,7 +42,7 @@ impl PixelRange {
         self.last - self.first + 1
     }
 
-    /// Does the range hold a pixel?
+    /// Whether the range contains a pixel.
     pub fn contains(&self, index: u64) -> bool {
         (self.first..=self.last).contains(&index)
     }
@@ -84,15 +86,15 @@ impl Pixelization {
         self.level
     }
 
-    /// All pixels of the sky; both ends belong to the range.
+    /// The range of all pixels.
     pub fn index_range(&self) -> PixelRange {
         let (first, count) = self.scheme.roots();
         let shift = 2 * self.level;
-        // MQ3C's last index at level 30 is 2^64 - 1, so the end is never computed as last + 1.
+        // MQ3C's last index at level 30 is 2^64 - 1, so last + 1 would overflow.
         PixelRange { first: first << shift, last: ((first + count - 1) << shift) | ((1u64 << shift) - 1) }
     }
 
-    /// The pixel that holds a position in degrees. Right ascension may be any finite number.
+    /// The pixel of a position in degrees. Right ascension may be any finite number.
     ///
     /// # Errors
     /// [`SkyError::BadPosition`] for NaN, infinities, and declinations beyond the poles.
@@ -112,11 +114,11 @@ impl Pixelization {
         }
     }
 
-    /// The pixels of many positions in degrees, into `out`, on all threads of the current rayon pool when that pays.
+    /// Writes the pixels of many positions in degrees to `out`; large inputs use all threads of the current rayon pool.
     ///
     /// # Errors
-    /// [`SkyError::BadPosition`] naming the first bad row (`out` is then unspecified), [`SkyError::LengthMismatch`],
-    /// and [`SkyError::IndexTooWide`] for MQ3C level 30: see [`Pixelization::index_many_u64`].
+    /// [`SkyError::BadPosition`] with the first invalid row (`out` is then unspecified), [`SkyError::LengthMismatch`],
+    /// and [`SkyError::IndexTooWide`] for MQ3C level 30: use [`Pixelization::index_many_u64`].
     pub fn index_many(&self, ra_deg: &[f64], dec_deg: &[f64], out: &mut [i64]) -> Result<(), SkyError> {
         if i64::try_from(self.index_range().last).is_err() {
             return Err(SkyError::IndexTooWide { scheme: self.scheme, level: self.level, level_max: self.level - 1 });
@@ -124,10 +126,10 @@ impl Pixelization {
         self.index_each(ra_deg, dec_deg, out, |index| index as i64)
     }
 
-    /// As [`Pixelization::index_many`], unsigned: holds the indices of every level.
+    /// As [`Pixelization::index_many`], with unsigned indices, which suffice for every level.
     ///
     /// # Errors
-    /// [`SkyError::BadPosition`] naming the first bad row (`out` is then unspecified), [`SkyError::LengthMismatch`].
+    /// [`SkyError::BadPosition`] with the first invalid row (`out` is then unspecified), [`SkyError::LengthMismatch`].
     pub fn index_many_u64(&self, ra_deg: &[f64], dec_deg: &[f64], out: &mut [u64]) -> Result<(), SkyError> {
         self.index_each(ra_deg, dec_deg, out, |index| index)
     }
@@ -184,9 +186,9 @@ impl Pixelization {
         })
     }
 
-    /// The corners of a pixel as (ra, dec) in degrees, counter-clockwise seen from outside the sphere (from inside, as
-    /// the sky is seen: clockwise with east to the right). Three for HTM, else four. They are joined by great circles,
-    /// but for HEALPix, whose edges are other curves.
+    /// The corners of a pixel as (ra, dec) in degrees, counter-clockwise as seen from outside the sphere (as seen from inside,
+    /// like the sky: clockwise with east to the right). Three for HTM, four for other schemes. The edges are great circles,
+    /// except for HEALPix, whose edges are other curves.
     ///
     /// # Errors
     /// [`SkyError::NoSuchPixel`].
@@ -194,8 +196,8 @@ impl Pixelization {
         Ok(self.vertex_vectors(index)?.into_iter().map(Vec3::to_degrees).collect())
     }
 
-    /// A point well inside a pixel, (ra, dec) in degrees: the middle in the scheme's own coordinates, for HTM the
-    /// centroid of the corners.
+    /// A point well inside a pixel, (ra, dec) in degrees: the centre in the scheme's own coordinates, or for HTM the centroid of
+    /// the corners.
     ///
     /// # Errors
     /// [`SkyError::NoSuchPixel`].
@@ -232,7 +234,7 @@ impl Pixelization {
         Ok(polygon::area(&self.vertex_vectors(index)?))
     }
 
-    /// The pixel of the next coarser level that holds pixel `index`; None at level 0.
+    /// The pixel of the next coarser level that contains pixel `index`; `None` at level 0.
     ///
     /// # Errors
     /// [`SkyError::NoSuchPixel`].
@@ -241,7 +243,7 @@ impl Pixelization {
         Ok((self.level > 0).then_some(index >> 2))
     }
 
-    /// The four pixels of the next finer level that make up pixel `index`; None at the deepest level.
+    /// The four pixels of the next finer level that form pixel `index`; `None` at the deepest level.
     ///
     /// # Errors
     /// [`SkyError::NoSuchPixel`].
@@ -252,7 +254,7 @@ impl Pixelization {
     }
 }
 
-/// Refuses the first row that is not a position.
+/// Checks that all rows are valid positions; the error names the first that is not.
 pub(crate) fn check_positions(ra: &[f64], dec: &[f64]) -> Result<(), SkyError> {
     match ra.iter().zip(dec).position(|(&r, &d)| !is_position(r, d)) {
         None => Ok(()),

@@ -1,18 +1,17 @@
-//! Convex spherical polygons: checking, testing points, area.
+//! Convex spherical polygons: validation, membership test, area.
 
 use crate::SkyError;
 use crate::exact::orientation;
 use crate::vector::Vec3;
 
 pub(crate) const VERTICES_MIN: usize = 3;
-/// Checking convexity takes time in the square of the vertices.
+/// Maximum number of vertices: the check for convexity takes quadratic time.
 pub(crate) const VERTICES_MAX: usize = 4096;
 
-/// A vertex may lie this far, in radians, on the wrong side of an edge: vertices that are meant to lie on one line do
-/// not once they are rounded.
+/// A vertex may be this far on the wrong side of an edge, in radians: rounding moves vertices that are meant to be on one line.
 const CONVEX_TOLERANCE: f64 = 1e-15;
 
-/// Farther than this from an edge, in radians, its rounded normal tells on which side a point lies; nearer, the exact sign does.
+/// Distance from an edge, in radians, beyond which its rounded normal decides the side of a point; nearer, the exact sign decides.
 const NEAR_EDGE: f64 = 1e-14;
 
 /// A checked convex polygon, counter-clockwise seen from outside.
@@ -24,14 +23,14 @@ pub(crate) struct Polygon {
 }
 
 impl Polygon {
-    /// A polygon of unit vectors that go around it in either direction.
+    /// A polygon with these unit vectors as vertices, in either direction.
     pub fn new(mut vertices: Vec<Vec3>) -> Result<Self, SkyError> {
         let count = vertices.len();
         if !(VERTICES_MIN..=VERTICES_MAX).contains(&count) {
             return Err(SkyError::VertexCount { count, min: VERTICES_MIN, max: VERTICES_MAX });
         }
         let mut normals = edge_normals(&vertices)?;
-        // Of two windings, the one that sees its farthest vertex on the inside of the first edge.
+        // Chooses the direction in which the vertex farthest from the first edge is on the inside.
         let first = normals[0];
         let farthest = vertices.iter().map(|v| first.dot(*v)).max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
         let reversed = farthest < 0.0;
@@ -56,7 +55,7 @@ impl Polygon {
         Ok(Self { vertices, normals })
     }
 
-    /// Is the point on the inner side of every edge or exactly on it?
+    /// Whether the point is on the inner side of every edge, or exactly on it.
     pub fn contains(&self, p: Vec3) -> bool {
         let next = self.vertices.iter().cycle().skip(1);
         self.normals.iter().zip(self.vertices.iter().zip(next)).all(|(normal, (a, b))| {
@@ -71,7 +70,7 @@ fn edge_normals(vertices: &[Vec3]) -> Result<Vec<Vec3>, SkyError> {
         .map(|vertex| {
             let next = (vertex + 1) % vertices.len();
             let (a, b) = (vertices[vertex], vertices[next]);
-            // Antipodes to within rounding leave the direction of the edge to chance.
+            // Between antipodes, the rounded direction of the edge would be arbitrary.
             if a == b || a.add(b).norm() < 1e-12 {
                 return Err(SkyError::BadEdge { vertex, next });
             }
@@ -83,7 +82,7 @@ fn edge_normals(vertices: &[Vec3]) -> Result<Vec<Vec3>, SkyError> {
 /// Area in steradians of a convex polygon smaller than a hemisphere: the sum of the triangles of a fan.
 ///
 /// The area E of a triangle follows from tan(E / 2) = det(a, b, c) / (1 + a.b + b.c + c.a) (Eriksson 1990, Math. Mag.
-/// 63, 184); the determinant is taken of differences, which keeps its digits when the triangle is small.
+/// 63, 184). The determinant is computed from differences, which keeps it accurate for small triangles.
 pub(crate) fn area(vertices: &[Vec3]) -> f64 {
     let Some((&a, rest)) = vertices.split_first() else {
         return 0.0;

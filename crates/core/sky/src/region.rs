@@ -1,3 +1,5 @@
+//! Regions: circles, boxes and convex polygons, and their membership tests.
+
 use crate::SkyError;
 use crate::approximate::{Approximate, BLOCK, Side};
 use crate::pixelization::check_positions;
@@ -7,12 +9,12 @@ use rayon::prelude::*;
 use std::f64::consts::{PI, TAU};
 use std::fmt;
 
-/// Below this many points one thread is faster than waking the others.
+/// Minimum number of points for several threads: below it, waking them takes longer.
 const PARALLEL_ROWS_MIN: usize = 20_000;
-/// Points that a thread takes at a time.
+/// Number of points that a thread takes at a time.
 const PART_ROWS: usize = 4_096;
 
-/// The outline of a [`Region`] as it was given, in degrees.
+/// The shape of a [`Region`] as given, in degrees.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Shape {
@@ -38,12 +40,12 @@ pub enum Shape {
     },
     /// A convex polygon with great circles as edges.
     Polygon {
-        /// (ra, dec) of the vertices, in order, without a repeated last one.
+        /// (ra, dec) of the vertices in order, without repeating the first.
         vertices: Vec<(f64, f64)>,
     },
 }
 
-/// What a shape needs to be tested quickly.
+/// A shape, prepared for fast tests.
 #[derive(Debug, Clone)]
 pub(crate) enum Geometry {
     Circle { center: Vec3, radius_rad: f64 },
@@ -70,7 +72,7 @@ impl Lon {
         }
         let (west, east) = (normalized_degrees(ra_min), normalized_degrees(ra_max));
         let lon = Lon::Between { west, east };
-        // Wrapping rounds: bounds a hair's breadth, or all but that of a turn, apart may have changed places.
+        // Wrapping rounds, which may swap bounds that differ by almost nothing or by almost a full turn.
         let given = given.rem_euclid(360.0);
         match lon.width() - given {
             lost if lost < -180.0 => Lon::All,
@@ -99,15 +101,15 @@ impl Lon {
     }
 }
 
-/// A closed part of the sphere: circle, box, or convex polygon. Its boundary belongs to it.
+/// A closed part of the sphere: a circle, a box or a convex polygon. The boundary is part of the region.
 ///
-/// Membership has no tolerance. It is defined on doubles, as follows:
-/// - circle: hav(distance) <= hav(radius) with the haversine formula, which keeps its digits for small circles; the
-///   centre is always a member;
-/// - box: the degrees are compared as they are, right ascensions after wrapping into [0, 360); a pole that the box
-///   reaches is a member whatever its right ascension;
-/// - polygon: the sign of det(a, b, p) for the unit vectors of an edge a, b and the point p, computed exactly, is not
-///   negative; so every vertex is a member, and two polygons that share an edge leave no point between them.
+/// Membership has no tolerance. It is defined on doubles:
+/// - circle: hav(distance) <= hav(radius) by the haversine formula, which is accurate for small circles; the centre is always
+///   a member;
+/// - box: degrees are compared directly, right ascensions after wrapping into [0, 360); a pole within the box is a member for
+///   any right ascension;
+/// - polygon: the sign of det(a, b, p) for the unit vectors of each edge a, b and the point p, computed exactly, is not
+///   negative; so every vertex is a member, and no point is between two polygons that share an edge.
 #[derive(Debug, Clone)]
 pub struct Region {
     pub(crate) shape: Shape,
@@ -115,7 +117,7 @@ pub struct Region {
 }
 
 impl PartialEq for Region {
-    /// Equal shapes as given; two descriptions of the same set of points may differ.
+    /// Compares the given shapes: two descriptions of the same set of points may be unequal.
     fn eq(&self, other: &Self) -> bool {
         self.shape == other.shape
     }
@@ -153,8 +155,8 @@ impl Region {
 
     /// The points from meridian `ra_min` eastwards to `ra_max` and from parallel `dec_min` to `dec_max`, in degrees.
     ///
-    /// `ra_min > ra_max` is the box that crosses ra 0: (350, 10) is 20 degrees wide. `ra_max - ra_min >= 360` is all
-    /// right ascensions. Equal bounds are a meridian, a parallel or a point.
+    /// A box with `ra_min > ra_max` crosses ra 0: (350, 10) is 20 degrees wide. `ra_max - ra_min >= 360` means all right
+    /// ascensions. Equal bounds give a meridian, a parallel or a point.
     ///
     /// # Errors
     /// [`SkyError::BadBox`].
@@ -170,12 +172,12 @@ impl Region {
         })
     }
 
-    /// The convex polygon with the given vertices, (ra, dec) in degrees, joined by great circles; in either direction.
-    /// A last vertex that repeats the first is left out.
+    /// The convex polygon with these vertices, (ra, dec) in degrees, in either direction, joined by great circles.
+    /// A last vertex that repeats the first is dropped.
     ///
     /// # Errors
-    /// [`SkyError::BadPosition`] naming the vertex as row, [`SkyError::VertexCount`], [`SkyError::BadEdge`],
-    /// [`SkyError::NotConvex`] also for what is larger than a hemisphere, [`SkyError::Flat`].
+    /// [`SkyError::BadPosition`] with the vertex as row, [`SkyError::VertexCount`], [`SkyError::BadEdge`],
+    /// [`SkyError::NotConvex`] (also for polygons larger than a hemisphere), [`SkyError::Flat`].
     pub fn polygon(vertices: &[(f64, f64)]) -> Result<Self, SkyError> {
         let vertices = match vertices {
             [first, inner @ .., last] if first == last && !inner.is_empty() => &vertices[..vertices.len() - 1],
@@ -201,16 +203,16 @@ impl Region {
         &self.geometry
     }
 
-    /// Does the region hold the point (ra, dec), degrees? See [`Region`] for the exact meaning. A position that does
-    /// not exist, such as NaN, is in no region.
+    /// Whether the region contains the point (ra, dec) in degrees, as defined in [`Region`]. False for invalid positions such as
+    /// NaN.
     pub fn contains(&self, ra: f64, dec: f64) -> bool {
         is_position(ra, dec) && self.holds(ra, dec)
     }
 
-    /// [`Region::contains`] for many points, on all threads of the current rayon pool when that pays.
+    /// [`Region::contains`] for many points; large inputs use all threads of the current rayon pool.
     ///
     /// # Errors
-    /// [`SkyError::LengthMismatch`], and [`SkyError::BadPosition`] naming the first bad row.
+    /// [`SkyError::LengthMismatch`], and [`SkyError::BadPosition`] with the first invalid row.
     pub fn contains_many(&self, ra: &[f64], dec: &[f64]) -> Result<Vec<bool>, SkyError> {
         if ra.len() != dec.len() {
             return Err(SkyError::LengthMismatch { ra: ra.len(), dec: dec.len(), out: ra.len() });
@@ -226,7 +228,7 @@ impl Region {
         Ok(inside)
     }
 
-    /// Tests points that exist, by a fast approximation of where they lie unless they lie close to the boundary.
+    /// Tests valid points: by a fast approximation, or exactly if they are close to the boundary.
     fn test_all(&self, ra: &[f64], dec: &[f64], inside: &mut [bool]) {
         let mut blocks = Approximate::default();
         for ((inside, ra), dec) in inside.chunks_mut(BLOCK).zip(ra.chunks(BLOCK)).zip(dec.chunks(BLOCK)) {
@@ -252,7 +254,7 @@ impl Region {
                 (dec_min..=dec_max).contains(&dec) && (dec.abs() == 90.0 || lon.contains(ra))
             }
             (Geometry::Polygon(polygon), _) => polygon.contains(Vec3::from_degrees(ra, dec)),
-            // A circle's geometry comes with a circle's shape, matched above.
+            // The geometry of a circle always has the shape of a circle, which is matched above.
             (Geometry::Circle { .. }, _) => false,
         }
     }
@@ -273,8 +275,8 @@ impl Region {
         }
     }
 
-    /// A circle that holds the region: small, though not always the smallest. Its radius is 180 when the region comes
-    /// near a hemisphere.
+    /// A circle that contains the region, though not always the smallest. Its radius is 180 if a box or polygon is nearly a
+    /// hemisphere.
     pub fn bounding_cap(&self) -> Region {
         let (ra, dec, radius) = match (&self.geometry, &self.shape) {
             (_, &Shape::Circle { ra, dec, radius_deg }) => return Self::cap(ra, dec, radius_deg),
@@ -299,7 +301,7 @@ impl Region {
 
 /// Haversine test of a point against a circle.
 fn circle_holds(ra0: f64, dec0: f64, radius: f64, ra: f64, dec: f64) -> bool {
-    // No point is nearer than its difference in declination; the slack leaves the verdict to the formula.
+    // The distance is at least the difference in declination; the slack leaves close cases to the formula.
     if (dec - dec0).abs() > radius * (1.0 + 1e-12) + 1e-12 {
         return false;
     }
@@ -311,7 +313,7 @@ fn circle_holds(ra0: f64, dec0: f64, radius: f64, ra: f64, dec: f64) -> bool {
     distance.min(1.0) <= (0.5 * radius * RAD).sin().powi(2)
 }
 
-/// Cosine of a declination in degrees; 0 at the poles, where the rounded angle has a cosine of 6e-17.
+/// Cosine of a declination in degrees; exactly 0 at the poles, where the rounded angle has a cosine of 6e-17.
 fn parallel_radius(dec: f64) -> f64 {
     if dec.abs() == 90.0 { 0.0 } else { (dec * RAD).cos() }
 }
@@ -329,8 +331,8 @@ fn box_cap(lon: Lon, dec_min: f64, dec_max: f64) -> (f64, f64, f64) {
     if width > 180.0 {
         return polar;
     }
-    // Up to half a turn the farthest point is a corner: on a meridian more than 90 degrees of longitude away from the
-    // centre there is none.
+    // For widths up to half a turn the farthest point is a corner: no meridian of the box is more than 90 degrees of longitude
+    // from the centre.
     let (ra, dec) = (west + 0.5 * width, 0.5 * (dec_min + dec_max));
     let center = Vec3::from_degrees(ra, dec);
     let radius = [dec_min, dec_max]
@@ -346,12 +348,12 @@ fn polygon_cap(polygon: &Polygon) -> (f64, f64, f64) {
     let (ra, dec) = sum.to_degrees();
     let center = Vec3::from_degrees(ra, dec);
     let radius = polygon.vertices.iter().map(|v| angle(center, *v)).fold(0.0, f64::max);
-    // A cap is convex up to a hemisphere only; beyond, holding the vertices says nothing about the edges.
+    // Only a cap up to a hemisphere is convex; a larger one may contain the vertices but not the edges.
     let radius = if radius < 0.5 * PI - 1e-9 { radius / RAD } else { 180.0 };
     (ra, dec, radius)
 }
 
-/// The angle between two unit vectors, radians; well-conditioned throughout.
+/// The angle between two unit vectors in radians, accurate for all angles.
 fn angle(a: Vec3, b: Vec3) -> f64 {
     a.sub(b).norm().atan2(a.add(b).norm()) * 2.0
 }

@@ -1,9 +1,9 @@
-//! The ways to divide the sphere into pixels, by name.
+//! The schemes that divide the sphere into pixels.
 
 use crate::{cube, healpix, htm};
 use std::fmt;
 
-/// A way to divide the sphere into pixels.
+/// A scheme that divides the sphere into pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scheme {
     /// Modified Q3C, as `lsst.sphgeom.Mq3cPixelization`: levels 0 to 30, 6 x 4^level pixels.
@@ -40,7 +40,7 @@ impl Scheme {
         }
     }
 
-    /// First number and count of the pixels at level 0.
+    /// First index and number of the pixels at level 0.
     pub(crate) fn roots(self) -> (u64, u64) {
         match self {
             Scheme::Mq3c => (10, 6),

@@ -1,8 +1,8 @@
-//! Unit vectors, and the one road from degrees to them.
+//! Unit vectors, and their conversion from and to degrees.
 
 use std::f64::consts::{FRAC_PI_2, PI};
 
-/// Radians per degree, as a double; a constant so that every conversion rounds in the same way.
+/// Radians per degree; a constant, so that all conversions round alike.
 pub(crate) const RAD: f64 = 0.017_453_292_519_943_295;
 const TWO_PI: f64 = 2.0 * PI;
 
@@ -45,8 +45,8 @@ impl Vec3 {
 
     /// The vector scaled to unit length. Zero vectors give NaN.
     ///
-    /// The components are first divided by the largest one, whose square is added last: HTM's midpoints, and with them
-    /// the pixels of points on an edge, depend on this rounding.
+    /// The components are first divided by the largest one, whose square is added last: the midpoints of HTM, and thus the
+    /// pixels of points on an edge, depend on this rounding.
     pub fn unit(self) -> Self {
         let (x, y, z) = (self.x.abs(), self.y.abs(), self.z.abs());
         let largest = x.max(y).max(z);
@@ -62,23 +62,23 @@ impl Vec3 {
         Self::new(s.x / n, s.y / n, s.z / n)
     }
 
-    /// Twice the cross product of two unit vectors, accurate to a few ulp also when they are nearly equal or nearly
-    /// opposite: (a - b) x (a + b) = 2 a x b, and the difference of near vectors is exact.
+    /// Twice the cross product of two unit vectors, accurate to a few ulp even if they are nearly equal or nearly
+    /// opposite: (a - b) x (a + b) = 2 a x b, and the difference of close vectors is exact.
     pub fn robust_cross(self, o: Self) -> Self {
         self.sub(o).cross(self.add(o))
     }
 
     /// Unit vector of a position. The position must have passed [`is_position`].
     ///
-    /// The order of operations is that of `UnitVector3d(LonLat.fromDegrees(ra, dec))`, on which the equality of
-    /// indices rests.
+    /// The order of operations is that of `UnitVector3d(LonLat.fromDegrees(ra, dec))`, so that indices are equal to those of
+    /// `lsst-sphgeom`.
     pub fn from_degrees(ra: f64, dec: f64) -> Self {
         let (sin_lon, cos_lon) = normalized_radians(ra).sin_cos();
         let (sin_lat, cos_lat) = (dec * RAD).sin_cos();
         Self::new(cos_lon * cos_lat, sin_lon * cos_lat, sin_lat)
     }
 
-    /// Right ascension in [0, 360) and declination in [-90, 90], degrees, of a vector of any length but zero.
+    /// Right ascension in [0, 360) and declination in [-90, 90], in degrees, of a vector of any non-zero length.
     pub fn to_degrees(self) -> (f64, f64) {
         let lon = self.y.atan2(self.x).to_degrees();
         let lat = self.z.atan2(self.x.hypot(self.y)).to_degrees();
@@ -88,13 +88,13 @@ impl Vec3 {
     }
 }
 
-/// Is (ra, dec), degrees, a position? Right ascension may be any finite number.
+/// Whether (ra, dec) in degrees is a valid position. Right ascension may be any finite number.
 pub(crate) fn is_position(ra: f64, dec: f64) -> bool {
-    // The second test in radians is the reference's own; both agree for every double.
+    // The second test, in radians, is that of the reference; both agree for every double.
     ra.is_finite() && dec.abs() <= 90.0 && (dec * RAD).abs() <= FRAC_PI_2
 }
 
-/// Longitude in radians, in [0, 2 pi]: an angle of exactly one turn stays one turn, larger and negative ones wrap.
+/// Longitude in radians, in [0, 2 pi]: exactly one turn stays one turn, larger and negative angles wrap.
 pub(crate) fn normalized_radians(lon_deg: f64) -> f64 {
     let a = lon_deg * RAD;
     if a < 0.0 {
@@ -108,8 +108,8 @@ pub(crate) fn normalized_radians(lon_deg: f64) -> f64 {
 
 /// Longitude in degrees, in [0, 360).
 ///
-/// Within a turn of the principal range the wrap is done in degrees, where it is exact or nearly so. Beyond, it goes
-/// through [`normalized_radians`], so that a region and a pixel always see the same meridian.
+/// Angles within a turn of this range are wrapped in degrees, which is exact or nearly so. Others are wrapped by
+/// [`normalized_radians`], so that regions and pixels use the same meridian.
 pub(crate) fn normalized_degrees(lon_deg: f64) -> f64 {
     let wrapped = if (0.0..360.0).contains(&lon_deg) {
         // Not -0.0.

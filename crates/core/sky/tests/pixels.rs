@@ -1,4 +1,4 @@
-//! Pixels are those of the reference packages, and their geometry is consistent.
+//! Pixels equal those of the reference packages, and their geometry is consistent.
 
 use chronotile_sky::{PixelRange, Pixelization, Scheme, SkyError};
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ fn every_index_equals_the_reference() {
 
 #[test]
 fn many_points_get_the_same_pixels_as_one_by_one() {
-    // More rows than one thread takes.
+    // Enough rows for several threads.
     let (columns, rows) = reference();
     let repeated = || (0..50).flat_map(|_| rows.iter());
     let ra: Vec<f64> = repeated().map(|r| r.0).collect();
@@ -133,11 +133,11 @@ proptest! {
     fn a_pixel_holds_its_centre_and_points_near_its_corners((p, index) in any_pixel()) {
         let (ra, dec) = p.pixel_center(index).expect("pixel");
         prop_assert_eq!(p.index(ra, dec), Ok(index));
-        // Coarse pixels are not straight in degrees, and degrees resolve the deepest ones too coarsely.
+        // Edges of coarse pixels are curved in degrees, and degrees do not resolve the deepest pixels.
         if (6..=20).contains(&p.level()) {
             for (corner_ra, corner_dec) in p.pixel_vertices(index).expect("pixel") {
                 let turn = (corner_ra - ra + 540.0).rem_euclid(360.0) - 180.0;
-                // At a pole the longitude of a corner says nothing.
+                // At a pole the longitude of a corner is arbitrary.
                 if corner_dec.abs() < 89.0 && dec.abs() < 89.0 && turn.abs() < 1.0 {
                     let inside = (ra + 0.98 * turn, dec + 0.98 * (corner_dec - dec));
                     prop_assert_eq!(p.index(inside.0, inside.1), Ok(index), "towards {} {}", corner_ra, corner_dec);
@@ -158,7 +158,7 @@ proptest! {
                 prop_assert!(children.contains(index) && children.len() == 4);
                 let area: f64 = (children.first..=children.last).map(|i| p.pixel_area(i).expect("pixel")).sum();
                 let whole = coarser.pixel_area(parent).expect("pixel");
-                // Corners are rounded to 1e-16, a pixel of the deepest level is 1e-9 wide.
+                // Corners are rounded to 1e-16, and a pixel of the deepest level is 1e-9 wide.
                 prop_assert!((area / whole - 1.0).abs() < 1e-5, "{} {}", area, whole);
             }
         }

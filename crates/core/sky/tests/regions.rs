@@ -1,4 +1,4 @@
-//! Regions hold what they should, and their covers never miss a point.
+//! Regions contain the right points, and their covers never miss one.
 
 use chronotile_sky::{PixelRange, Pixelization, Region, Scheme, Shape, SkyError};
 use proptest::prelude::*;
@@ -25,12 +25,12 @@ fn pixel_count(ranges: &[PixelRange]) -> u64 {
     ranges.iter().map(PixelRange::len).sum()
 }
 
-/// The point at `distance` degrees from (ra, dec) in direction `bearing`.
+/// The point at a distance in degrees from (ra, dec) in direction `bearing`.
 fn offset(ra: f64, dec: f64, distance: f64, bearing: f64) -> (f64, f64) {
     let (sin_d, cos_d) = distance.to_radians().sin_cos();
     let (sin_b, cos_b) = bearing.to_radians().sin_cos();
     let (sin_dec, cos_dec) = dec.to_radians().sin_cos();
-    // Components towards the centre, north of it, and east of it.
+    // Components towards the centre, to its north, and to its east.
     let up = cos_d * cos_dec - sin_d * cos_b * sin_dec;
     let north = cos_d * sin_dec + sin_d * cos_b * cos_dec;
     let east = sin_d * sin_b;
@@ -38,7 +38,7 @@ fn offset(ra: f64, dec: f64, distance: f64, bearing: f64) -> (f64, f64) {
     (ra + east.atan2(up).to_degrees(), new_dec.clamp(-90.0, 90.0))
 }
 
-/// Angle between two positions by Vincenty's formula, degrees: independent of the haversine.
+/// Angle between two positions in degrees by Vincenty's formula, which is independent of the haversine.
 fn separation(a: (f64, f64), b: (f64, f64)) -> f64 {
     let (sin_l, cos_l) = (b.0 - a.0).to_radians().sin_cos();
     let (sin_a, cos_a) = a.1.to_radians().sin_cos();
@@ -120,7 +120,7 @@ proptest! {
         let edge = [0.0, 90.0, 180.0, 270.0, 33.0].map(|bearing| (1.0, bearing));
         for (fraction, bearing) in points.into_iter().chain(edge).chain([(0.0, 0.0)]) {
             let (ra, dec) = offset(ra, dec, radius * fraction, bearing);
-            // A point of the edge is off by rounding; within the margin of a cover, not of the definition.
+            // A point on the edge has a rounding error, which is within the margin of a cover but not of the definition.
             let index = p.index(ra, dec).expect("position");
             prop_assert!(covers(&ranges, index), "{region} {p} misses {ra:?} {dec:?}");
             prop_assert!(covers(&limited, index), "{region} {p} limited misses {ra:?} {dec:?}");
@@ -176,7 +176,7 @@ proptest! {
     fn cover_holds_every_contained_point_far_from_the_principal_turn(
         ra in -1e12..1e12f64, dec in -89.0..89.0f64, scheme in any_scheme(),
     ) {
-        // The box is described around the same meridian by its own, small, right ascension.
+        // The box is defined around the same meridian by its small right ascension.
         let p = pixelization(scheme, scheme.level_max().min(20));
         let near = ra.rem_euclid(360.0);
         let region = lonlat_box(near - 1e-4, near + 1e-4, dec, dec);
@@ -247,7 +247,7 @@ proptest! {
                 Shape::Polygon { vertices } => vertices.clone(),
                 _ => (0..4).map(|turn| offset(ra, dec, radius, bearing + 90.0 * f64::from(turn))).collect(),
             };
-            // From farther away than a verdict by approximation needs to nearer than doubles tell.
+            // From distances at which the approximation decides to distances below the precision of doubles.
             let steps = (6..16).map(|digit| 10.0f64.powi(-digit));
             let near = steps.flat_map(|step| rim.iter().map(move |(ra, dec)| offset(*ra, *dec, step, bearing)));
             let (ra, dec): (Vec<f64>, Vec<f64>) = rim.iter().copied().chain(near).unzip();
@@ -270,7 +270,7 @@ proptest! {
     }
 }
 
-/// Pixels that hold at least one of a dense grid of the region's points.
+/// Number of pixels that contain a point of a dense grid over the region.
 fn overlapped(region: &Region, p: &Pixelization, points: impl Iterator<Item = (f64, f64)>) -> u64 {
     let mut pixels: Vec<u64> = points
         .filter(|&(ra, dec)| region.contains(ra, dec))
@@ -314,8 +314,8 @@ fn covers_are_tight_for_survey_sizes() {
     }
 }
 
-/// Pixels in covers of boxes, by scheme: two of a few pixels, across a pole and a meridian, flat, high and wide ones. More is
-/// as right and takes longer to read.
+/// Numbers of pixels in covers of boxes, by scheme: two boxes of a few pixels, boxes across a pole and a meridian, flat, high and
+/// wide ones. Larger covers would be correct but slower to read.
 #[test]
 fn covers_of_boxes_have_no_more_pixels_than_they_had() {
     let boxes = [
@@ -389,21 +389,21 @@ fn a_cover_beyond_reason_can_be_limited() {
 
 #[test]
 fn a_limited_cover_of_a_box_is_refined_at_its_border_alone() {
-    // HEALPix's pixels are of one size, so that their share is that of the area.
+    // All pixels of HEALPix have the same size, so the share of pixels is the share of the area.
     let p = pixelization(Scheme::Healpix, 20);
     for region in [lonlat_box(10.0, 70.0, -20.0, 40.0), lonlat_box(10.0, 270.0, -20.0, 40.0)] {
         let limited = region.cover_limited(&p, 1_000);
         assert!(limited.len() <= 1_000);
         let share = pixel_count(&limited) as f64 / p.index_range().len() as f64;
         let exact = region.area_sr() / (4.0 * PI);
-        // Pixels all over the box, had they to be that many, would cover 1.03 of it.
+        // Pixels of one size over the whole box, within this limit, would cover 1.03 of its area.
         assert!(share >= exact && share < 1.01 * exact, "{region}: {share} for {exact}");
     }
 }
 
 #[test]
 fn the_cap_of_a_polygon_near_a_hemisphere_holds_the_edges_beyond_its_vertices() {
-    // Vertices that crowd at one meridian draw the centre there, and the longest edge passes behind the sphere.
+    // Vertices concentrated at one meridian move the centre there, and the longest edge passes behind the sphere.
     let ras = [0.0, 10.0, 20.0, 30.0, 40.0, 140.0, 260.0];
     let region = Region::polygon(&ras.map(|ra| (ra, 0.1))).expect("nearly a hemisphere");
     let cap = region.bounding_cap();
@@ -470,17 +470,17 @@ fn polygons_are_closed_convex_and_either_way_round() {
         let region = Region::polygon(vertices).expect("square");
         assert!(square.iter().all(|&(ra, dec)| region.contains(ra, dec)));
         assert!(region.contains(11.0, 0.0));
-        // Great circles between equal declinations bulge polewards.
+        // Great circles between equal declinations curve towards the pole.
         assert!(region.contains(11.0, 1.0) && region.contains(11.0, 1.000_1) && !region.contains(11.0, 1.001));
         assert!(!region.contains(13.0, 0.0) && !region.contains(191.0, 0.0) && !region.contains(11.0, -89.0));
         let expected = lonlat_box(10.0, 12.0, -1.0, 1.0).area_sr();
         assert!((region.area_sr() / expected - 1.0).abs() < 2e-4);
     }
     let octant = Region::polygon(&[(0.0, 0.0), (90.0, 0.0), (0.0, 90.0)]).expect("octant");
-    // Points of the planes y = 0 and z = 0 are exact in doubles.
+    // Points in the planes y = 0 and z = 0 are exact in doubles.
     assert!(octant.contains(45.0, 0.0) && octant.contains(0.0, 45.0) && !octant.contains(45.0, -1e-15));
     assert!((octant.area_sr() - PI / 2.0).abs() < 1e-15);
-    // A vertex on a straight edge is no obstacle.
+    // A vertex on a straight edge is allowed.
     assert!(Region::polygon(&[(10.0, 0.0), (11.0, 0.0), (12.0, 0.0), (11.0, 1.0)]).is_ok());
 }
 
@@ -529,7 +529,7 @@ fn what_is_no_region_is_refused() {
     // Turns left at each vertex, yet goes around twice.
     let star: Vec<_> = (0..5).map(|i| offset(50.0, 20.0, 3.0, 144.0 * f64::from(i))).collect();
     assert!(matches!(refused(&star), SkyError::NotConvex { .. }));
-    // Vertices all over the sphere.
+    // Vertices distributed over the whole sphere.
     assert!(matches!(
         refused(&[(0.0, -60.0), (90.0, 60.0), (180.0, -60.0), (270.0, 60.0)]),
         SkyError::NotConvex { .. }
@@ -594,7 +594,7 @@ proptest! {
         for point in [corner, inner, (ra, dec)].into_iter().filter(|(ra, dec)| region.contains(*ra, *dec)) {
             for (bearing, share) in &bearings {
                 for distance in [reach, reach * share] {
-                    // A hair less, since the point is rounded.
+                    // Slightly less, since the point is rounded.
                     let (ra, dec) = offset(point.0, point.1, distance * (1.0 - 1e-9), *bearing);
                     let index = pixels.index(ra, dec).expect("position");
                     prop_assert!(covers(&cover, index), "{ra} {dec} within {distance} of {point:?} in {region}");
@@ -616,8 +616,8 @@ fn a_reach_of_45_degrees_is_the_last_that_is_not_the_whole_sky() {
 
 #[test]
 fn covers_around_a_region_are_tight() {
-    // The cap around a region and its surroundings has no room for all right ascensions. A box takes a little more of it
-    // near a pole, where the meridians that touch the surroundings spread.
+    // The area of a cap around the region and its surroundings, against which a cover of all right ascensions would be too large.
+    // Near a pole a box needs slightly more of it, since the meridians tangent to the surroundings diverge.
     for (ra, dec) in [(10.3, -5.2_f64), (200.0, 61.0), (77.0, -83.0)] {
         let half = 0.5 / dec.to_radians().cos();
         let corners = [45.0, 135.0, 225.0, 315.0].map(|bearing| offset(ra, dec, 0.7, bearing));
