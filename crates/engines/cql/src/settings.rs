@@ -1,4 +1,4 @@
-//! What a URL says about a cluster.
+//! The settings of a cluster, parsed from a URL.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,60 +8,60 @@ use scylla::statement::Consistency;
 
 use crate::error::{CqlError, Result};
 
-/// Port of the native protocol where a contact point names none.
+/// Default port of the native protocol.
 pub const PORT: u16 = 9042;
 
-/// How to reach a cluster and how to use it, as a URL says it:
+/// How to connect to a cluster and how to use it. The form of the URL:
 /// `cassandra://[USER@]HOST[:PORT][,HOST[:PORT]...]/KEYSPACE[?NAME=VALUE&...]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// `HOST:PORT` of nodes to ask first; the others are learnt from them.
+    /// `HOST:PORT` of the nodes to contact first, which report the others.
     pub contact_points: Vec<String>,
-    /// Keyspace that holds the archive; empty where none is named.
+    /// Keyspace of the archive; empty if the URL does not name one.
     pub keyspace: String,
-    /// `dc`: data centre whose nodes serve requests. Default: any.
+    /// `dc`: data centre whose nodes serve requests. Default: all data centres.
     pub data_centre: Option<String>,
     /// `rack`: rack of that data centre whose nodes are preferred for reads.
     pub rack: Option<String>,
-    /// `dc_failover`: whether nodes of other data centres serve when the preferred one has none alive. Default false.
+    /// `dc_failover`: whether nodes of other data centres serve requests while the preferred one has no node up. Default false.
     pub data_centre_failover: bool,
-    /// `consistency`: replicas that must answer a read. Default `LOCAL_QUORUM` with a data centre, else `QUORUM`.
+    /// `consistency` or `read_consistency`: consistency level of reads. Default `LOCAL_QUORUM` with a data centre, else `QUORUM`.
     pub read_consistency: Consistency,
-    /// `consistency` or `write_consistency`: replicas that must have a write before it is acknowledged.
+    /// `consistency` or `write_consistency`: consistency level of writes. The same default.
     pub write_consistency: Consistency,
-    /// `serial_consistency`: `SERIAL` (default) or `LOCAL_SERIAL`, under which conditional writes are decided.
+    /// `serial_consistency`: consistency level of conditional writes, `SERIAL` (default) or `LOCAL_SERIAL`.
     pub local_serial: bool,
-    /// `timeout_s`: seconds after which a request is given up, retries included. 1 to 3,600, default 30.
+    /// `timeout_s`: time limit of a request in seconds, retries included. 1 to 3,600, default 30.
     pub timeout: Duration,
-    /// `in_flight`: requests under way at once; more of them wait. 1 to 4,096, default 128.
+    /// `in_flight`: maximum number of concurrent requests; further ones wait. 1 to 4,096, default 128.
     pub in_flight: usize,
-    /// `speculative_ms`: milliseconds after which a read or a repeatable write is also sent to another node; 0 never does.
-    /// Default 500.
+    /// `speculative_ms`: milliseconds after which a read or an idempotent write is also sent to another node; 0 disables this.
+    /// Up to 60,000, default 500.
     pub speculative: Option<Duration>,
-    /// User and password, where the cluster asks for them.
+    /// User and password, if the cluster requires them.
     pub credentials: Option<Credentials>,
-    /// Encryption, where the cluster asks for it.
+    /// Encryption, if the cluster requires it.
     pub tls: Option<Tls>,
-    /// `replication`: copies in each data centre, used when the keyspace is made.
+    /// `replication`: replication factors, used when the keyspace is created.
     pub replication: Option<Replication>,
-    /// `catalog_buckets`: partitions that the catalog of a dataset is spread over; fixed when the keyspace is made. 1 to
-    /// 65,536, default 256.
+    /// `catalog_buckets`: number of partitions for the catalog of a dataset; fixed when the keyspace is created. 1 to 65,536,
+    /// default 256.
     pub catalog_buckets: u32,
-    /// Options of tables made from now on.
+    /// Options of new tables.
     pub table: TableOptions,
 }
 
-/// Copies of the data.
+/// Replication factors of a keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// This many in every data centre.
+    /// The same replication factor in every data centre.
     Everywhere(u32),
-    /// So many in each of these data centres.
+    /// Replication factors by data centre.
     ByDataCentre(BTreeMap<String, u32>),
 }
 
 impl Replication {
-    /// Reads `3`, or `dc1:3,dc2:2`.
+    /// Parses `3` or `dc1:3,dc2:2`.
     pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let factor = |text: &str| match text.parse::<u32>() {
             Ok(factor @ 1..=100) => Ok(factor),
@@ -85,7 +85,7 @@ impl Replication {
 /// User and password. Neither `Debug` nor any message shows the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The role to log in as.
+    /// Role for the login.
     pub user: String,
     /// Its password.
     pub password: String,
@@ -97,7 +97,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Encryption of client connections. All files are PEM.
+/// Encryption of client connections. All files are in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// `ca`: certificates of the authorities that may sign a node's certificate.
@@ -110,17 +110,17 @@ pub struct Tls {
     pub check_names: bool,
 }
 
-/// Options of the tables that hold chunks. `docs/cluster.md` has the reasons of the defaults.
+/// Options of the tables that store chunks. `docs/cluster.md` gives the reasons for the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableOptions {
     /// `compaction`: name of the strategy's class. Default `LeveledCompactionStrategy`.
     pub compaction: String,
     /// `compression`: name of the compressor's class, or `none`. Default `none`: chunks are compressed already.
     pub compression: Option<String>,
-    /// `gc_grace_s`: seconds for which deletions are remembered; a node that was away for longer must be rebuilt. Default
-    /// 864,000 (ten days).
+    /// `gc_grace_s`: seconds for which tombstones are kept; a node that was down for longer must be rebuilt. Default 864,000
+    /// (ten days).
     pub gc_grace_s: u32,
-    /// `speculative_retry`: when a coordinator asks one more replica. Default `99p`.
+    /// `speculative_retry`: when a coordinator queries one more replica. Default `99p`.
     pub speculative_retry: String,
 }
 
@@ -135,14 +135,15 @@ impl Default for TableOptions {
     }
 }
 
-/// What the environment may give: `CHRONOTILE_CASSANDRA_USER` and `CHRONOTILE_CASSANDRA_PASSWORD`.
+/// Environment variables with user and password, for URLs without them.
 const USER_VARIABLE: &str = "CHRONOTILE_CASSANDRA_USER";
 const PASSWORD_VARIABLE: &str = "CHRONOTILE_CASSANDRA_PASSWORD";
 
-/// A URL as it may be shown: `***` stands between a user and the last `@`, and for settings whose names speak of secrets.
+/// The URL for messages: `***` replaces the password, everything between the user and the last `@`, and settings whose names
+/// suggest secrets.
 pub fn without_password(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (&url[..scheme.len() + 3], rest));
-    // Question marks before the last `@` are those of a password.
+    // Question marks before the last `@` are part of a password.
     let hosts = rest.rfind('@').unwrap_or(0);
     let (place, query) = rest.split_at(rest[hosts..].find('?').map_or(rest.len(), |mark| hosts + mark));
     let place = match (place.split_once(':'), place.rsplit_once('@')) {
@@ -163,7 +164,7 @@ fn is_secret(name: &str) -> bool {
 }
 
 impl Settings {
-    /// Reads a URL. The password comes from the file that `password_file` names, or from the environment.
+    /// Parses a URL. The password is read from `password_file` or from the environment.
     pub fn parse(url: &str) -> Result<Self> {
         let refuse = |reason: String| CqlError::Url { url: without_password(url), reason };
         Parser::new(url).map_err(refuse)?.settings().map_err(refuse)
@@ -177,14 +178,14 @@ struct Parser<'a> {
     values: BTreeMap<String, String>,
 }
 
-/// Result of reading a part of a URL: what is wrong with it, as text.
+/// Result of parsing a part of a URL. The error is the reason for refusing it.
 pub type Refusal<T> = std::result::Result<T, String>;
 
 impl<'a> Parser<'a> {
     fn new(url: &'a str) -> Refusal<Self> {
         let rest = url.strip_prefix("cassandra://").ok_or("it does not begin with cassandra://")?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // A password may hold slashes.
+        // A password may contain slashes.
         if place.rsplit_once('@').is_some_and(|(user, _)| user.contains(':')) {
             return Err(
                 "a password does not belong in a URL, where others see it: name a file with password_file=, or set \
@@ -215,7 +216,7 @@ impl<'a> Parser<'a> {
         }
         let default = if data_centre.is_some() { "LOCAL_QUORUM" } else { "QUORUM" };
         let both = self.values.remove("consistency").unwrap_or_else(|| default.to_owned());
-        // ANY is a level of writes alone; conditions and reads then need the default.
+        // ANY is a level of writes only; reads then use the default.
         let read = self.values.remove("read_consistency");
         let read = read.unwrap_or_else(|| if both == "ANY" { default.to_owned() } else { both.clone() });
         let write = self.values.remove("write_consistency").unwrap_or(both);
@@ -364,7 +365,7 @@ fn contact_points(hosts: &str) -> Refusal<Vec<String>> {
         if host.is_empty() {
             return Err("it names no host, or an empty one: cassandra://HOST1,HOST2/KEYSPACE".to_owned());
         }
-        // A bare IPv6 address has colons of its own; one with a port stands in brackets.
+        // A bare IPv6 address contains colons; with a port it is in brackets.
         let port = match host.rsplit_once(':') {
             Some((name, port)) if !name.contains(':') || name.ends_with(']') => Some(port),
             _ => None,
@@ -379,7 +380,7 @@ fn contact_points(hosts: &str) -> Refusal<Vec<String>> {
     hosts.split(',').map(with_port).collect()
 }
 
-/// Keyspaces are named in lower case without quotes, at most 48 characters.
+/// Checks a keyspace name: it must be valid without quotes, in lower case, with at most 48 characters.
 fn keyspace(name: &str) -> Refusal<String> {
     let usable = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let starts = name.chars().next().is_none_or(|c| c.is_ascii_lowercase());
@@ -391,7 +392,7 @@ fn keyspace(name: &str) -> Refusal<String> {
     Ok(name.to_owned())
 }
 
-/// Reads the name of a level that reads may have.
+/// Parses a consistency level of reads.
 pub fn read_consistency(name: &str) -> Refusal<Consistency> {
     match write_consistency(name)? {
         Consistency::Any => Err("ANY is a consistency level of writes only".to_owned()),
@@ -399,7 +400,7 @@ pub fn read_consistency(name: &str) -> Refusal<Consistency> {
     }
 }
 
-/// Reads the name of a level that writes may have.
+/// Parses a consistency level of writes.
 pub fn write_consistency(name: &str) -> Refusal<Consistency> {
     Ok(match name {
         "ANY" => Consistency::Any,
@@ -420,7 +421,7 @@ pub fn write_consistency(name: &str) -> Refusal<Consistency> {
     })
 }
 
-/// Decodes `%20` and the like.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> Refusal<String> {
     let broken = || format!("{text:?} has a % that is not followed by two hexadecimal digits");
     let mut bytes = Vec::with_capacity(text.len());
