@@ -1,4 +1,5 @@
-//! Records that move over the edges of pixels: a region returns their newest state, if that lies in it, as a model has it.
+//! Records that move across pixel edges: a read of a region returns their newest version if that is in the region, as a model
+//! predicts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use proptest::prelude::*;
 use crate::common::{create, write};
 
 const ARCSEC: f64 = 1.0 / 3_600.0;
-/// How far apart versions may lie.
+/// Maximum distance between versions of a record, in degrees.
 const MOVES: f64 = 5.0 * ARCSEC;
 
 fn spec(level: u8, moves_deg: f64, version: Option<&str>) -> DatasetSpec {
@@ -74,7 +75,7 @@ async fn read(dataset: &Dataset, region: &Region) -> BTreeMap<i64, (i64, f64)> {
     found
 }
 
-/// The point at some arc seconds east and north of a place far from the poles.
+/// The point at an offset in arc seconds from a position far from the poles.
 fn beside(ra: f64, dec: f64, east: f64, north: f64) -> (f64, f64) {
     (ra + east * ARCSEC / (dec.to_radians().cos()), dec + north * ARCSEC)
 }
@@ -84,16 +85,16 @@ struct World {
     level: u8,
     versioned: bool,
     center: (f64, f64),
-    /// Per write: record, offset of its version in arc seconds.
+    /// For each write: ids of records, and offsets of their versions in arc seconds.
     writes: Vec<Vec<(i64, f64, f64)>>,
-    /// Whether to consolidate after so many writes.
+    /// Number of the write after which to consolidate, if any.
     consolidate: Option<usize>,
     /// Half the width of the region in arc seconds, and its shape.
     region: (f64, u8),
 }
 
 fn worlds() -> impl Strategy<Value = World> {
-    // Of level 16 a pixel is 5 arc seconds wide, of level 12 a minute.
+    // A pixel of level 16 is 5 arc seconds wide, one of level 12 an arc minute.
     let write = prop::collection::vec((0..12_i64, -1.7..1.7_f64, -1.7..1.7_f64), 1..8);
     (
         12..17_u8,
@@ -132,7 +133,7 @@ async fn check(world: World) -> std::result::Result<(), TestCaseError> {
     for (number, write_rows) in world.writes.iter().enumerate() {
         let mut rows: BTreeMap<i64, Row> = BTreeMap::new();
         for &(id, east, north) in write_rows {
-            // Records lie on a spiral of some arc seconds; their versions within 2.5 of their place.
+            // Records are on a spiral of some arc seconds; their versions within 2.5 arc seconds of their positions.
             let (angle, radius) = (id as f64 * 2.4, id as f64);
             let (east, north) = (east + radius * angle.cos(), north + radius * angle.sin());
             let (ra, dec) = beside(world.center.0, world.center.1, east, north);
@@ -167,7 +168,7 @@ proptest! {
 async fn an_older_definition_is_read_and_given_a_bound() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let dataset = create(&store, spec(16, 0.0, None)).await;
-    // Over the edge of a pixel, which lies at ra 45.
+    // Moves across a pixel edge at ra 45.
     for (number, ra) in [45.0 - ARCSEC, 45.0 + ARCSEC].into_iter().enumerate() {
         let row = Row { id: 1, t: 0, ra, dec: 0.001, version: number as i64 };
         write(&dataset, &batch(&[row]), WriteOptions::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Random sequences of everything a dataset can do, on both engines, against a plain model of what it means.
+//! Runs random sequences of operations on a dataset, on two engines, and compares the results with a simple model.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 #[path = "../archive/common.rs"]
@@ -31,7 +31,7 @@ enum Op {
         replace: bool,
         with_extra: bool,
     },
-    /// The rows of a stored batch once more, turned by so many places.
+    /// Writes the rows of a stored batch again, rotated by `turn` positions.
     Again {
         pick: usize,
         turn: usize,
@@ -183,7 +183,7 @@ async fn step(dataset: &Dataset, model: &mut Model, op: &Op) {
         }
         Op::Consolidate { chunks_min, before } => {
             let before = before.map(|k| model.shape.time(k, 0).instant());
-            // Few rows of a model are older versions.
+            // The model has few rows that are older versions.
             let older_min = (*chunks_min % 2 == 0).then_some(1);
             let options = ConsolidateOptions { chunks_min: Some(*chunks_min), before, older_min, ..Default::default() };
             let dry = dataset.consolidate(ConsolidateOptions { dry_run: true, ..options.clone() }, None).await.unwrap();
@@ -209,7 +209,7 @@ fn key(name: u8) -> String {
 }
 
 async fn write(dataset: &Dataset, model: &mut Model, name: Option<u8>, rows: &[Row], cuts: &[usize], replace: bool) {
-    // Rows that were written before the column was added are given without it again.
+    // Rows that were written before the column was added are written again without it.
     let with_extra = rows.iter().any(|row| row.extra.is_some());
     let shown: Vec<&Row> = rows.iter().collect();
     let batch = model.shape.batch(&shown, with_extra.then_some(None));
@@ -293,7 +293,7 @@ fn expected(model: &Model, ask: &Ask, rows: &[&Stored]) -> RecordBatch {
     }
 }
 
-/// The request; `None` where the shape does not allow it.
+/// The request; `None` if the shape does not allow it.
 fn request(model: &Model, ask: &Ask) -> Option<ReadRequest> {
     let place = match &ask.place {
         AskPlace::All => Place::All,

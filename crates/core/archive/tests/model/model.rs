@@ -1,4 +1,4 @@
-//! The archive's documented meaning, written down as plainly as possible over a vector of rows.
+//! A model of the archive: its documented behaviour, implemented as simply as possible on a vector of rows.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -8,7 +8,7 @@ use chronotile_types::DatasetSpec;
 
 use crate::world::{EXTRA_DEFAULT, Ids, Merge, NOTES, PARTS, PLACES, Row, Rule, Shape, T, XS, pixels, sub_text};
 
-/// A stored row with what it got when it was written.
+/// A stored row with the values that writing assigned to it.
 #[derive(Clone, Debug)]
 pub struct Stored {
     pub row: Row,
@@ -27,16 +27,16 @@ pub struct Model {
     pub shape: Shape,
     pub spec: DatasetSpec,
     pub rows: Vec<Stored>,
-    /// Rows given for each named batch that is stored.
+    /// Rows of each stored named batch, as given.
     pub named: BTreeMap<u8, (usize, Vec<Row>)>,
-    /// Batches of which rows were retired.
+    /// Batches with retired rows.
     retired: BTreeSet<usize>,
-    /// The added column, once there is one: whether it has a default.
+    /// Whether the added column has a default; `None` before a column was added.
     pub extra: Option<bool>,
     stamps: usize,
 }
 
-/// What a write must do.
+/// The required outcome of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ExpectedWrite {
     Stored { rows: usize, duplicates: usize },
@@ -44,7 +44,7 @@ pub enum ExpectedWrite {
     Refused,
 }
 
-/// An id as it compares.
+/// An id for comparisons.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdKey(Vec<IdPart>);
 
@@ -76,9 +76,9 @@ pub enum AskPredicate {
 pub enum AskText {
     Contains,
     Prefix,
-    /// By an expression that ignores case.
+    /// A regular expression that ignores case.
     Matches,
-    /// By one that has any of two parts, and something before it.
+    /// A regular expression that matches either of two parts after some character.
     MatchesEither,
 }
 
@@ -97,7 +97,7 @@ pub enum AskComparison {
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub place: AskPlace,
-    /// Rows whose ids are wanted, and whether only the first id column is named.
+    /// Rows whose ids are requested, and whether only the first id column is given.
     pub ids: Option<(Vec<Row>, bool)>,
     pub start: Option<(i64, u8)>,
     pub end: Option<(i64, u8)>,
@@ -112,7 +112,7 @@ impl Model {
         Self { shape, spec, rows: vec![], named: BTreeMap::new(), retired: BTreeSet::new(), extra: None, stamps: 0 }
     }
 
-    /// A row as the archive takes it now: with the added column or without.
+    /// A row as written now, with or without the added column.
     pub fn given(&self, row: &Row, with_extra: bool) -> Row {
         let extra = match (self.extra, with_extra, row.extra) {
             (Some(_), true, extra) => extra,
@@ -137,7 +137,7 @@ impl Model {
         plain(a) == plain(b)
     }
 
-    /// What of a row reaches the archive: a date has no fraction.
+    /// The part of a row that the archive can store: a date has no fraction.
     fn storable(&self, row: &Row) -> Row {
         let fine = if matches!(self.shape.time(0, 1), T::Tick(0)) { 0 } else { row.fine };
         Row { fine, ..row.clone() }
@@ -145,7 +145,7 @@ impl Model {
 
     pub fn write(&mut self, name: Option<u8>, rows: &[Row], replace: bool) -> ExpectedWrite {
         if let Some((batch, stored)) = name.and_then(|name| self.named.get(&name)) {
-            // Of a batch of which rows were retired all are stored again; a name that has none left is free.
+            // Writing a batch with retired rows again stores all of its rows. If none are left, its name is free.
             let retired = self.retired.contains(batch);
             let free = retired && self.rows.iter().all(|row| row.batch != *batch);
             let same = self.same_content(stored, rows);
@@ -215,7 +215,7 @@ impl Model {
         })
     }
 
-    /// Orders as versions do: null is oldest.
+    /// The version for comparisons: null is the oldest.
     fn version(&self, row: &Row) -> Option<i64> {
         match self.shape.merge {
             Merge::LatestByVersion => row.version,
@@ -229,7 +229,7 @@ impl Model {
         (stored.cell, stored.window, self.id(&stored.row), self.version(&stored.row))
     }
 
-    /// The rows a read returns, in its order.
+    /// The rows that a read returns, in its order.
     pub fn read(&self, ask: &Ask) -> Vec<&Stored> {
         let in_cells = self.cells(&ask.place);
         let placed = |(k, fine): (i64, u8)| self.shape.time(k, fine);
@@ -265,7 +265,7 @@ impl Model {
             .then_with(|| (a.stamp, a.ordinal).cmp(&(b.stamp, b.ordinal)))
     }
 
-    /// Cells that are there, to pick from.
+    /// The cells that have rows.
     pub fn known_cells(&self) -> Vec<i64> {
         let mut cells: Vec<i64> = self.rows.iter().map(|s| s.cell).collect();
         cells.sort_unstable();
@@ -322,7 +322,7 @@ impl Model {
         }
     }
 
-    /// The newest row by time for each value of `by`, by that value; of rows at the same time the last that is read.
+    /// The newest row by time for each value of `by`, ordered by that value. Of rows at the same time, the one read last.
     pub fn latest(&self, ask: &Ask, by: &[&str]) -> Vec<&Stored> {
         let mut newest: BTreeMap<Vec<Option<IdPart>>, &Stored> = BTreeMap::new();
         for stored in self.read(ask) {
@@ -354,7 +354,7 @@ pub fn region(center: usize, radius_deg: f64) -> Region {
     Region::circle(PLACES[center].0, PLACES[center].1, radius_deg).unwrap()
 }
 
-/// One row of each identity: the one of the greatest age.
+/// One row of each identity: the one with the greatest `age`.
 fn newest_of<I: Ord, A: Ord>(
     rows: Vec<&Stored>,
     identity: impl Fn(&Stored) -> I,

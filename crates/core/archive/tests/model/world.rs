@@ -1,4 +1,4 @@
-//! Datasets of any shape and their rows.
+//! Random shapes of datasets, and their rows.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use chronotile_types::{
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// What the added column reads as in older rows, where it was added with a default.
+/// Default of the added column for older rows, if it was added with a default.
 pub const EXTRA_DEFAULT: i32 = -5;
-/// Values of `x`, told apart by their bits.
+/// Values of `x`, distinguished by their bits.
 pub const XS: [f64; 9] = [
     0.0,
     -0.0,
@@ -30,9 +30,9 @@ pub const XS: [f64; 9] = [
     f64::from_bits(0xfff8_0000_0000_0001),
 ];
 pub const NOTES: [&str; 4] = ["", "a", "an alarm that goes on for a while", "µ"];
-/// Parts of them, and others like them; all are regular expressions that mean themselves.
+/// Substrings of `NOTES` and similar texts. As regular expressions, all match themselves literally.
 pub const PARTS: [&str; 9] = ["", "a", "µ", "an ", "alarm", "alarms", "goes on for", "while", "bell"];
-/// Positions near one another, at a pole and on both sides of ra 0.
+/// Positions close to each other, at a pole, and on both sides of ra 0.
 pub const PLACES: [(f64, f64); 9] = [
     (10.0, 10.0),
     (10.2, 10.1),
@@ -90,11 +90,11 @@ pub struct Shape {
     pub merge: Merge,
     pub window_steps: i64,
     pub windows_per_slice: u32,
-    /// Whether chunks keep filters of their texts.
+    /// Whether chunks have text filters.
     pub filtered: bool,
 }
 
-/// A row before it has a time axis. `k` and `fine` are its time: steps, and the smallest differences within one.
+/// A row, independent of the time axis. Its time is `k` steps, plus `fine` times the smallest difference of the axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub k: i64,
@@ -106,7 +106,7 @@ pub struct Row {
     pub tag: i64,
     pub x: Option<usize>,
     pub note: Option<usize>,
-    /// `None` where the row was written without the column.
+    /// `None` if the row was written without the column.
     pub extra: Option<Option<i32>>,
 }
 
@@ -170,7 +170,7 @@ impl Shape {
         (axis, ids, rule, merge, 1..=3i64, 1..=3u32, any::<bool>()).prop_map(
             |(axis, ids, rule, merge, window_steps, windows_per_slice, filtered)| {
                 let merge = if ids == Ids::None { Merge::Append } else { merge };
-                // Float days cannot be ids.
+                // Float days cannot be id columns.
                 let days = matches!(axis, Mjd | Jd);
                 let ids = if days && ids == Ids::NumberAndTime { Ids::Number } else { ids };
                 Self { axis, ids, rule, merge, window_steps, windows_per_slice, filtered }
@@ -241,7 +241,7 @@ impl Shape {
         ]
     }
 
-    /// Time of step `k` and of the differences within it.
+    /// The time `k` steps after the epoch, plus `fine` times the smallest difference.
     pub fn time(&self, k: i64, fine: u8) -> T {
         let days = |epoch: f64| {
             let mut day = epoch + k as f64 / 144.0;
@@ -302,7 +302,7 @@ impl Shape {
         }
     }
 
-    /// Rows as the archive takes and returns them, with the added column where `extra` says what older rows read as.
+    /// Rows as the archive takes and returns them. With `extra`, they include the added column, which has that value in older rows.
     pub fn batch(&self, rows: &[&Row], extra: Option<Option<i32>>) -> RecordBatch {
         let times: Vec<T> = rows.iter().map(|row| self.time_of(row)).collect();
         let ticks = || times.iter().map(|t| if let T::Tick(tick) = t { *tick } else { 0 });
@@ -347,7 +347,7 @@ pub fn pixels() -> Pixelization {
 
 impl Row {
     pub fn strategy() -> impl Strategy<Value = Self> {
-        // Few values each, so that ids, times and cells meet again.
+        // Few values each, so that ids, times and cells repeat.
         (
             (-15..30i64, 0..3u8, -12..12i64, 0..4u8, prop::option::of(-2..3i64)),
             (0..PLACES.len(), -3..4i64, prop::option::of(0..XS.len()), prop::option::of(0..NOTES.len())),
