@@ -1,9 +1,8 @@
 """Builds the documentation site into target/site: python scripts/build_site.py
 
-Pages are the repository's own Markdown files, so that one text serves readers of the repository and of the site. This
-program gathers them, with the files that they link to, in target/site-source, and adds what is generated: the reference
-of Python modules from their docstrings, the reference of commands from their help, and the list of decisions. Then
-mkdocs builds the site as mkdocs.yml says, and every warning is an error.
+The pages are the repository's own Markdown files. This program copies them, with the files that they link to, to
+target/site-source, and generates the reference of Python modules from their docstrings, the reference of commands from
+their help, and the list of decisions. Then mkdocs builds the site with mkdocs.yml; every warning is an error.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ def write(path: Path | str, content: bytes) -> None:
 
 
 def decisions() -> str:
-    """The list of decisions, by their titles."""
-    lines = ["# Decisions", "", "Each page has a problem, the measurements that decided, and the decision.", ""]
+    """The list of decisions: a link with the title of each."""
+    lines = ["# Decisions", "", "Each page describes a problem, the measurements, and the decision.", ""]
     for page in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")):
         title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
         lines.append(f"- [{title}]({page.name})")
@@ -80,14 +79,14 @@ def commands(command: click.Command, context: click.Context) -> Iterator[tuple[s
 
 
 def command_reference() -> str:
-    """One section for each command: what `--help` prints."""
+    """A page with the `--help` of each command in a section of its own."""
     from chronotile.cli.main import cli
 
     top = click.Context(cli, info_name="chronotile", terminal_width=100, max_content_width=100)
     parts = [
         "# Every command",
         "",
-        "What `--help` of each command prints. [Command line](../docs/cli.md) is the guide.",
+        "The output of `--help` for each command. [Command line](../docs/cli.md) is the guide.",
         "",
     ]
     for path, text in commands(cli, top):
@@ -105,17 +104,17 @@ def kind_of(value: object) -> str:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Names that a module offers. What `chronotile` itself offers is described on its page alone."""
+    """Public names of a module, without those that are on the page of `chronotile` already."""
     names = [name for name in getattr(module, "__all__", dir(module)) if not name.startswith("_")]
     return names if module is chronotile else [name for name in names if name not in chronotile.__all__]
 
 
 def described(module: str, name: str, value: object) -> list[str]:
-    """Lines that put the docstring of a name on a page."""
+    """Markdown lines that insert the docstring of a name into a page."""
     owner, _, method = getattr(value, "__qualname__", "").partition(".")
     if method:
         return [f"### {name}", "", f"A short name for [`{owner}.{method}`][{module}.{owner}.{method}].", ""]
-    # A function may have the name of the module that it comes from.
+    # If a function has the same name as a submodule, `module.name` would resolve to the submodule.
     path = f"{module}.{name}"
     if path in sys.modules:
         path = f"{getattr(value, '__module__', module)}.{name}"
@@ -138,8 +137,8 @@ def module_reference(name: str) -> str:
 
 
 def python_reference() -> None:
-    """A page for each public module, and their list."""
-    lines = ["# Python modules", "", "Made from docstrings. [Python](../docs/python.md) is the guide.", ""]
+    """A page for each public module, and a page that lists them."""
+    lines = ["# Python modules", "", "Generated from docstrings. [Python](../docs/python.md) is the guide.", ""]
     for name in MODULES:
         write(f"reference/{name}.md", module_reference(name).encode())
         summary = (inspect.getdoc(importlib.import_module(name)) or "").splitlines()[0]
@@ -155,10 +154,10 @@ def main() -> None:
     write("reference/commands.md", command_reference().encode())
     python_reference()
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"]
-    surroundings = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, check=False)
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{done.stderr}\nThe pages that mkdocs read are in {SOURCE.relative_to(ROOT)}.")
+        raise SystemExit(f"{done.stderr}\nThe input of mkdocs is in {SOURCE.relative_to(ROOT)}.")
     print(f"site: {SITE / 'index.html'}")
 
 

@@ -1,17 +1,17 @@
-"""Runs the code in the documentation and follows its links.
+"""Runs the code in the documentation and checks its links.
 
 Pages are the Markdown files at the repository's root and under docs/. In each page the fenced blocks run from top to
 bottom in a new folder, against the installed package:
 
-- ```python: one session for the page, so that a block goes on where the one above ended.
-- ```console: each line that starts with `$ ` runs in bash (a line that ends in a backslash goes on in the next). The
-  lines below it are what it must print, spaces at line ends aside; `...` stands for anything, over lines too, and a
-  block that shows no output accepts any. The command must succeed, unless its last line of output is `[exit N]`.
+- ```python: all blocks of a page run in one session.
+- ```console: each line that starts with `$ ` runs in bash (a backslash at its end continues it on the next line). Its
+  output must equal the lines below it, except for trailing spaces; `...` matches any text, including line breaks, and a
+  command without output lines may print anything. It must succeed, unless the last output line is `[exit N]`.
 - ```bash: the whole block runs as a script with `set -eu`.
 
-A comment `<!-- not run: reason -->` above a block leaves it out, and says so. Blocks in other languages are not run.
+A comment `<!-- not run: reason -->` above a block skips it, which is reported. Blocks in other languages are not run.
 
-`python scripts/check_docs.py [--links-only] [FILE...]` checks every page, or the files named.
+`python scripts/check_docs.py [--links-only] [FILE...]` checks the given files, or every page.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Block:
 
     page: Path
     line: int
-    """Number of its first line of code, from 1."""
+    """Line number of its first line of code, from 1."""
     language: str
     code: str
     not_run: str | None
-    """Why it is left out; None for a block that runs."""
+    """Why it is skipped; None for a block that runs."""
 
     @property
     def where(self) -> str:
@@ -62,7 +62,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a console block with what the page says it prints."""
+    """A command of a console block, with the output that the page shows."""
 
     line: int
     text: str
@@ -71,11 +71,11 @@ class Command:
 
 
 class BlockError(Exception):
-    """A block that fails or prints something else than the page says."""
+    """A block failed or did not print what the page shows."""
 
 
 def read_blocks(page: Path, text: str) -> Iterator[Block]:
-    """The fenced blocks of a page. Raises BlockError for one that is never closed."""
+    """The fenced blocks of a page. Raises BlockError if a block is never closed."""
     lines = text.splitlines()
     reason: str | None = None
     number = 0
@@ -134,7 +134,7 @@ def read_commands(block: Block) -> Iterator[Command]:
 
 
 def fits(expected: str, actual: str) -> bool:
-    """Whether `actual` is what the page shows: `...` stands for anything, spaces at line ends do not count."""
+    """Whether `actual` matches the output on the page, in which `...` matches anything; ignores trailing spaces."""
     if not expected.strip():
         return True
     parts = [re.escape(part) for part in _trimmed(expected).split("...")]
@@ -198,7 +198,7 @@ class Session:
         self._answers.close()
 
     def run(self, block: Block) -> None:
-        """Raises BlockError when the block does not do what the page says."""
+        """Run a block. Raises BlockError if it fails or does not print what the page shows."""
         if block.language == "python":
             self._run_python(block)
         elif block.language == "bash":
@@ -240,11 +240,11 @@ class Session:
         if done.returncode != status:
             raise BlockError(f"{where}: status {done.returncode} instead of {status}: {script}\n{done.stdout}")
         if not fits(expected, done.stdout):
-            raise BlockError(f"{where}: {script}\n--- the page shows\n{expected}\n--- it prints\n{done.stdout}")
+            raise BlockError(f"{where}: {script}\n--- expected\n{expected}\n--- actual output\n{done.stdout}")
 
 
 def run_page(page: Path, text: str) -> Iterator[str]:
-    """Runs the blocks of a page; yields what is wrong. Stops at the first: later blocks build on it."""
+    """Run the blocks of a page; yields problems. Stops at the first failure, because later blocks depend on it."""
     try:
         blocks = [block for block in read_blocks(page, text) if block.language in RUNNABLE]
     except BlockError as error:
@@ -254,7 +254,7 @@ def run_page(page: Path, text: str) -> Iterator[str]:
         if block.not_run is not None:
             print(f"{block.where}: not run: {block.not_run or 'no reason given'}")
             if not block.not_run:
-                yield f"{block.where}: is left out without a reason"
+                yield f"{block.where}: is skipped without a reason"
     runnable = [block for block in blocks if block.not_run is None]
     if not runnable:
         return
@@ -302,7 +302,7 @@ def anchors(text: str) -> set[str]:
 
 
 def check_links(root: Path, page: Path, text: str) -> Iterator[str]:
-    """Yields the relative links of a page that lead nowhere. Addresses on other machines are not asked for."""
+    """Yields broken relative links of a page. External addresses are not checked."""
     for number, line in prose_lines(text):
         prose = _CODE_SPAN.sub("", line)
         targets = [match["target"] for pattern in (LINK, _HTML_LINK) for match in pattern.finditer(prose)]
@@ -325,10 +325,10 @@ def find_pages(root: Path) -> list[Path]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Runs the code in the documentation and follows its links.")
-    parser.add_argument("files", nargs="*", type=Path, help="pages to check; all of them by default")
+    parser = argparse.ArgumentParser(description="Runs the code in the documentation and checks its links.")
+    parser.add_argument("files", nargs="*", type=Path, help="pages to check; default: all")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent, help="the repository")
-    parser.add_argument("--links-only", action="store_true", help="run nothing")
+    parser.add_argument("--links-only", action="store_true", help="check links, do not run code")
     options = parser.parse_args(arguments)
 
     pages = options.files or find_pages(options.root)
@@ -337,13 +337,13 @@ def main(arguments: list[str] | None = None) -> int:
         text = page.read_text(encoding="utf-8")
         return [*check_links(options.root, page, text), *(() if options.links_only else run_page(page, text))]
 
-    # Two at a time: some wait for Cassandra nodes while others compute.
+    # Two pages in parallel: one computes while another waits for Cassandra nodes.
     with ThreadPoolExecutor(max_workers=2) as pool:
-        wrong = [complaint for found in pool.map(check, pages) for complaint in found]
-    for complaint in wrong:
-        print(complaint)
-    print(f"docs: {len(wrong)} complaints" if wrong else f"docs: {len(pages)} pages passed")
-    return 1 if wrong else 0
+        problems = [problem for found in pool.map(check, pages) for problem in found]
+    for problem in problems:
+        print(problem)
+    print(f"docs: {len(problems)} problems" if problems else f"docs: {len(pages)} pages passed")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Proves that dependencies point one way: between the crates, and inside the Python package.
+"""Checks that dependencies between crates, and between modules of the Python packages, point one way.
 
     types -> chunk -> archive -> python
     types -> store -> engines -> archive
@@ -8,7 +8,7 @@
     chunk, store, tables -> rows -> cassandra
     the Python package -> its front ends -> the command line -> chronotile-tools
 
-`python scripts/check_layers.py [WORKSPACE]` prints what is wrong, a line each, and fails if anything is.
+`python scripts/check_layers.py [WORKSPACE]` prints one line for each breach, and fails if there is any.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rust_modules import module_edges
 PREFIX = "chronotile-"
 ENGINES = frozenset({"memory", "sqlite", "cassandra"})
 
-# What each crate may depend on among ours. A new crate gets its line here.
+# The crates of this workspace that each crate may depend on. A new crate needs a line here.
 MAY_USE: dict[str, frozenset[str]] = {
     "types": frozenset(),
     "sky": frozenset(),
@@ -48,10 +48,10 @@ MAY_USE: dict[str, frozenset[str]] = {
     "python": frozenset({"types", "sky", "chunk", "store", "archive", "historian", "service", "io", "cql", "tables"}),
 }
 
-# What tests may use besides: the Store's suite and wrappers are tried on the simplest engine.
+# Additional dependencies of tests. The Store's suite and wrappers are tested on the simplest engine.
 TESTS_MAY_USE: dict[str, frozenset[str]] = {
     "store": frozenset({"memory"}),
-    # The Store's suite is wrapped in chunks of records.
+    # Tests wrap the bytes of the Store's suite in encoded chunks, which tables of layout `rows` can hold.
     "cassandra": frozenset({"chunk", "arrow-array", "arrow-schema"}),
     # Tests damage the file itself.
     "archive-tests": frozenset({"archive", "types", "sky", "chunk", "store", "memory", "sqlite", "rusqlite"}),
@@ -59,13 +59,13 @@ TESTS_MAY_USE: dict[str, frozenset[str]] = {
     "historian": frozenset({"memory"}),
 }
 
-# Crates of others that would break a layer's promise: an engine knows no schema, and what computes does no I/O.
+# External crates that would break the rules of a layer: engines know no schema, and pure computation does no I/O.
 _NO_SCHEMA = re.compile(r"arrow(-.*)?|parquet|pyo3.*")
-_NO_INPUT_OUTPUT = re.compile(r"tokio|async-.*|futures|rusqlite|scylla|object_store|reqwest|hyper|pyo3.*")
+_NO_IO = re.compile(r"tokio|async-.*|futures|rusqlite|scylla|object_store|reqwest|hyper|pyo3.*")
 MAY_NOT_USE: dict[str, re.Pattern[str]] = {
-    "types": _NO_INPUT_OUTPUT,
-    "sky": _NO_INPUT_OUTPUT,
-    "chunk": _NO_INPUT_OUTPUT,
+    "types": _NO_IO,
+    "sky": _NO_IO,
+    "chunk": _NO_IO,
     "store": _NO_SCHEMA,
     **dict.fromkeys(ENGINES, _NO_SCHEMA),
     "archive": re.compile(r"rusqlite|scylla|pyo3.*"),
@@ -74,19 +74,19 @@ MAY_NOT_USE: dict[str, re.Pattern[str]] = {
     "io": re.compile(r"rusqlite|scylla|pyo3.*"),
     "cql": re.compile(r"arrow(-.*)?|parquet|pyo3.*"),
     "tables": re.compile(r"rusqlite|pyo3.*"),
-    "rows": _NO_INPUT_OUTPUT,
+    "rows": _NO_IO,
 }
 
-SPEAKING = frozenset(
+MAY_HOLD_QUERIES = frozenset(
     {"load/experiments/archive_tables.py", "load/job_archive/relational.py", "ops/procedures/statements.py"}
 )
 """Modules of the Python packages that may hold queries: table options that an experiment changes, queries to a
 database that Chronotile is compared with, and queries of a cluster's system tables, which are outside any archive.
 """
 
-# The rooms of each Python package (packages in it), with the rooms of the same package that each may use. What lies
-# beside the rooms may use none of them; the command line may use all. Nothing else may use the command line.
-ROOMS: dict[str, dict[str, frozenset[str]]] = {
+# The subpackages of each Python package, with the other subpackages that each may use. Top-level modules may use none;
+# the command line may use all. Nothing else may use the command line.
+SUBPACKAGES: dict[str, dict[str, frozenset[str]]] = {
     "chronotile": {
         "apdb": frozenset(),
         "demo": frozenset({"apdb"}),
@@ -106,7 +106,7 @@ ROOMS: dict[str, dict[str, frozenset[str]]] = {
     },
 }
 
-# Rooms of the first package that rooms of the second may use. Where none is named: what lies beside the rooms only.
+# Subpackages of chronotile that subpackages of chronotile_tools may use. All may use its top-level modules.
 TOOLS_MAY_USE: dict[str, frozenset[str]] = {
     "survey": frozenset({"apdb"}),
     "load": frozenset({"apdb", "jobs"}),
@@ -136,12 +136,12 @@ class Breach:
 
 
 def manifest_breaches(packages: list[dict[str, Any]]) -> Iterator[Breach]:
-    """Dependencies that a crate of ours may not have. `packages` is that of `cargo metadata --no-deps`."""
+    """Forbidden dependencies of our crates. `packages` comes from `cargo metadata --no-deps`."""
     for package in packages:
         where = str(package["name"])
         crate = where.removeprefix(PREFIX)
         if not where.startswith(PREFIX) or crate not in MAY_USE:
-            yield Breach(where, "is in no layer: give it a line in MAY_USE of scripts/check_layers.py")
+            yield Breach(where, "is in no layer: add a line to MAY_USE in scripts/check_layers.py")
             continue
         forbidden = MAY_NOT_USE.get(crate)
         for dependency in package["dependencies"]:
@@ -152,13 +152,13 @@ def manifest_breaches(packages: list[dict[str, Any]]) -> Iterator[Breach]:
             if name.startswith(PREFIX):
                 if name.removeprefix(PREFIX) not in may_use:
                     allowed = ", ".join(sorted(may_use)) or "none of ours"
-                    yield Breach(where, f"depends on {name}; allowed are: {allowed}")
+                    yield Breach(where, f"depends on {name}; allowed: {allowed}")
             elif forbidden and forbidden.fullmatch(name) and name not in may_use:
-                yield Breach(where, f"depends on {name}, which its layer must not know")
+                yield Breach(where, f"depends on {name}, which its layer must not use")
 
 
 def engine_breaches(archive_sources: Path) -> Iterator[Breach]:
-    """Modules of the archive that name an engine. Only `open` chooses one; test modules may."""
+    """Modules of the archive that name an engine. Only `open` and test modules may."""
     for path in sorted(archive_sources.rglob("*.rs")):
         parts = path.relative_to(archive_sources).parts
         if parts[0] in {"open.rs", "open"} or parts[-1] == "tests.rs" or "tests" in parts:
@@ -173,7 +173,9 @@ def engine_breaches(archive_sources: Path) -> Iterator[Breach]:
 
 
 def store_breaches(store_sources: Path) -> Iterator[Breach]:
-    """Methods of the trait `Store` with a default body: a wrapper without one would compile and not forward it."""
+    """Methods of the trait `Store` with a default body: a wrapper that omits such a method would compile, but not
+    forward its calls.
+    """
     path = store_sources / "lib.rs"
     text = _LINE_COMMENT.sub("", path.read_text(encoding="utf-8"))
     trait = re.search(r"^pub trait Store\b[^{]*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
@@ -182,9 +184,9 @@ def store_breaches(store_sources: Path) -> Iterator[Breach]:
 
 
 def query_breaches(python_package: Path) -> Iterator[Breach]:
-    """Query language in strings of the Python package. Docstrings may show a recipe."""
+    """Strings with SQL or CQL in a Python package. Docstrings may contain queries."""
     for path in sorted(python_package.rglob("*.py")):
-        if path.relative_to(python_package).as_posix() in SPEAKING:
+        if path.relative_to(python_package).as_posix() in MAY_HOLD_QUERIES:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
         prose = {id(text) for text in _docstrings(tree)}
@@ -192,33 +194,33 @@ def query_breaches(python_package: Path) -> Iterator[Breach]:
             if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in prose:
                 continue
             if _QUERY.search(node.value):
-                yield Breach(
-                    f"{path}:{node.lineno}", "holds a query: front ends speak to the archive, never to an engine"
-                )
+                yield Breach(f"{path}:{node.lineno}", "holds a query: front ends call the archive, never an engine")
 
 
-def room_breaches(package: Path) -> Iterator[Breach]:
-    """Imports of a room by modules that may not use it."""
+def subpackage_breaches(package: Path) -> Iterator[Breach]:
+    """Imports of a subpackage by modules that must not use it."""
     for path in sorted(package.rglob("*.py")):
         first, *rest = path.relative_to(package).parts
         if first == "__main__.py":
             continue
-        room = first if rest else ""
+        subpackage = first if rest else ""
         for line, imported in _imports(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
             name, _, used = imported.partition(".")
             used = used.partition(".")[0]
             if name == package.name:
-                may_use = ROOMS[name].get(room, frozenset()) | {room}
+                may_use = SUBPACKAGES[name].get(subpackage, frozenset()) | {subpackage}
             elif name == "chronotile_tools":
-                yield Breach(f"{path}:{line}", "imports chronotile_tools, which the package must not know")
+                yield Breach(f"{path}:{line}", "imports chronotile_tools, which the package must not use")
                 continue
             else:
-                may_use = TOOLS_MAY_USE.get(room, frozenset())
-            if used in ROOMS[name] and used not in may_use:
-                yield Breach(f"{path}:{line}", f"imports {name}.{used}, which {room or 'the library'} must not know")
+                may_use = TOOLS_MAY_USE.get(subpackage, frozenset())
+            if used in SUBPACKAGES[name] and used not in may_use:
+                yield Breach(
+                    f"{path}:{line}", f"imports {name}.{used}, which {subpackage or 'the library'} must not use"
+                )
 
 
-def circle_breaches(package: Path) -> Iterator[Breach]:
+def cycle_breaches(package: Path) -> Iterator[Breach]:
     """Modules that import each other, including imports in functions and for types; not a package and its children."""
     modules = dict(_modules(package))
     edges: dict[str, set[str]] = {}
@@ -226,16 +228,16 @@ def circle_breaches(package: Path) -> Iterator[Breach]:
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
         found = {_nearest(imported, modules) for _, imported in _imports(tree)}
         edges[name] = {one for one in found if one and not _related(one, name)}
-    for circle in _circles(edges):
-        yield Breach(str(modules[circle[0]]), f"imports in a circle: {' -> '.join([*circle, circle[0]])}")
+    for cycle in _cycles(edges):
+        yield Breach(str(modules[cycle[0]]), f"imports in a cycle: {' -> '.join([*cycle, cycle[0]])}")
 
 
-def crate_circle_breaches(source: Path) -> Iterator[Breach]:
-    """Modules of a crate that use one another; not a module and those inside it."""
+def crate_cycle_breaches(source: Path) -> Iterator[Breach]:
+    """Modules of a crate that use each other; not a module and its submodules."""
     files, uses = module_edges(source)
     edges = {module: {one for one in used if not _related(one, module, "::")} for module, used in uses.items()}
-    for circle in _circles(edges):
-        yield Breach(str(files[circle[0]]), f"uses in a circle: {' -> '.join([*circle, circle[0]])}")
+    for cycle in _cycles(edges):
+        yield Breach(str(files[cycle[0]]), f"uses in a cycle: {' -> '.join([*cycle, cycle[0]])}")
 
 
 def _modules(package: Path) -> Iterator[tuple[str, Path]]:
@@ -255,27 +257,28 @@ def _related(one: str, other: str, mark: str = ".") -> bool:
     return f"{one}{mark}".startswith(f"{other}{mark}") or f"{other}{mark}".startswith(f"{one}{mark}")
 
 
-def _circles(edges: dict[str, set[str]]) -> Iterator[list[str]]:
+def _cycles(edges: dict[str, set[str]]) -> Iterator[list[str]]:
     """One import cycle for each module that is in a cycle and not in one already found."""
     done: set[str] = set()
     for start in sorted(edges):
         if start in done:
             continue
-        ways: list[list[str]] = [[start]]
-        met = {start}
-        while ways:
-            way = ways.pop(0)
-            after = edges.get(way[-1], set()) - done
-            if start in after:
-                done.update(way)
-                yield way
+        # Breadth first, so that the cycle is a shortest one.
+        paths: list[list[str]] = [[start]]
+        visited = {start}
+        while paths:
+            path = paths.pop(0)
+            imported = edges.get(path[-1], set()) - done
+            if start in imported:
+                done.update(path)
+                yield path
                 break
-            ways += [[*way, one] for one in sorted(after - met)]
-            met |= after
+            paths += [[*path, one] for one in sorted(imported - visited)]
+            visited |= imported
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Lines and whole names of what is imported from our packages."""
+    """Line numbers and full names of imports from our packages."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -285,7 +288,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
             continue
         for module in modules:
             package, _, rest = module.partition(".")
-            if package in ROOMS and rest:
+            if package in SUBPACKAGES and rest:
                 yield node.lineno, module
 
 
@@ -296,7 +299,7 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
 
 
 def workspace_breaches(workspace: Path) -> list[Breach]:
-    """Everything that breaks a layer in `workspace`, a folder with the root Cargo.toml."""
+    """All breaches in `workspace`, the folder of the root Cargo.toml."""
     manifest = str(workspace / "Cargo.toml")
     command = ["cargo", "metadata", "--no-deps", "--format-version", "1", "--manifest-path", manifest]
     metadata = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
@@ -317,12 +320,12 @@ def workspace_breaches(workspace: Path) -> list[Breach]:
         *(
             breach
             for package in metadata["packages"]
-            for breach in crate_circle_breaches(Path(package["manifest_path"]).parent / "src")
+            for breach in crate_cycle_breaches(Path(package["manifest_path"]).parent / "src")
         ),
         *(
             breach
             for package in (workspace / "python" / "chronotile", workspace / "tools" / "chronotile_tools")
-            for check in (query_breaches, room_breaches, circle_breaches)
+            for check in (query_breaches, subpackage_breaches, cycle_breaches)
             for breach in check(package)
         ),
     ]

@@ -1,9 +1,9 @@
-"""Tests a wheel: what lies in it, which C library it needs, and how it works in empty environments.
+"""Tests a wheel: its contents, the C library it needs, and how it works in new environments.
 
-`python scripts/check_wheel.py WHEEL` looks into the wheel, then installs it in a new virtual environment of each Python
-from 3.11 to 3.14 that this machine has, where it stores and reads a small archive through Python and the command line.
-A wheel of another machine or C library is looked into, and the message says that it was not installed.
-`python scripts/check_wheel.py --interpreter 3.13` prints where the Python of that version lies.
+`python scripts/check_wheel.py WHEEL` checks the contents, then installs the wheel in a new virtual environment of each
+Python from 3.11 to 3.14 on this machine, where it stores and reads a small archive through Python and the command line.
+A wheel for another machine or C library is only checked for its contents; a message says that it was not installed.
+`python scripts/check_wheel.py --interpreter 3.13` prints the path of a Python of that version.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ assert not {"numpy", "pyarrow", "pandas"} & set(sys.modules)
 
 
 def check_contents(wheel: Path) -> None:
-    """Everything that belongs into the wheel is there: module, stubs, licences and the bill of materials."""
+    """Check that the wheel contains the module, stubs, licences and the bill of materials."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         for wanted in FILES:
@@ -74,7 +74,7 @@ _TAG = re.compile(r"(?P<family>manylinux|musllinux)_(?P<major>\d+)_(?P<minor>\d+
 
 
 def check_platform(wheel: Path) -> None:
-    """The wheel needs no newer C library than its name says."""
+    """Check that the wheel needs no newer C library than its platform tag says."""
     if "linux" not in wheel.name:
         return
     command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
@@ -83,18 +83,18 @@ def check_platform(wheel: Path) -> None:
     named, needed = _TAG.search(wheel.name), _TAG.search(text.partition("constrains the platform tag to")[2])
     needed = needed or _TAG.search(text.partition("following platform tag")[2])
     if shown.returncode or named is None or needed is None or not covers(named, needed):
-        raise SystemExit(f"{wheel.name} needs another platform than its name says:\n{shown.stdout}{shown.stderr}")
-    print(f"auditwheel: needs {needed[0]}, named {named[0]}")
+        raise SystemExit(f"{wheel.name} needs a newer platform than its tag says:\n{shown.stdout}{shown.stderr}")
+    print(f"auditwheel: needs {needed[0]}, tag {named[0]}")
 
 
 def covers(named: re.Match[str], needed: re.Match[str]) -> bool:
-    """Whether every system that the one tag admits can run what needs the other."""
+    """Whether a wheel that needs platform tag `needed` runs on every system that tag `named` admits."""
     versions = [(int(tag["major"]), int(tag["minor"])) for tag in (needed, named)]
     return named["family"] == needed["family"] and versions[0] <= versions[1]
 
 
 def fits_this_machine(wheel: Path) -> bool:
-    """The wheel was built for this processor and C library."""
+    """Whether the wheel was built for this processor and C library."""
     system = {"Linux": "linux", "Darwin": "macosx"}.get(platform.system(), "")
     libc = "manylinux" if platform.libc_ver()[0] == "glibc" else "musllinux"
     tag = wheel.stem.rsplit("-", 1)[1]
@@ -107,7 +107,7 @@ def interpreter(version: str) -> str | None:
     for place in PLACES:
         pattern = place.format(version=version, RUNNER_TOOL_CACHE=os.environ.get("RUNNER_TOOL_CACHE", "/nowhere"))
         candidates += sorted(glob.glob(os.path.expanduser(pattern)), reverse=True)
-    # The launchers of pyenv are on PATH for versions that are not chosen, and then fail.
+    # pyenv puts launchers on PATH for all its versions; those of versions that are not selected fail.
     probe = ["-c", f"import sys, venv, ensurepip; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"]
     for python in filter(None, candidates):
         if subprocess.run([python, *probe], capture_output=True, check=False).returncode == 0:
@@ -116,7 +116,7 @@ def interpreter(version: str) -> str | None:
 
 
 def try_in(python: str, wheel: Path) -> None:
-    """Install the wheel alone in a new environment; store and read there."""
+    """Install only the wheel in a new environment, and store and read there."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
@@ -144,14 +144,14 @@ def main() -> None:
     if sys.argv[1] == "--interpreter":
         found = interpreter(sys.argv[2])
         if found is None:
-            raise SystemExit(f"no Python {sys.argv[2]} was found")
+            raise SystemExit(f"found no Python {sys.argv[2]}")
         print(found)
         return
     wheel = Path(sys.argv[1])
     check_contents(wheel)
-    # auditwheel looks for the libraries that a wheel needs on this machine, so it can judge only wheels for it.
+    # auditwheel resolves the libraries of a wheel on this machine, so it can check only wheels for this machine.
     if not fits_this_machine(wheel):
-        print("not installed: the wheel is for another machine or C library; maturin alone has checked its tag")
+        print("not installed: the wheel is for another machine or C library; only maturin has checked its tag")
         return
     check_platform(wheel)
     absent = []
@@ -161,9 +161,9 @@ def main() -> None:
         else:
             absent.append(version)
     if len(absent) == len(VERSIONS):
-        raise SystemExit("no Python from 3.11 to 3.14 was found to try the wheel in")
+        raise SystemExit("found no Python from 3.11 to 3.14 to test the wheel with")
     if absent:
-        print(f"not tried, since this machine has no such Python: {', '.join(absent)}")
+        print(f"not tested, because this machine does not have it: Python {', '.join(absent)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Keeps words that the project has retired out of names, messages and pages.
+"""Finds retired words in names, messages and pages.
 
-Each was a private word for something that the field has a term for. A word is refused as a part of a name in code, such
-as ``upkeep`` in ``upkeep_s`` or ``UpkeepReport``, and as a word of comments, messages and pages.
+Each is a word of the project's own for which the field has a term. A retired word must not occur in comments, messages
+and pages, nor as a part of a name in code, such as ``upkeep`` in ``upkeep_s`` or ``UpkeepReport``.
 
     python scripts/check_words.py
 """
@@ -22,7 +22,7 @@ RETIRED = {
     "upkeep": "maintenance",
     "unkept": "name the error that occurs",
 }
-"""A retired word, and what to write in its place."""
+"""Retired words and their replacements."""
 
 NAMES_ONLY = {
     "anew": "again",
@@ -33,13 +33,13 @@ NAMES_ONLY = {
     "sight": "visibility, state",
     "sure": "quorum",
 }
-"""Words that prose may use in their ordinary sense, and names may not."""
+"""Words that may occur in prose, in their ordinary sense, but not in names."""
 
 PRODUCT_NAMES_ONLY = {
     "met": "observed, found",
     "told": "reported",
 }
-"""The same, where tests may say more: in the sources of crates, packages and benchmarks."""
+"""Words that must not occur in names of crates, packages and benchmarks; tests may use them."""
 
 PRODUCT = ("crates/", "python/", "tools/", "bench/")
 
@@ -52,7 +52,7 @@ _TEXT = re.compile(r'"""[\s\S]*?"""|//.*|#(?!\[).*|"(?:\\.|[^"\\\n])*"')
 
 
 def findings(path: str, text: str) -> Iterator[tuple[int, str, str]]:
-    """Line, name and advice of each retired word in a file."""
+    """Line, name and replacement of each retired word in a file."""
     found = list(_names(text, RETIRED))
     if not path.endswith(".md"):
         blank = _TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
@@ -63,13 +63,13 @@ def findings(path: str, text: str) -> Iterator[tuple[int, str, str]]:
 def _names(text: str, retired: dict[str, str]) -> Iterator[tuple[int, str, str]]:
     for match in _WORD.finditer(text):
         for part in _PARTS.findall(match[0]):
-            # The names of tests are sentences.
+            # Names of tests are sentences, hence prose.
             if part.lower() in retired and match[0].count("_") < 5:
                 yield text.count("\n", 0, match.start()) + 1, match[0], retired[part.lower()]
 
 
 def main() -> int:
-    """Print each finding as ``path:line: name: advice``; the exit status is 1 where there is one."""
+    """Print each finding as ``path:line: name: advice``; the exit status is 1 if there is one."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     count = 0
     for path in listed.splitlines():
@@ -78,7 +78,7 @@ def main() -> int:
         for line, name, advice in findings(path, (ROOT / path).read_text(encoding="utf-8")):
             print(f"{path}:{line}: {name}: use {advice}")
             count += 1
-    print(f"words: {count} retired ones" if count else "words: none that is retired")
+    print(f"words: {count} retired words found" if count else "words: no retired words")
     return 1 if count else 0
 
 

@@ -1,6 +1,7 @@
-"""Writes the golden archives of this version: `python scripts/golden.py`, with Java and Maven for the one on a cluster.
+"""Writes the golden archives of this format version: `python scripts/golden.py`.
 
-They are written once for each version of the archive format; tests open them with every later version.
+They are written once per version of the archive format; tests open them with every later version. The archive on a
+cluster needs Java and Maven.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ KEYSPACE = "golden"
 
 
 def main() -> None:
-    """Write the archive in a file, the dump of a keyspace, and what readers find in both."""
+    """Write an archive file, a dump of a keyspace, and the content that readers must find in both."""
     folder = GOLDEN / f"v{FORMAT}"
     if folder.exists():
-        sys.exit(f"{folder} exists: archives of a released format are never replaced. Raise FORMAT with the new format")
+        sys.exit(f"{folder} exists: archives of a released format are never replaced. For a new format, raise FORMAT")
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as made:
         path = Path(made) / "archive.db"
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 def dump(cluster: lab.Cluster) -> list[dict[str, Any]]:
-    """The tables of the keyspace: how each is made, and its rows as JSON."""
+    """The tables of the keyspace: the CREATE statement of each, and its rows as JSON."""
     with cluster.nodes[0].connect() as connection:
         names = connection.run(f"SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{KEYSPACE}'").rows
         tables = []

@@ -1,6 +1,6 @@
-"""Draws the pictures of the documentation that show pages, in a headless browser: `./dev pictures`.
+"""Takes the documentation's screenshots of pages with a headless browser: `./dev pictures`.
 
-Pictures are 1200 pixels wide and have a palette of 256 colours, so that a clone stays small.
+Screenshots are 1200 pixels wide with a palette of 256 colours, so that a clone stays small.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 WIDTH_PIXELS = 1200
 SECTIONS = 3
-"""Sections of the demo's page that its picture shows: the map, the light curve and the times."""
+"""Number of sections of the demo's page in its screenshot: the map, the light curve and the times."""
 SERVICE_SECTIONS = 4
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 UNCERTAIN, BAD = 0x40000000, 0x80000000
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def fill(service: Service) -> list[tuple[str, str]]:
-    """Store a day of a boiler through a service; the query of its page for that day."""
+    """Store a day of a boiler's data through a service; returns the query parameters of its page for that day."""
     tags = [
         {"name": "boiler.temperature", "unit": "degC"},
         {"name": "boiler.pressure", "unit": "bar"},
@@ -69,7 +69,7 @@ def fill(service: Service) -> list[tuple[str, str]]:
 
 
 def points() -> Iterator[dict[str, Any]]:
-    """A value for each minute of two tags: some are uncertain, and an hour is bad."""
+    """A value of two tags for each minute: some have status Uncertain, and one hour has status Bad."""
     for minute in range(1_440):
         moment = (DAY + timedelta(minutes=minute)).isoformat()
         status = UNCERTAIN if 300 <= minute < 400 else BAD if 700 <= minute < 760 else 0
@@ -79,8 +79,8 @@ def points() -> Iterator[dict[str, Any]]:
 
 
 def photograph(browser: Browser, address: str, sections: int, to: Path, *, shows: tuple[str, ...] = ()) -> None:
-    """The page at `address` down to the end of its first `sections`, as wide as pictures are, once it has elements for
-    all selectors of `shows`.
+    """Take a screenshot of a page down to the end of its first `sections` sections. Waits until the page has an element
+    for each selector in `shows`.
     """
     browser.call(
         "Emulation.setDeviceMetricsOverride", width=WIDTH_PIXELS, height=900, deviceScaleFactor=1, mobile=False

@@ -1,8 +1,7 @@
-"""Reads which modules of a crate use which, from its sources.
+"""Reads from a crate's sources which of its modules use which.
 
-A name that a module re-exports counts as a use of the module it comes from, so a path by way of the crate's
-root hides nothing.
-Tests are left out: `#[cfg(test)]` modules, in the file or in one of their own.
+A re-exported name counts as a use of the module that defines it, so a path through the crate's root hides no use.
+`#[cfg(test)]` modules are ignored, whether inline or in a file.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class Module:
 
     file: Path
     uses: list[Path_] = field(default_factory=list)
-    """Absolute paths that it names."""
+    """Absolute paths that it uses."""
     exports: dict[str, Path_] = field(default_factory=dict)
-    """Names that it imports, public or not, with their absolute paths."""
+    """Names that it imports, public or private, with their absolute paths."""
 
 
 def module_edges(source: Path) -> tuple[dict[str, Path], dict[str, set[str]]]:
@@ -70,7 +69,7 @@ def _read(source: Path) -> dict[Path_, Module]:
 
 
 def _without_tests(text: str) -> tuple[str, list[str]]:
-    """The text without its test modules, and the names of those in files of their own."""
+    """The text without its inline test modules, and the names of test modules in separate files."""
     elsewhere = []
     while match := _TEST_MODULE.search(text):
         end = match.end()
@@ -83,7 +82,7 @@ def _without_tests(text: str) -> tuple[str, list[str]]:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the block whose brace opened before `start` ends; braces in strings are balanced in tidy sources."""
+    """The end of the block whose brace opens before `start`. Assumes that braces in strings are balanced."""
     depth = 1
     for brace in re.finditer(r"[{}]", text[start:]):
         depth += 1 if brace[0] == "{" else -1
@@ -93,7 +92,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _expanded(tree: str) -> Iterator[tuple[Path_, str]]:
-    """The paths of a `use`, each with the name that it brings."""
+    """The paths of a `use` declaration, each with the name that it brings into scope."""
     tree = " ".join(tree.split())
     head, brace, rest = tree.partition("{")
     before = tuple(part.strip() for part in head.split("::") if part.strip())
@@ -109,7 +108,7 @@ def _expanded(tree: str) -> Iterator[tuple[Path_, str]]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The parts of a list that commas outside of braces divide."""
+    """The parts of a list, split at commas outside of braces."""
     depth, piece = 0, ""
     for character in text:
         depth += (character == "{") - (character == "}")
@@ -124,7 +123,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _absolute(path: Path_, module: Path_, modules: dict[Path_, Module]) -> Path_ | None:
-    """A path from the root; `None` for one that leads out of the crate."""
+    """The path from the crate's root; `None` for a path into another crate."""
     if path and path[0] == "crate":
         return path[1:]
     at = module
@@ -138,7 +137,7 @@ def _absolute(path: Path_, module: Path_, modules: dict[Path_, Module]) -> Path_
 
 
 def _owner(path: Path_, modules: dict[Path_, Module]) -> Path_:
-    """The module that a path leads to, by way of re-exports."""
+    """The module that a path refers to, resolving re-exports."""
     for _ in range(16):
         name = path
         while name not in modules:

@@ -1,4 +1,4 @@
-"""What mkdocs changes on the pages of the site."""
+"""Hooks that mkdocs calls while it builds the site."""
 
 import re
 from typing import Any
@@ -7,5 +7,5 @@ _ROLE = re.compile(r":(?:meth|class|func|mod|attr|exc|data):(?=<code>)")
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Docstrings mark names with roles, as `help()` and editors show them; on the site code needs no mark."""
+    """Remove Sphinx roles, such as ``:func:``, which docstrings put before code."""
     return _ROLE.sub("", html)

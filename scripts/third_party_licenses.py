@@ -1,8 +1,8 @@
 """Collects the licence texts of the Rust crates that are compiled into the extension.
 
 `python scripts/third_party_licenses.py OUTPUT` writes one text file: the crates with versions and licences, then each
-text once with the crates that it belongs to. C sources that a crate bundles are covered: their licence files lie in the
-crate. A crate without a licence file must offer a licence whose standard text other crates bring.
+licence text once, with the crates that it belongs to. This covers bundled C sources, whose licence files are in the
+crate. A crate without a licence file must offer a licence whose standard text comes with other crates.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _LICENCE_FILE = re.compile(r"(licen[cs]e|copying|notice|copyright|unlicense)([-.
 _CODE = frozenset({".rs", ".c", ".h", ".py", ".go", ".json", ".toml", ".html", ".bdic", ".cmake"})
 _SKIPPED_FOLDERS = frozenset({"tests", "test", "benches", "examples", "fuzz", "docs", "doc", "target", ".github"})
 STANDARD = ("Apache-2.0", "MIT")
-"""Licences of which a crate without a licence file must offer one. Their texts come with dozens of other crates."""
+"""A crate without a licence file must offer one of these licences. Dozens of other crates contain their texts."""
 SAME_TEXT = {"alloc-stdlib": "alloc-no-stdlib"}
 """Crates without a licence file, and the crate of the same repository that has it."""
 
 
 def metadata() -> dict[str, Any]:
-    """What cargo knows of all packages, without a network."""
+    """Output of `cargo metadata` for all packages, without network access."""
     command = ["cargo", "metadata", "--format-version", "1", "--locked", "--offline"]
     found: dict[str, Any] = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
     return found
 
 
 def linked(cargo: dict[str, Any]) -> list[dict[str, Any]]:
-    """Packages of others that the extension links: those reached by normal dependencies, sorted by name and version."""
+    """External packages that the extension links (its transitive normal dependencies), sorted by name and version."""
     packages = {package["id"]: package for package in cargo["packages"]}
     nodes = {node["id"]: node for node in cargo["resolve"]["nodes"]}
     waiting = [key for key, package in packages.items() if package["name"] == ROOT_CRATE]
@@ -50,7 +50,7 @@ def linked(cargo: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def licence_files(folder: Path) -> list[Path]:
-    """Licence texts in a crate's folder and in the sources that it brings along."""
+    """Licence files in a crate's folder, including those of bundled sources."""
     found = []
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder).parts
@@ -61,7 +61,7 @@ def licence_files(folder: Path) -> list[Path]:
 
 
 def report(packages: list[dict[str, Any]]) -> str:
-    """The whole file."""
+    """The text of the output file."""
     folders = {package["name"]: Path(package["manifest_path"]).parent for package in packages}
     crates_by_text: dict[str, list[str]] = defaultdict(list)
     crates, without_text = [], []
@@ -76,7 +76,7 @@ def report(packages: list[dict[str, Any]]) -> str:
         for text in {path.read_text(encoding="utf-8", errors="replace").strip() for path in files}:
             crates_by_text[text].append(crate)
     if without_text:
-        raise SystemExit(f"no licence text for {', '.join(without_text)}: find it and name it in {Path(__file__).name}")
+        raise SystemExit(f"no licence text for {', '.join(without_text)}: add its source to {Path(__file__).name}")
     parts = ["Chronotile's extension module contains these crates:\n", *crates, ""]
     for text, owners in sorted(crates_by_text.items(), key=lambda item: item[1]):
         parts += ["-" * 100, f"Licence text of {', '.join(owners)}:", "", text, ""]

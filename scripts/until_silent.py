@@ -1,7 +1,7 @@
-"""Runs a command and ends it, with all that it started, when it has printed nothing for so long.
+"""Runs a command, and stops it with all its child processes when it has printed nothing for some time.
 
-`python scripts/until_silent.py SECONDS COMMAND [ARGUMENT...]` passes on what the command prints and its exit code; that
-of a command that was ended is 124. A slow machine is no reason to end a command, as long as that gets on.
+`python scripts/until_silent.py SECONDS COMMAND [ARGUMENT...]` passes on the output and exit code of the command; the
+exit code is 124 if the command was stopped. Unlike a timeout, this does not stop a command that is merely slow.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from types import FrameType
 
 ENDED = 124
 GRACE_S = 30.0
-"""How long a command that is asked to end may take for it."""
+"""Time between SIGTERM and SIGKILL."""
 CHUNK_BYTES = 65_536
 
 
 def run(command: list[str], silent_s: float) -> int:
     """Run a command until it ends or is silent for `silent_s` seconds; its exit code, or `ENDED`."""
-    # A session of its own: everything that the command starts can be ended, and nothing else.
+    # A new session, so that signals reach all processes that the command started, and no others.
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     ) as process:
@@ -36,7 +36,7 @@ def run(command: list[str], silent_s: float) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, interrupted)
         output = process.stdout.fileno()
-        heard = time.monotonic()
+        last_output = time.monotonic()
         while True:
             ready, _, _ = select.select([output], [], [], 1.0)
             if ready:
@@ -44,11 +44,11 @@ def run(command: list[str], silent_s: float) -> int:
                 if not chunk:
                     break
                 _pass_on(chunk)
-                heard = time.monotonic()
-            # What it left running in the background may hold its output open.
+                last_output = time.monotonic()
+            # Background processes of the command may keep its output open after it has ended.
             elif process.poll() is not None:
                 break
-            elif time.monotonic() - heard > silent_s:
+            elif time.monotonic() - last_output > silent_s:
                 _end(process)
                 return ENDED
         code = process.wait()

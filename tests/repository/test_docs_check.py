@@ -49,7 +49,7 @@ def test_blocks_share_a_session_and_a_folder(tmp_path: Path) -> None:
         (fenced("python", "x = ("), "SyntaxError"),
         (fenced("python", "import os\nos._exit(3)"), "the Python session ended with status 3"),
         (fenced("console", "$ false"), "README.md:2: status 1 instead of 0"),
-        (fenced("console", "$ echo one\ntwo"), "it prints\none"),
+        (fenced("console", "$ echo one\ntwo"), "actual output\none"),
         (fenced("console", "$ true\n[exit 4]"), "status 0 instead of 4"),
         (fenced("console", "words\n$ true"), "output before the first command"),
         (fenced("bash", "false\ntrue"), "status 1 instead of 0"),
