@@ -1,17 +1,17 @@
-"""Changes one thing of a Python module at a time and looks whether its tests notice.
+"""Mutation tests of Python modules.
 
     python scripts/mutants.py [--count N | --left] [--seed S] [--seconds S] [--table] [MODULE...]
 
-Each mutant is one change of meaning: another comparison or operator, a constant one more or less, a condition turned
-round, two arguments swapped, a statement left out. It is made in a copy of the package. Of the tests that MODULES names
-for the module, those that reach the changed lines run on it, the quickest first, until one fails. A mutant that they
-pass on survives. Survivors that change nothing a caller could see are listed in scripts/mutants_equivalent.toml with
-the reason, and do not count; other survivors are listed in scripts/mutants_left.toml with the reason, and count. Fails
-where fewer than 85 of a hundred mutants of a module are noticed, where a survivor is not listed, and where an entry
-matches no mutant or one that a test notices.
+A mutant is a copy of the package with one change of meaning: another comparison or operator, a constant plus or minus
+one, a negated condition, two swapped arguments, a removed statement. From the tests that MODULES names for the module,
+those that execute the changed lines run on the mutant, quickest first, until one fails: it has noticed the mutant. A
+mutant survives if all pass. scripts/mutants_equivalent.toml lists survivors that a caller cannot observe, with the
+reason; they do not count. scripts/mutants_left.toml lists all others, with the reason; they count. Fails if less than
+85% of a module's mutants are noticed, if a survivor is not listed, or if an entry matches no mutant or one that a test
+notices.
 
 `--table` writes the figures of modules whose mutants were all tried into the table of CONTRIBUTING.md. `--left` tries
-only the mutants that no test noticed the last time.
+only the mutants that no test noticed in the last run.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ LAST = ROOT / "target" / "mutants" / "left"
 TABLE_HEAD = "| module | mutants | noticed | a test did not end | left | equivalent |"
 VERDICTS = ("survives", "unreached", "noticed", "stops")
 
-# Modules that carry meaning, and the tests that have to notice when it changes: quick ones, of the module alone. Those
-# that run queries of polars are left out, for its threads do not outlive a fork.
+# Modules, and the tests that must notice their mutants: quick tests of that module only. Tests that run polars queries
+# are excluded, because threads of polars do not survive a fork.
 MODULES: dict[str, tuple[str, ...]] = {
     "times": ("archive/test_times.py",),
     "predicates": ("archive/test_predicates.py",),
@@ -101,7 +101,7 @@ MODULES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What became of the mutants of a module that were tried; `stopped` are those on which a test did not end."""
+    """Outcomes of the mutants of a module that were tried; on those in `stopped` a test did not end."""
 
     tried: int
     equivalent: int
@@ -110,7 +110,7 @@ class Verdicts:
     unreached: list[Mutant]
     is_complete: bool
     wrongly_listed: list[Mutant]
-    """Those that are listed as equivalent or as left and that a test noticed; looked for where all were tried."""
+    """Listed mutants that a test noticed. Complete only if all mutants were tried."""
 
     @property
     def left(self) -> int:
@@ -123,7 +123,7 @@ class Verdicts:
         return 1 - self.left / self.tried if self.tried else 1.0
 
     def row(self, module: str) -> str:
-        """The line of a module in the table."""
+        """The row of a module in the table."""
         noticed = f"{self.tried - self.left:,} ({self.share:.1%})"
         return f"| `{module}` | {self.tried:,} | {noticed} | {len(self.stopped)} | {self.left} | {self.equivalent} |"
 
@@ -135,11 +135,11 @@ def source_of(module: str) -> Path:
 
 
 def examine(module: str, count: int | None, seed: int, seconds: float, *, left: bool) -> Verdicts:
-    """Try mutants of a module: all, `count` of them, or those that were left the last time."""
+    """Try mutants of a module: all, a sample of `count`, or those that were not noticed in the last run."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
         folder = Path(temporary)
         path = _copy_of(module, folder)
-        # Python would take what it compiled before.
+        # Otherwise Python would import the compiled original.
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
         source = path.read_text(encoding="utf-8")
@@ -177,15 +177,15 @@ def examine(module: str, count: int | None, seed: int, seconds: float, *, left: 
 
 
 def _left(module: str) -> set[tuple[str, str]]:
-    """Statements and changes of the mutants that were not noticed the last time."""
+    """Statements and changes of the mutants that were not noticed in the last run."""
     file = LAST / f"{module}.json"
     if not file.exists():
-        sys.exit(f"{module}: its mutants have not been tried yet: leave --left out")
+        sys.exit(f"{module}: no results of an earlier run: run without --left first")
     return {(statement, change) for statement, change in json.loads(file.read_text(encoding="utf-8"))}
 
 
 def _copy_of(module: str, folder: Path) -> Path:
-    """Copy the packages into a folder; the path of the module there."""
+    """Copy the packages into a folder; returns the path of the module there."""
     for package in PACKAGES:
         there = folder / package.name
         shutil.copytree(package, there, ignore=shutil.ignore_patterns("__pycache__", "_native*.so"))
@@ -200,7 +200,7 @@ def _copy_of(module: str, folder: Path) -> Path:
 def _tests(module: str) -> list[str]:
     missing = [name for name in MODULES[module] if not (ROOT / "tests" / name).exists()]
     if missing:
-        sys.exit(f"{module}: there is no test file {missing[0]}: correct MODULES in scripts/mutants.py")
+        sys.exit(f"{module}: test file {missing[0]} does not exist: correct MODULES in scripts/mutants.py")
     return [f"tests/{name}" for name in MODULES[module]]
 
 
@@ -213,18 +213,18 @@ def _run(module: str, job: Job) -> None:
             worker, cwd=ROOT, env=environment, check=False, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
     if done.returncode != 0:
-        sys.exit(f"{module}: its tests could not be run as it is:\n{log.read_text(encoding='utf-8')[-3000:]}")
+        sys.exit(f"{module}: could not run its tests without a mutant:\n{log.read_text(encoding='utf-8')[-3000:]}")
 
 
 def explained(module: str, verdicts: Verdicts) -> bool:
-    """Print what is wrong with the lists of mutants that no test has to notice; whether nothing is."""
+    """Print problems of the lists of survivors; returns whether there are none."""
     equivalent, left = mutants_listed.read(mutants_listed.EQUIVALENT), mutants_listed.read(mutants_listed.LEFT)
     all_mutants = mutants(source_of(module).read_text(encoding="utf-8"))
     found = mutants_listed.problems(module, all_mutants, equivalent, left)
     if new := mutants_listed.unexplained(module, [*verdicts.survivors, *verdicts.unreached], left):
         lines = ", ".join(str(mutant.lines.start) for mutant in sorted(new, key=lambda each: each.lines.start))
         found.append(
-            f"{len(new)} mutants are neither noticed nor listed, of lines {lines}: "
+            f"{len(new)} mutants are neither noticed nor listed, in lines {lines}: "
             f"add a test, or an entry with the reason to {mutants_listed.LEFT.name}"
         )
     for mutant in verdicts.wrongly_listed:
@@ -252,18 +252,18 @@ def _print(module: str, verdicts: Verdicts) -> None:
 
 
 def main() -> int:
-    """Examine modules; the exit code."""
+    """Try mutants of modules; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="by default all of them")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="default: all")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--count", type=int, help="mutants of each module, chosen at random; by default all")
-    which.add_argument("--left", action="store_true", help="only mutants that were not noticed the last time")
+    which.add_argument("--count", type=int, help="number of random mutants per module; default: all")
+    which.add_argument("--left", action="store_true", help="only mutants that were not noticed in the last run")
     parser.add_argument("--table", action="store_true", help="write the figures into the table of CONTRIBUTING.md")
-    parser.add_argument("--seed", type=int, default=1, help="of the choice")
-    parser.add_argument("--seconds", type=float, default=5, help="tests of one mutant take at most; default 5")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random choice")
+    parser.add_argument("--seconds", type=float, default=5, help="time limit for the tests of one mutant; default 5")
     given = parser.parse_args()
     if unknown := [name for name in given.modules if name not in MODULES]:
-        parser.error(f"no tests are named for {', '.join(unknown)}: use one of {', '.join(MODULES)}")
+        parser.error(f"unknown module {', '.join(unknown)}: use one of {', '.join(MODULES)}")
     good = True
     for module in given.modules or MODULES:
         verdicts = examine(module, given.count, given.seed, given.seconds, left=given.left)

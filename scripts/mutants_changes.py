@@ -1,4 +1,4 @@
-"""The changes of meaning that mutation tests make in a Python module, one at a time."""
+"""Generates the mutants of a Python module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMPOUND = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Fo
 
 @dataclass(frozen=True)
 class Place:
-    """A node of a module: the statement that it is in, and the outermost function around it, if any."""
+    """A node of a module, the statement that contains it, and the outermost function around it, if any."""
 
     node: ast.AST
     statement: ast.stmt
@@ -39,16 +39,16 @@ class Mutant:
     Attributes
     ----------
     lines : range
-        Where it is: the lines of its statement, without those of statements inside.
+        The lines of its statement, without those of nested statements.
     statement, change : str
-        The beginning of the statement's first line, and what became what; numbered where the same is there more than
-        once.
+        The beginning of the statement's first line, and "before -> after". Identical changes of one statement are
+        numbered.
     function : tuple of str and int, or None
-        Name and first line of the outermost function around it; None if it happens when the module is imported.
+        Name and first line of the outermost function around it; None for code that runs when the module is imported.
     names : frozenset of str
-        What its statement defines, if it happens when the module is imported.
+        Names that its statement defines, for code that runs when the module is imported.
     tree : Callable
-        Makes the changed module.
+        Returns the syntax tree of the changed module.
     """
 
     lines: range
@@ -66,7 +66,7 @@ def mutants(source: str) -> list[Mutant]:
     times: dict[tuple[str, str], int] = {}
     for number, place in enumerate(_places(tree)):
         for change, changed in enumerate(_changes(place.node)):
-            # The same walk over the same source meets the same nodes.
+            # Parsing the same source again yields the same nodes in the same order.
             def mutated(number: int = number, change: int = change) -> ast.Module:
                 fresh = ast.parse(source)
                 node = list(_places(fresh))[number].node
@@ -107,7 +107,7 @@ def _shown(node: ast.AST) -> str:
 
 
 def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """As its code object has it: decorators belong to it."""
+    """The first line as in the function's code object, which includes decorators."""
     return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 
@@ -120,7 +120,7 @@ def _own_lines(statement: ast.stmt) -> range:
 
 
 def defined(statement: ast.stmt) -> frozenset[str]:
-    """Names that a statement makes."""
+    """Names that a statement defines."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return frozenset([statement.name])
     stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
@@ -128,14 +128,14 @@ def defined(statement: ast.stmt) -> frozenset[str]:
 
 
 def _places(tree: ast.Module) -> Iterator[Place]:
-    """Nodes whose change may change what the module does: not types, not docstrings, not the words of messages."""
+    """Nodes whose change may change what the module does; excludes types, docstrings and the text of messages."""
     stack = [Place(statement, statement, None) for statement in reversed(tree.body)]
     while stack:
         place = stack.pop()
         node = place.node
         if _is_words(node):
             if isinstance(node, ast.Raise):
-                yield place  # It may be left out.
+                yield place  # The statement itself can be removed.
             continue
         yield place
         inner: list[Place] = []
@@ -158,7 +158,7 @@ def _is_words(node: ast.AST) -> bool:
     if isinstance(node, ast.FunctionDef):
         return node.name in _WORDS_METHODS
     if isinstance(node, ast.Assign):
-        # The name of a type.
+        # A type alias.
         is_union = isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.BitOr)
         return node.col_offset == 0 and (is_union or isinstance(node.value, ast.Subscript))
     if isinstance(node, ast.If):
@@ -181,7 +181,7 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _changes_of_statement(node: ast.stmt) -> Iterator[ast.AST]:
-    """Left out, or ended early."""
+    """Changes of a whole statement: another operator, a return without its value, or removal."""
     if isinstance(node, ast.AugAssign) and type(node.op) in _BINARY:
         other = copy.deepcopy(node)
         other.op = _BINARY[type(node.op)]()
@@ -228,7 +228,7 @@ def _changes_of_value(node: ast.expr) -> Iterator[ast.AST]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield ast.Constant(not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        # One more would be no change that matters to a large fraction.
+        # Adding one to a large float would hardly matter.
         yield ast.Constant(2 * node.value if isinstance(node.value, float) and node.value > 1_000 else node.value + 1)
         if isinstance(node.value, int):
             yield ast.Constant(node.value - 1)
@@ -254,5 +254,5 @@ def _changes_of_call(node: ast.Call) -> Iterator[ast.AST]:
 
 
 def _is_sentence(node: ast.expr) -> bool:
-    """Whether a text is for people."""
+    """Whether a string constant contains spaces, as messages do."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value

@@ -1,8 +1,8 @@
-"""Mutants that no test has to notice, with the reason for each.
+"""Lists of mutants that survive the tests, with the reason for each.
 
-`mutants_equivalent.toml` has those that change nothing a caller could see; they do not count. `mutants_left.toml` has
-those that a caller could see and that no test notices; they count as not noticed. A change that stands several times in
-one statement is numbered.
+`mutants_equivalent.toml` lists mutants that a caller cannot observe; they do not count. `mutants_left.toml` lists
+mutants that a caller can observe but no test notices; they count as not noticed. Identical changes of one statement are
+numbered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELDS = ("module", "statement", "change", "why")
 
 @dataclass(frozen=True)
 class Listed:
-    """One entry: the statement and the change that name a mutant, and why no test has to notice it."""
+    """One entry: the statement and the change that identify a mutant, and why it may survive."""
 
     module: str
     statement: str
@@ -30,22 +30,22 @@ class Listed:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What names a mutant within its module."""
+        """Identifies the mutant within its module."""
         return self.statement, self.change
 
 
 def key(mutant: Mutant) -> tuple[str, str]:
-    """What names a mutant within its module."""
+    """Identifies a mutant within its module."""
     return mutant.statement, mutant.change
 
 
 def read(file: Path) -> list[Listed]:
-    """The entries of a file.
+    """Read the entries of a file.
 
     Raises
     ------
     ValueError
-        If an entry has other fields than module, statement, change and why, or an empty one, or is there twice.
+        If an entry has fields other than module, statement, change and why, an empty field, or a duplicate.
     """
     found: list[Listed] = []
     for number, stored in enumerate(tomllib.loads(file.read_text(encoding="utf-8")).get("mutant", []), 1):
@@ -64,7 +64,7 @@ def of_module(module: str, entries: Iterable[Listed]) -> set[tuple[str, str]]:
 
 
 def problems(module: str, all_mutants: list[Mutant], equivalent: list[Listed], left: list[Listed]) -> list[str]:
-    """What is wrong with the entries of a module: they match none of its mutants, or are in both lists."""
+    """Problems with the entries of a module: they match no mutant, or are in both lists."""
     known = {key(mutant) for mutant in all_mutants}
     found = [
         f"{file.name}: no mutant of {module} is {statement!r}, {change!r}: remove the entry"
@@ -76,6 +76,6 @@ def problems(module: str, all_mutants: list[Mutant], equivalent: list[Listed], l
 
 
 def unexplained(module: str, survivors: Iterable[Mutant], left: list[Listed]) -> list[Mutant]:
-    """Mutants that no test noticed and that are not listed."""
+    """Survivors that are not listed."""
     listed = of_module(module, left)
     return [mutant for mutant in survivors if key(mutant) not in listed]

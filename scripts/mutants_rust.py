@@ -1,13 +1,12 @@
-"""Changes one thing of a Rust crate at a time and looks whether its tests notice.
+"""Mutation tests of crates.
 
     python scripts/mutants_rust.py [--count N | --left] [--seed S] [--seconds S] [--table] [CRATE...]
 
-cargo-mutants lists the changes; .cargo/mutants.toml says of which files, and which changes nobody could see. All
-changes of a crate are compiled at once, each behind a switch (scripts/mutants_rust_switch.py). Each test of the crate
-runs once alone, to see which changes it reaches and how long it takes. Then each change runs with the tests that reach
-it, the quickest first, until one fails. A change that they pass on survives. scripts/mutants_rust_left.toml lists
-survivors with the reason. Fails where fewer than 85 of a hundred changes of a crate are noticed, or a survivor is not
-listed.
+cargo-mutants lists the changes; .cargo/mutants.toml selects the files and excludes changes that nobody can observe. All
+changes of a crate are compiled together, each behind a switch (scripts/mutants_rust_switch.py). Each test of the crate
+first runs alone, to measure which changes it reaches and how long it takes. Then, for each change, the tests that reach
+it run, quickest first, until one fails. The change survives if all pass. scripts/mutants_rust_left.toml lists survivors
+with the reason. Fails if less than 85% of a crate's changes are noticed, or if a survivor is not listed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ TABLE_HEAD = "| crate | files | changes | tried | noticed | left |"
 
 @dataclass(frozen=True)
 class Crate:
-    """A crate, its folder, and the packages and targets with its tests, as arguments of `cargo test`."""
+    """A crate's folder, and the packages and targets that contain its tests, as arguments of `cargo test`."""
 
     folder: str
     tests: tuple[str, ...]
@@ -67,7 +66,7 @@ CRATES = {
 
 @dataclass
 class Outcome:
-    """What became of the changes of a crate; `unplaced` are where no switch can be, such as in constants."""
+    """Outcomes of the changes of a crate. `unplaced` are changes that cannot have a switch, such as in constants."""
 
     files: int
     unplaced: list[Mutant]
@@ -75,7 +74,7 @@ class Outcome:
     verdicts: dict[int, Verdict] = field(default_factory=dict)
 
     def of(self, *verdicts: Verdict) -> list[int]:
-        """Numbers of the changes with some verdict."""
+        """Numbers of the changes with one of these verdicts."""
         return [number for number, verdict in self.verdicts.items() if verdict in verdicts]
 
     @property
@@ -85,11 +84,11 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """What part of the changes that were tried was noticed."""
+        """Share of the tried changes that tests noticed."""
         return 1 - len(self.left) / len(self.verdicts) if self.verdicts else 1.0
 
     def row(self, crate: str, total: int) -> str:
-        """The line of a crate in the table."""
+        """The row of a crate in the table."""
         tried, left = len(self.verdicts), len(self.left)
         return f"| `{crate}` | {self.files} | {total:,} | {tried:,} | {tried - left:,} ({self.share:.1%}) | {left} |"
 
@@ -106,7 +105,7 @@ def all_mutants() -> list[Mutant]:
 
 
 def examine(name: str, wanted: list[Mutant], seconds: float, known: list[Listed]) -> Outcome:
-    """Try changes of a crate; those that no test notices are printed as they are found."""
+    """Try changes of a crate; prints those that no test notices as they are found."""
     crate = CRATES[name]
     tree = WORK / "tree"
     _copy(tree)
@@ -119,8 +118,8 @@ def examine(name: str, wanted: list[Mutant], seconds: float, known: list[Listed]
     tests = [test for program, folder in programs.items() for test in _tests_of(program, folder)]
     runner = Runner(tests, seconds)
     print(f"{name}: {len(placed)} changes compiled, {len(tests)} tests", flush=True)
-    for test in runner.look():
-        print(f"  left out, it fails or takes too long as it is: {test.name}", flush=True)
+    for test in runner.measure():
+        print(f"  excluded, fails or takes too long without a change: {test.name}", flush=True)
     print(f"  {sum(test.seconds for test in runner.tests):.0f} s of tests", flush=True)
     began = time.monotonic()
     mutants = {each.number: each for each in wanted}
@@ -137,7 +136,7 @@ def examine(name: str, wanted: list[Mutant], seconds: float, known: list[Listed]
 
 
 def _copy(tree: Path) -> None:
-    """Copy the sources. They lie in one place, so that what is built from them is built over the next time."""
+    """Copy the sources. The folder is always the same, so that cargo reuses earlier builds."""
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, check=True,
         capture_output=True, text=True,
@@ -153,8 +152,8 @@ def _copy(tree: Path) -> None:
 
 
 def _build(tree: Path, crate: Crate, mutants: list[Mutant]) -> tuple[set[int], dict[Path, Path], set[int]]:
-    """Compile a crate with switches. Numbers of the changes that it has, its test programs with the folders in which
-    they run, and the numbers of those that do not compile.
+    """Compile a crate with switches. Returns the numbers of the changes with a switch, the test programs with the
+    folders in which they run, and the numbers of the changes that do not compile.
     """
     assert all(each.number < NUMBERS for each in mutants)
     bad: set[int] = set()
@@ -242,14 +241,14 @@ def _sample(mutants: list[Mutant], count: int | None, seed: int) -> list[Mutant]
 
 @dataclass(frozen=True)
 class Listed:
-    """An entry of the list of survivors: changes of a file that match a regular expression, and why no test notices."""
+    """An entry of the list of survivors: a file, a regular expression of changes, and why no test notices them."""
 
     file: str
     change: str
     why: str
 
     def covers(self, mutant: Mutant) -> bool:
-        """Whether this entry gives the reason of a survivor."""
+        """Whether this entry applies to a survivor."""
         return mutant.file == self.file and re.fullmatch(self.change, mutant.change) is not None
 
 
@@ -260,37 +259,37 @@ def _is_listed(mutant: Mutant, known: list[Listed]) -> bool:
 def _left_list() -> list[Listed]:
     entries = [Listed(**each) for each in tomllib.loads(LEFT.read_text("utf-8")).get("left", [])]
     if missing := [each.file for each in entries if not (ROOT / each.file).exists() or not each.why]:
-        sys.exit(f"{LEFT.name}: no such file, or no reason: {missing[0]}")
+        sys.exit(f"{LEFT.name}: entry without reason or with a file that does not exist: {missing[0]}")
     return entries
 
 
 def _report(crate: str, outcome: Outcome, mutants: dict[int, Mutant], known: list[Listed]) -> bool:
-    """Print what became of the changes of a crate and keep the names of those left; whether that is good enough."""
+    """Print the outcomes of a crate and save the names of survivors for --left; returns whether the crate passes."""
     counts = Counter(outcome.verdicts.values())
     print(
         f"{crate}: {len(outcome.verdicts) - len(outcome.left):,} of {len(outcome.verdicts):,} changes noticed, "
         f"{outcome.share:.1%}; {counts[Verdict.STOPPED]} of them because a test did not end; "
-        f"{len(outcome.not_compiled)} did not compile, {len(outcome.unplaced)} have no place for a switch",
+        f"{len(outcome.not_compiled)} did not compile, {len(outcome.unplaced)} cannot have a switch",
         flush=True,
     )
     unexplained = sum(not _is_listed(mutants[number], known) for number in outcome.left)
     if unexplained:
-        print(f"  {unexplained} of those that are left have no reason in {LEFT.name}", flush=True)
+        print(f"  {unexplained} survivors are not listed in {LEFT.name}", flush=True)
     (WORK / f"left-{crate}.json").write_text(json.dumps([mutants[number].name for number in outcome.left]), "utf-8")
     return outcome.share >= NOTICED_MIN and not unexplained
 
 
 def main() -> int:
-    """Examine crates; the exit code."""
+    """Try changes of crates; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("crates", nargs="*", metavar="CRATE", help=f"by default all of {', '.join(CRATES)}")
+    parser.add_argument("crates", nargs="*", metavar="CRATE", help=f"default: all of {', '.join(CRATES)}")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--count", type=int, help="changes of each file, chosen at random; by default all")
-    which.add_argument("--left", action="store_true", help="only changes that were not noticed the last time")
-    parser.add_argument("--files", default="", metavar="TEXT", help="only files with this in their path")
+    which.add_argument("--count", type=int, help="number of random changes per file; default: all")
+    which.add_argument("--left", action="store_true", help="only changes that were not noticed in the last run")
+    parser.add_argument("--files", default="", metavar="TEXT", help="only files whose path contains TEXT")
     parser.add_argument("--table", action="store_true", help="write the figures into the table of CONTRIBUTING.md")
-    parser.add_argument("--seed", type=int, default=1, help="of the choice")
-    parser.add_argument("--seconds", type=float, default=20, help="tests of one change take at most; default 20")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random choice")
+    parser.add_argument("--seconds", type=float, default=20, help="time limit for the tests of one change; default 20")
     given = parser.parse_args()
     if unknown := [name for name in given.crates if name not in CRATES]:
         parser.error(f"unknown crate {', '.join(unknown)}: use one of {', '.join(CRATES)}")
@@ -304,7 +303,7 @@ def main() -> int:
         if given.left:
             last = WORK / f"left-{crate}.json"
             if not last.exists():
-                sys.exit(f"{crate}: its changes have not been tried yet: leave --left out")
+                sys.exit(f"{crate}: no results of an earlier run: run without --left first")
             before = set(json.loads(last.read_text("utf-8")))
             wanted = [each for each in own if each.name in before]
         outcome = examine(crate, wanted, given.seconds, known)

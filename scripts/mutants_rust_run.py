@@ -1,4 +1,4 @@
-"""Runs the tests of a crate on its mutants, each of which a switch turns on (mutants_rust_switch.py)."""
+"""Runs the tests of a crate on its mutants, which are turned on by switches (mutants_rust_switch.py)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ either limit are stopped."""
 _FIRST_BATCH_S, _BATCH_GROWTH = 0.2, 3
 """Tests run in batches, because starting a process costs more than most tests."""
 _NEIGHBOURS, _NEIGHBOUR_S = 12, 3.0
-"""What noticed so many changes just before a change in its file is tried first, if it takes no longer than this."""
+"""Tests that noticed one of this many preceding changes run first, unless they take longer than this."""
 _ENVIRONMENT = {
-    # Of the simulation, which runs for minutes otherwise.
+    # Limits of the simulation, which would run for minutes otherwise.
     "CHRONOTILE_HISTORIES": "300",
     "CHRONOTILE_REPEATED": "1",
     "RUST_BACKTRACE": "0",
@@ -47,7 +47,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Test:
-    """A test, its program, the folder in which it runs, and the processor time that it takes."""
+    """A test, its program, the folder in which it runs, its processor time, and the mutants that it reaches."""
 
     program: Path
     folder: Path
@@ -62,26 +62,26 @@ class Runner:
     Attributes
     ----------
     tests : list of Test
-        The tests that pass on the code as it is, the quickest first, with what they reach.
+        The tests that pass on the unmutated code, quickest first.
     """
 
     def __init__(self, tests: list[Test], seconds: float) -> None:
         self.tests, self._seconds = tests, seconds
         self._noticed: dict[int, Test] = {}
 
-    def look(self) -> list[Test]:
-        """Run each test alone on the code as it is. Those that fail or take longer than a mutant may take are returned
-        and left out.
+    def measure(self) -> list[Test]:
+        """Run each test alone on the unmutated code. Excludes and returns those that fail or exceed the time limit of a
+        mutant.
         """
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            looked = list(pool.map(self._look, self.tests))
-        good = [test for test in looked if test is not None]
+            measured = list(pool.map(self._measure, self.tests))
+        good = [test for test in measured if test is not None]
         names = {(test.program, test.name) for test in good}
-        left_out = [test for test in self.tests if (test.program, test.name) not in names]
+        excluded = [test for test in self.tests if (test.program, test.name) not in names]
         self.tests = sorted(good, key=lambda test: test.seconds)
-        return left_out
+        return excluded
 
-    def _look(self, test: Test) -> Test | None:
+    def _measure(self, test: Test) -> Test | None:
         with tempfile.NamedTemporaryFile() as reached:
             verdict, _, seconds = _run([test], {"MUTANTS_REACHED": reached.name}, self._seconds)
             numbers = frozenset(int(line) for line in Path(reached.name).read_text("utf-8").split())
@@ -90,7 +90,7 @@ class Runner:
         return Test(test.program, test.folder, test.name, seconds, numbers)
 
     def try_(self, mutant: int) -> Verdict:
-        """Run the tests that reach a mutant until one fails, or as long as a mutant may take."""
+        """Run the tests that reach a mutant, until one fails or the time limit is reached."""
         reaching = [test for test in self.tests if mutant in test.reached]
         if not reaching:
             return Verdict.UNREACHED
@@ -130,8 +130,8 @@ class Runner:
 
 
 def _run(tests: list[Test], environment: dict[str, str], seconds: float) -> tuple[Verdict, Test | None, float]:
-    """Run tests of one program: `Verdict.SURVIVES` if they pass, else the first test that failed, if it is known; and
-    the processor time that they took, which does not depend on what else the machine does.
+    """Run tests of one program. Returns the verdict, the first test that failed if it is known, and the processor time,
+    which does not depend on the load of the machine.
     """
     command = [str(tests[0].program), "--exact", "--test-threads", "1", *(test.name for test in tests)]
     with tempfile.TemporaryFile() as output:

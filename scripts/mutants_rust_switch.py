@@ -1,8 +1,8 @@
-"""Puts many mutants into Rust sources at once: each is behind a switch that an environment variable sets at run time.
+"""Writes Rust sources with many mutants, each behind a switch that an environment variable turns on at run time.
 
 A mutant is one change of one operator, match arm, guard, field or function body, as cargo-mutants lists it. A source
-with switches compiles once, so trying a mutant costs no build. Lines stay where they are: errors of the compiler lead
-to the mutants that do not compile.
+with switches compiles once, so trying a mutant needs no build. Line numbers do not change, so that compiler errors can
+be attributed to the mutants that cause them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tree_sitter_rust
 _LANGUAGE = tree_sitter.Language(tree_sitter_rust.language())
 _SWITCH = "crate::mutant_switch::on"
 _REPEATED_BYTES_MAX = 300
-"""Operands up to this length are written again for each mutant, so that the compiler infers their types."""
+"""Operands up to this length are repeated for each mutant, so that the compiler infers their types."""
 _COMPARISONS = ("==", "!=", "<", ">", "<=", ">=")
 _CONSTANT = ("const_item", "static_item", "array_type", "const_block", "const_parameter", "enum_variant")
 
@@ -66,7 +66,8 @@ pub mod mutant_switch {
     }
 }
 """
-"""Asks for the number of a mutant once. Without one, it notes which mutants are reached if a file for them is named."""
+"""Reads the number of the active mutant from MUTANT once. Without MUTANT, it appends the numbers of reached mutants to
+the file in MUTANTS_REACHED, if that is set."""
 NUMBERS = 32 * 1024
 _ALLOWED = "#![allow(warnings, arithmetic_overflow, unconditional_recursion, unconditional_panic)] "
 
@@ -86,7 +87,7 @@ class Mutant:
 
     @property
     def change(self) -> str:
-        """What is changed, without the line."""
+        """Description of the change, without file and line."""
         return self.name.split(": ", 1)[1]
 
 
@@ -102,25 +103,25 @@ def listed(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mutant]:
 
 
 def with_switches(source: str, mutants: Iterable[Mutant]) -> tuple[str, set[int]]:
-    """A source with its mutants behind switches, and the numbers of those for which there was a place."""
+    """The source with switches, and the numbers of the mutants that have one."""
     at: dict[tuple[int, int], list[Mutant]] = {}
     for mutant in mutants:
         at.setdefault((mutant.line, mutant.column), []).append(mutant)
     raw = source.encode()
     switches = _Switches(raw, at)
     root = tree_sitter.Parser(_LANGUAGE).parse(raw).root_node
-    # The tree begins with the first word and ends with the last one.
+    # The root node does not include leading and trailing whitespace.
     text = raw[: root.start_byte] + switches.of(root) + raw[root.end_byte :]
     return text.decode(), switches.placed
 
 
 def at_top(source: str) -> str:
-    """The root of a crate with the module of switches; what mutants leave unused is allowed."""
+    """The root module of a crate with the module of switches, and without warnings, which mutants would cause."""
     return _ALLOWED + source + SWITCH_MODULE
 
 
 def nearest(text: str, line: int, column: int) -> int | None:
-    """The mutant that an error of the compiler at a place of a source with switches comes from."""
+    """The mutant that causes a compiler error at this position of a source with switches."""
     lines = text.split("\n")
     before = lines[line - 1][: column + 2]
     if found := re.findall(rf"{_SWITCH}\((\d+)\)", before):
@@ -137,7 +138,7 @@ class _Switches:
         self._line_starts = [0, *(match.end() for match in re.finditer(b"\n", raw))]
 
     def of(self, node: tree_sitter.Node) -> bytes:
-        """The text of a node with the switches inside of it."""
+        """The text of a node with switches."""
         if node.type in _CONSTANT or node.type == "token_tree" or _is_const(node):
             return self._raw[node.start_byte : node.end_byte]
         write = getattr(self, f"_{node.type}", None)
@@ -148,7 +149,7 @@ class _Switches:
         return text + b"\n" * (lines - text.count(b"\n"))
 
     def _children(self, node: tree_sitter.Node, changed: Mapping[int, bytes] | None = None) -> bytes:
-        """The text of a node from that of its children, some of which, by id, are given."""
+        """The text of a node, assembled from its children; `changed` replaces the text of some, by node id."""
         parts, end = [], node.start_byte
         for child in node.children:
             parts.append(self._raw[end : child.start_byte])
@@ -158,7 +159,7 @@ class _Switches:
         return b"".join(parts)
 
     def _mutants(self, node: tree_sitter.Node | None, *genres: str) -> list[Mutant]:
-        """The mutants that begin where a node begins."""
+        """The mutants of these genres that start at a node's position."""
         if node is None:
             return []
         row = node.start_point[0]
@@ -244,7 +245,7 @@ class _Switches:
 
     def _function_item(self, node: tree_sitter.Node) -> bytes | None:
         body, returned = node.child_by_field_name("body"), node.child_by_field_name("return_type")
-        # What a function with an unnamed type returns early has another type.
+        # A mutant's return value would have another type than the body's `impl Trait` value.
         if body is None or (returned is not None and b"impl " in (returned.text or b"")):
             return None
         first = next((child for child in body.named_children if "comment" not in child.type), None)
@@ -268,7 +269,7 @@ def _on(mutant: Mutant) -> bytes:
 
 
 def _choice(found: list[Mutant], written: Any, own: str) -> bytes:
-    """An expression that takes another operator where a switch is on."""
+    """An expression that uses a mutant's operator if its switch is on, else its own."""
     parts = [b"if %b { %b }" % (_on(each), _one_line(written(each.replacement.encode()))) for each in found]
     return b"(%b else { %b })" % (b" else ".join(parts), written(own.encode()))
 
@@ -282,14 +283,14 @@ def _one_line(text: bytes) -> bytes:
 
 
 def _has_rest(arm: tree_sitter.Node) -> bool:
-    """Whether the match that an arm belongs to has one for all that is left."""
+    """Whether the match expression of an arm has a catch-all arm."""
     arms = [] if arm.parent is None else [each for each in arm.parent.children if each.type == "match_arm"]
     patterns = [pattern.text or b"" for each in arms if (pattern := each.child_by_field_name("pattern"))]
     return any(re.fullmatch(rb"_|[a-z]\w*", pattern) for pattern in patterns)
 
 
 def _is_const(node: tree_sitter.Node) -> bool:
-    """Whether a node is a function that runs at compile time, where no switch can be asked."""
+    """Whether a node is a `const` function, which may run at compile time, where switches cannot be read."""
     if node.type != "function_item":
         return False
     modifiers = next((child for child in node.children if child.type == "function_modifiers"), None)

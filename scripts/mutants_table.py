@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_table(rows: dict[str, str], head: str, order: Iterable[str], file: Path) -> None:
-    """Put lines into the table that begins with `head`; those of other names stay, and names not in `order` go."""
+    """Replace rows of the table that begins with `head`. Keeps other rows, except those of names not in `order`."""
     text = file.read_text(encoding="utf-8")
     before, found, rest = text.partition(head)
     if not found:

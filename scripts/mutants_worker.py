@@ -1,8 +1,8 @@
-"""Runs the tests of one module on its mutants, each in a fork of a process that has everything else imported.
+"""Runs the tests of one module on its mutants, each in a fork of a process that has imported everything else.
 
-Two processes wait to be forked. One has collected the tests: a mutant inside a function replaces the code of that
-function. The other has imported only the libraries: a mutant of what happens at import has the package and the tests
-imported after the fork. Programs that a test starts import the mutant from the copy of the package.
+Mutants inside functions run in forks of a process that has collected the tests: the fork replaces the code of the
+function. Mutants of code that runs at import run in forks of a process that has imported only libraries: the fork
+imports the package and the tests. Programs that a test starts import the mutant from the copy of the package.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if _file and _wanted:
     sys.settrace(_call)
     threading.settrace(_call)
 """
-"""Has programs that a test starts note which lines of the module they reach; the copy's `sitecustomize`."""
+"""The copy's `sitecustomize`: programs that a test starts record which lines of the module they execute."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Job:
-    """What to do for one module; `cases` are numbers of its mutants."""
+    """The mutants of one module to try; `cases` are their numbers."""
 
     path: Path
     source: str
@@ -79,7 +79,7 @@ class Job:
 
 
 class Lines:
-    """Notes the lines of one file that are reached, here and in programs that are started."""
+    """Records the lines of one file that are executed, in this process and in programs that it starts."""
 
     def __init__(self, path: Path, folder: Path) -> None:
         self._wanted = str(path)
@@ -108,14 +108,14 @@ class Lines:
         return self.seen
 
     def end(self) -> None:
-        """Stop, and add what programs reached."""
+        """Stop, and add the lines that programs executed."""
         sys.settrace(None)
         if self._programs.exists():
             self.seen.update(map(int, self._programs.read_text(encoding="utf-8").split()))
 
 
 class Plugin:
-    """Takes the place of pytest's loop over the tests."""
+    """Replaces pytest's loop over the tests."""
 
     def __init__(self, run: Callable[[pytest.Session], None]) -> None:
         self._run = run
@@ -130,7 +130,7 @@ class Plugin:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
-        """What a fixture of several tests reaches, each of them reaches."""
+        """Record the lines that a shared fixture executes: they count for each test that uses it."""
         if self.lines is None or fixturedef.scope == "function":
             return (yield)
         before, self.lines.seen = self.lines.seen, set()
@@ -143,7 +143,7 @@ class Plugin:
 
 
 def run_items(session: pytest.Session, items: list[pytest.Item], before: Callable[[pytest.Item], None]) -> bool:
-    """Run tests until one fails; whether all passed."""
+    """Run tests until one fails; returns whether all passed."""
     for at, item in enumerate(items):
         before(item)
         following = items[at + 1] if at + 1 < len(items) else None
@@ -160,7 +160,9 @@ def processor_s() -> float:
 
 
 def seconds_of_tests(session: pytest.Session) -> dict[str, float]:
-    """Run all tests as they are, and note the processor time of each: the load of the machine chooses no tests."""
+    """Run all tests without a mutant, and measure the processor time of each, which does not depend on the load of the
+    machine.
+    """
     found: dict[str, float] = {}
     began = 0.0
 
@@ -170,14 +172,14 @@ def seconds_of_tests(session: pytest.Session) -> dict[str, float]:
 
     for item in session.items:
         if not run_items(session, [item], begin):
-            print(f"FAILS AS IT IS: {item.nodeid}", file=sys.stderr)
+            print(f"FAILS WITHOUT A MUTANT: {item.nodeid}", file=sys.stderr)
             return {}
         found[item.nodeid] = processor_s() - began
     return found
 
 
 def reach_of_tests(session: pytest.Session, plugin: Plugin, job: Job, seconds: dict[str, float]) -> dict[str, Reach]:
-    """Run all tests as they are, and note what each reaches."""
+    """Run all tests without a mutant, and record the lines that each executes."""
     found: dict[str, Reach] = {}
     plugin.lines = Lines(job.path, job.folder)
     for at, item in enumerate(session.items):
@@ -187,7 +189,7 @@ def reach_of_tests(session: pytest.Session, plugin: Plugin, job: Job, seconds: d
         plugin.lines.end()
         found[item.nodeid] = Reach(seconds[item.nodeid], plugin.lines.seen)
         if session.testsfailed:
-            print(f"FAILS AS IT IS: {item.nodeid}", file=sys.stderr)
+            print(f"FAILS WITHOUT A MUTANT: {item.nodeid}", file=sys.stderr)
             return {}
     for item in session.items:
         for name in set(getattr(item, "fixturenames", ())) & set(plugin.shared):
@@ -196,11 +198,11 @@ def reach_of_tests(session: pytest.Session, plugin: Plugin, job: Job, seconds: d
 
 
 def chosen_tests(mutant: Mutant, reach: dict[str, Reach], source: str, seconds_max: float) -> list[str]:
-    """The tests that can notice a mutant, the likeliest and quickest first, for so many seconds at most."""
+    """The tests that can notice a mutant, likeliest and quickest first, up to `seconds_max` in total."""
     near = reached_by(mutant, reach) if mutant.function is not None else set()
     wanted = near
     if not near:
-        # It happens while the package is imported or the tests are collected, if at all.
+        # If the changed code runs at all, it runs while the package is imported or the tests are collected.
         wanted, uses = set(reach), lines_that_use(mutant.names, source)
         near = {name for name, each in reach.items() if not each.lines.isdisjoint(uses)}
     order = sorted(wanted, key=lambda name: (reach[name].seconds * (1 if name in near else 4), len(reach[name].lines)))
@@ -215,12 +217,14 @@ def chosen_tests(mutant: Mutant, reach: dict[str, Reach], source: str, seconds_m
 
 
 def reached_by(mutant: Mutant, reach: dict[str, Reach]) -> set[str]:
-    """The tests that reach the lines of a mutant while they run."""
+    """The tests that execute the lines of a mutant."""
     return {name for name, each in reach.items() if not each.lines.isdisjoint(mutant.lines)}
 
 
 def lines_that_use(names: frozenset[str], source: str) -> set[int]:
-    """Lines inside functions that use what a module defines, or what it makes of it; of a function, its own too."""
+    """Lines inside functions that use these module-level names or names derived from them. If a name is a function,
+    also the function's own lines.
+    """
     body = ast.parse(source).body
     used = set(names)
     for _ in body:
@@ -244,7 +248,7 @@ def names_in(statement: ast.AST) -> set[str]:
 
 
 def forked(work: Callable[[], int], limit_s: float) -> str:
-    """Do work in a fork: "0", "1" or another exit code, a signal's name, or "stalled"."""
+    """Run `work` in a fork. Returns its exit code, the name of the signal that ended it, or "stalled"."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -276,14 +280,14 @@ def forked(work: Callable[[], int], limit_s: float) -> str:
 
 
 def limit_test(seconds: float, factor: int) -> None:
-    """Bound the processor time of the next test."""
+    """Limit the processor time of the next test."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     soft = int(used.ru_utime + used.ru_stime + factor * (_LOOP_CPU_S + _LOOP_FACTOR * seconds)) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.RLIM_INFINITY))
 
 
 class Judge:
-    """Tries mutants one after another and writes each verdict down."""
+    """Tries mutants one after another and records each verdict."""
 
     def __init__(self, job: Job, results: Path) -> None:
         self._job = job
@@ -291,7 +295,7 @@ class Judge:
 
     def try_mutant(self, number: int, mutant: Mutant, tests: list[str], reach: dict[str, Reach],
                    work: Callable[[ast.Module, list[str], int], int]) -> None:  # fmt: skip
-        """Run `work(tree, tests, factor)` in a fork, twice where it does not end."""
+        """Run `work(tree, tests, factor)` in a fork. If it exceeds its limits, run it once more with larger ones."""
         tree = mutant.tree()
         total = sum(reach[name].seconds for name in tests)
         verdict = ""
@@ -314,7 +318,7 @@ class Judge:
 
 
 def examine_collected(session: pytest.Session, plugin: Plugin, job: Job, all_mutants: list[Mutant]) -> None:
-    """Note what tests reach, then try the mutants inside functions, in a process that has collected the tests."""
+    """Measure the tests, then try the mutants inside functions, in a process that has collected the tests."""
     map_file = job.folder / "reach.json"
     times_file = job.folder / "seconds.json"
 
@@ -323,7 +327,7 @@ def examine_collected(session: pytest.Session, plugin: Plugin, job: Job, all_mut
         return 0
 
     def make_map() -> int:
-        # What notes lines slows tests down by so much that the quickest would not be known.
+        # Times were measured in a separate run, because tracing distorts them.
         reach = reach_of_tests(session, plugin, job, json.loads(times_file.read_text(encoding="utf-8")))
         stored = {name: [each.seconds, sorted(each.lines)] for name, each in reach.items()}
         map_file.write_text(json.dumps(stored), encoding="utf-8")
@@ -332,7 +336,7 @@ def examine_collected(session: pytest.Session, plugin: Plugin, job: Job, all_mut
     gc.collect()
     gc.freeze()
     if any(forked(work, 1_800) != "0" for work in (measure, make_map)) or not (reach := read_reach(map_file)):
-        raise SystemExit("the tests fail as it is")
+        raise SystemExit("the tests fail without a mutant")
     items = {item.nodeid: item for item in session.items}
     functions = functions_of(job.path)
     judge = Judge(job, job.folder / "results.jsonl")
@@ -355,13 +359,13 @@ def examine_collected(session: pytest.Session, plugin: Plugin, job: Job, all_mut
 
 
 def read_reach(file: Path) -> dict[str, Reach]:
-    """What :func:`reach_of_tests` found."""
+    """Read the result of :func:`reach_of_tests`."""
     stored = json.loads(file.read_text(encoding="utf-8"))
     return {name: Reach(seconds, set(lines)) for name, (seconds, lines) in stored.items()}
 
 
 def functions_of(path: Path) -> dict[tuple[str, int], list[FunctionType]]:
-    """The functions that a file made, by name and first line."""
+    """The functions that a file defined, by name and first line."""
     found: dict[tuple[str, int], list[FunctionType]] = {}
     gc.unfreeze()
     for each in gc.get_objects():
@@ -375,7 +379,7 @@ def functions_of(path: Path) -> dict[tuple[str, int], list[FunctionType]]:
 def replace_code(
     functions: dict[tuple[str, int], list[FunctionType]], mutant: Mutant, tree: ast.Module, path: str
 ) -> bool:
-    """Give the function around a mutant its code, and so those that it made while modules were imported."""
+    """Replace the code of the function around a mutant, and of inner functions that it created during imports."""
     assert mutant.function is not None
     found = list(codes(compile(tree, path, "exec")))
     places = [(code.co_name, code.co_firstlineno) for code in found]
@@ -390,7 +394,7 @@ def replace_code(
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
-    """A code object and all inside it."""
+    """A code object and all code objects inside it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
@@ -398,7 +402,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def examine_imported(job: Job, all_mutants: list[Mutant], later: Iterable[int]) -> None:
-    """Try the mutants of what happens at import, from a process that has not imported the package yet."""
+    """Try the mutants of code that runs at import, in forks of a process that has not imported the package."""
     reach = read_reach(job.folder / "reach.json")
     judge = Judge(job, job.folder / "results.jsonl")
     for number in later:
@@ -410,7 +414,7 @@ def examine_imported(job: Job, all_mutants: list[Mutant], later: Iterable[int]) 
 
             def run(session: pytest.Session) -> None:
                 items = sorted((item for item in session.items if item.nodeid in order), key=lambda i: order[i.nodeid])
-                # A mutant under which tests are no longer there, or no longer the same, is noticed.
+                # A mutant that changes which tests are collected is noticed.
                 complete = len(items) == len(order)
                 passed.append(
                     complete and run_items(session, items, lambda item: limit_test(reach[item.nodeid].seconds, factor))
@@ -462,7 +466,7 @@ def examine(job: Job) -> None:
         return 0 if done else 1
 
     if forked(collected, 6 * 3_600) != "0":
-        raise SystemExit("the tests could not be run: see above")
+        raise SystemExit("could not run the tests: see above")
     later = json.loads((job.folder / "later.json").read_text(encoding="utf-8"))
     again = [number for number, verdict in read_results(job.folder) if verdict == "broken 3"]
     examine_imported(job, all_mutants, [*later, *again])
@@ -477,7 +481,7 @@ def read_results(folder: Path) -> list[tuple[int, str]]:
 
 @contextmanager
 def job_file(job: Job) -> Iterator[Path]:
-    """A job as a file for a worker."""
+    """Write a job to a file for a worker."""
     path = job.folder / "job.json"
     stored = {**job.__dict__, "path": str(job.path), "folder": str(job.folder)}
     path.write_text(json.dumps(stored), encoding="utf-8")
@@ -485,7 +489,7 @@ def job_file(job: Job) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Do the job of a file."""
+    """Run the job in the file named by the first argument."""
     stored = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     examine(Job(**{**stored, "path": Path(stored["path"]), "folder": Path(stored["folder"])}))
 

@@ -1,4 +1,4 @@
-"""The documentation check must see code that fails, output that differs and links that lead nowhere."""
+"""The documentation check reports code that fails, output that differs and broken links."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_blocks_share_a_session_and_a_folder(tmp_path: Path) -> None:
         ("```python\nx = 1\n", "never closed"),
     ],
 )
-def test_a_block_that_fails_is_seen(tmp_path: Path, block: str, complaint: str) -> None:
+def test_a_block_that_fails_is_reported(tmp_path: Path, block: str, complaint: str) -> None:
     status, output = check(tmp_path, block)
     assert status == 1
     assert complaint in output
@@ -72,12 +72,12 @@ def test_a_block_that_fails_is_seen(tmp_path: Path, block: str, complaint: str) 
         "$ echo no >&2; exit 3\nno\n[exit 3]",
     ],
 )
-def test_output_is_compared_loosely(tmp_path: Path, code: str) -> None:
+def test_dots_match_any_output(tmp_path: Path, code: str) -> None:
     status, output = check(tmp_path, fenced("console", code))
     assert status == 0, output
 
 
-def test_a_block_left_out_is_said_with_its_reason(tmp_path: Path) -> None:
+def test_a_skipped_block_is_reported_with_its_reason(tmp_path: Path) -> None:
     block = fenced("bash", "false")
     status, output = check(tmp_path, f"<!-- not run: needs a cluster -->\n\n{block}")
     assert status == 0, output
@@ -101,7 +101,7 @@ def test_other_languages_are_not_run(tmp_path: Path) -> None:
         ("[a](../../etc/passwd)", "leaves the repository"),
     ],
 )
-def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path, link: str, complaint: str) -> None:
+def test_a_broken_link_is_reported(tmp_path: Path, link: str, complaint: str) -> None:
     write_second_page(tmp_path)
     status, output = check(tmp_path, f"# Title\n\nSee {link}.\n")
     assert status == 1
@@ -133,7 +133,7 @@ _LINE = re.compile(r"^\s*(?:\$ )?(chronotile (?:.*\\\n)*.*)$", re.MULTILINE)
 
 
 def wrong_with(words: list[str]) -> str:
-    """What the command line has not of a command as a page tells it; values are not looked at."""
+    """The first command or option of a documented command line that does not exist; values are not checked."""
     context = click.Context(cli)
     command: click.Command = cli
     options = {"--version", "--help", "-h", "--debug"}
@@ -159,13 +159,13 @@ def wrong_with(words: list[str]) -> str:
 @pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name)
 def test_commands_named_in_the_text_are_commands(page: Path) -> None:
     text = page.read_text()
-    told = [*_SPAN.findall(text), *(line.replace("\\\n", " ") for line in _LINE.findall(text))]
-    wrong = {one: reason for one in told if (reason := wrong_with(shlex.split(one, comments=True)[1:]))}
+    lines = [*_SPAN.findall(text), *(line.replace("\\\n", " ") for line in _LINE.findall(text))]
+    wrong = {one: reason for one in lines if (reason := wrong_with(shlex.split(one, comments=True)[1:]))}
     assert not wrong
 
 
 def commands_of(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Every command below the group, by the words that lead to it."""
+    """Every command of a group and its subgroups, with its full name."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -176,11 +176,11 @@ def commands_of(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 @pytest.mark.parametrize("option", ["--yes", "--confirm"])
-def test_the_page_names_every_command_that_wants_a_confirmation(option: str) -> None:
+def test_the_page_names_every_command_that_asks_for_confirmation(option: str) -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     section = page.partition("## Commands that delete")[2].partition("\n## ")[0]
     asking = [name for name, command in commands_of(cli) if any(option in each.opts for each in command.params)]
-    # A plan only shows what a run needs.
+    # A plan takes the option only to show what a run needs.
     asking = [name for name in asking if not name.endswith(" plan")]
     assert len(asking) > 1
     assert [name for name in asking if not re.search(rf"`{name}( --[a-z-]+)?`", section)] == []

@@ -1,8 +1,7 @@
-"""Each extra brings all that its part of the package needs, and where a package is missing its line for pip is told.
+"""Each extra installs all that its part of the package needs; errors about missing packages give the pip command.
 
-An environment that has one extra alone is made by hiding from this one, in all processes of a command, whatever the
-extra's requirements do not bring. The slow tests install each extra in an environment of its own instead, in the lowest
-versions that the project allows.
+To simulate an environment with one extra only, these tests hide all modules that the extra does not install, in all
+processes of a command. The slow tests install each extra in a separate environment, in the lowest allowed versions.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ USES: dict[str, list[list[str]]] = {
 
 
 def brought(extra: str | None) -> set[str]:
-    """Names of the distributions that an environment with this extra of the package has."""
+    """Names of the distributions in an environment with this extra of the package."""
     found: set[str] = set()
     waiting = [Requirement(text) for text in PROJECT["dependencies"]]
     waiting += [Requirement(text) for text in EXTRAS[extra]] if extra else []
@@ -145,7 +144,7 @@ def plain(name: str) -> str:
 
 
 def modules(distribution: metadata.Distribution) -> Iterator[str]:
-    """What can be imported of a distribution; of those that share a namespace their parts of it."""
+    """Names of the modules of a distribution; for namespace packages, of the distribution's parts."""
     for file in distribution.files or []:
         parts = [part.removesuffix(".py").split(".")[0] for part in file.parts]
         if file.suffix in (".py", ".so") and not file.parts[0].startswith((".", "__")):
@@ -170,7 +169,7 @@ def surroundings(tmp_path: Path) -> Path:
 
 @functools.cache
 def hidden(extra: str | None) -> str:
-    """The modules that an environment with this extra lacks, separated by commas."""
+    """The modules that are missing in an environment with this extra, separated by commas."""
     kept = brought(extra)
     present, absent = set[str](), set[str]()
     for distribution in metadata.distributions():
@@ -183,7 +182,7 @@ def hidden(extra: str | None) -> str:
 
 
 def run(folder: Path, extra: str | None, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """A command, or Python code behind ``-c``, where nothing is installed but the package with one extra."""
+    """Run a command, or Python code after ``-c``, where only the package with one extra is installed."""
     environment = {
         name: value for name, value in os.environ.items() if name not in ("CHRONOTILE_ARCHIVE", "PYTHONPATH")
     }
@@ -258,7 +257,7 @@ def test_a_database_whose_driver_is_missing_names_its_package(
 
 EVERY_MODULE = """
 import importlib, pkgutil, re
-# Behind a check of their callers: demo.run(), apdb, events and jobs and the first request to them, and the reports.
+# Their importers check for missing packages first: demo.run(), apdb, events, jobs, their first requests, and reports.
 checked = re.compile(r"chronotile\\.(__main__|casts|counting|demo\\..*|pages\\.plot|service\\.(events|jobs))")
 import chronotile
 for found in pkgutil.walk_packages(chronotile.__path__, "chronotile.", onerror=lambda name: None):
@@ -295,7 +294,7 @@ def test_a_command_of_the_tools_says_how_to_get_them(command: str, surroundings:
 
 
 def without(module: str, folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    """A command where one module cannot be imported."""
+    """Run a command where one module cannot be imported."""
     path = os.pathsep.join(filter(None, [str(folder / "hiding"), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "chronotile", *arguments], capture_output=True, text=True, cwd=folder,
@@ -334,7 +333,7 @@ def test_a_module_of_the_package_itself_that_is_missing_shows_where(
     assert f"No module named '{module}'" in done.stderr
 
 
-def test_the_tools_are_of_the_release_of_the_package() -> None:
+def test_the_tools_and_the_package_have_the_same_version() -> None:
     assert TOOLS["version"] == metadata.version("chronotile")
     assert f"chronotile[apdb]=={TOOLS['version']}" in TOOLS["dependencies"]
 
@@ -343,7 +342,7 @@ def test_the_tools_are_of_the_release_of_the_package() -> None:
 
 
 def lowest(extra: str | None) -> list[str]:
-    """What pip installs for an extra, each package in the lowest version that the project allows."""
+    """Requirements of an extra, each pinned to the lowest version that the project allows."""
     found: set[str] = set()
     waiting = [*PROJECT["dependencies"], *(EXTRAS[extra] if extra else [])]
     while waiting:
@@ -361,17 +360,17 @@ def lowest(extra: str | None) -> list[str]:
 
 @functools.cache
 def oldest_python() -> str:
-    """The interpreter of the oldest Python that the package supports."""
+    """Path of an interpreter of the oldest Python that the package supports."""
     version = PROJECT["requires-python"].removeprefix(">=")
     command = [sys.executable, ROOT / "scripts" / "check_wheel.py", "--interpreter", version]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
-        pytest.skip(f"no Python {version} was found, the oldest that the package supports")
+        pytest.skip(f"found no Python {version}, the oldest that the package supports")
     return found.stdout.strip()
 
 
 def install(python: str, packages: list[str], folder: Path) -> Path:
-    """Make an environment of these packages and this project; return its interpreter."""
+    """Create an environment with these packages and this project; returns its interpreter."""
     subprocess.run([python, "-m", "venv", "--without-pip", folder / "env"], check=True)
     inside = folder / "env" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(inside), "install", "--quiet", "--disable-pip-version-check"]
@@ -379,7 +378,7 @@ def install(python: str, packages: list[str], folder: Path) -> Path:
     assert done.returncode == 0, (packages, done.stderr)
     (site,) = (folder / "env" / "lib").glob("python*/site-packages")
     (site / "chronotile.pth").write_text(f"{ROOT / 'python'}\n{ROOT / 'tools'}\n")
-    # The commands of the tools are found by the metadata of an installation.
+    # chronotile finds the commands of the tools through the metadata of the distribution.
     for name in ("chronotile", "chronotile_tools"):
         info = f"{name}-{TOOLS['version']}.dist-info"
         shutil.copytree(str(metadata.distribution(name).locate_file(info)), site / info)

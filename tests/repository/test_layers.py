@@ -1,4 +1,4 @@
-"""The layer check is only worth something if it sees each kind of breach."""
+"""The layer check reports each kind of breach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CRATES = ("types", "sky", "chunk", "store", "memory", "sqlite", "archive", "pyth
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """A small workspace that keeps every rule."""
+    """A small workspace without breaches."""
     (tmp_path / "Cargo.toml").write_text('[workspace]\nresolver = "2"\nmembers = ["crates/*"]\n')
     for crate in CRATES:
         add_crate(tmp_path, crate)
@@ -72,7 +72,7 @@ def test_a_workspace_in_order_passes(workspace: Path) -> None:
         ("chunk", '\n[target."cfg(unix)".dependencies]\ntokio = "1"\n', "depends on tokio"),
     ],
 )
-def test_a_dependency_against_the_order_is_seen(workspace: Path, crate: str, dependencies: str, complaint: str) -> None:
+def test_a_forbidden_dependency_is_reported(workspace: Path, crate: str, dependencies: str, complaint: str) -> None:
     use(workspace, crate, dependencies)
     output = breaches(workspace)
     assert complaint in output

@@ -1,4 +1,4 @@
-"""The lists of mutants that no test has to notice are as long as they have to be, and no longer."""
+"""The lists of surviving mutants contain each survivor once, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of Rust code behind switches: each does what its name says, and without one nothing changes."""
+"""Mutants of Rust code behind switches: each makes its change, and with all switches off the code is unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ fn main() {
 """
 PLAIN = "false false 11 -6 none many"
 CHANGES = [
-    # What stands in the source, the kind of change, what takes its place, and what is printed then.
+    # Text in the source, kind of change, replacement, and the output with the mutant.
     ("a < b", "FnValue", "true", "true true 11 -6 none many"),
     ("< b", "BinaryOperator", "<=", "true false 11 -6 none many"),
     ("&& less", "BinaryOperator", "||", "false true 11 -6 none many"),
@@ -72,7 +72,7 @@ def mutant(number: int, text: str, genre: str, replacement: str) -> switch.Mutan
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source with all its changes behind switches, compiled."""
+    """The compiled source with all mutants behind switches."""
     folder = tmp_path_factory.mktemp("switches")
     mutants = [mutant(number, *change[:3]) for number, change in enumerate(CHANGES)]
     text, placed = switch.with_switches(SOURCE, mutants)
@@ -96,18 +96,18 @@ def test_each_switch_makes_its_change_alone(program: Path) -> None:
         assert printed(program, MUTANT=str(number)) == change[3], change
 
 
-def test_what_is_reached_is_noted_and_changes_nothing(program: Path, tmp_path: Path) -> None:
+def test_reached_mutants_are_recorded_without_changing_the_output(program: Path, tmp_path: Path) -> None:
     reached = tmp_path / "reached"
     assert printed(program, MUTANTS_REACHED=str(reached)) == PLAIN
     assert sorted(map(int, reached.read_text().split())) == list(range(len(CHANGES)))
 
 
-def test_what_runs_while_compiling_gets_no_switch() -> None:
+def test_code_evaluated_at_compile_time_gets_no_switch() -> None:
     text, placed = switch.with_switches(SOURCE, [mutant(0, "+ 2", "BinaryOperator", "-")])
     assert (text, placed) == (SOURCE, set())
 
 
-def test_an_error_of_the_compiler_leads_to_its_change() -> None:
+def test_a_compiler_error_is_attributed_to_its_mutant() -> None:
     text, _ = switch.with_switches(SOURCE, [mutant(7, "< b", "BinaryOperator", "&&&")])
     line = next(number for number, each in enumerate(text.split("\n"), start=1) if "&&&" in each)
     column = text.split("\n")[line - 1].index("&&&") + 1

@@ -1,4 +1,4 @@
-"""A command is ended when it has printed nothing for so long, and only then."""
+"""A command is stopped when it has printed nothing for the given time, and only then."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_output_and_exit_code_are_passed_on(code: int) -> None:
     assert (done.stdout, done.returncode) == ("one\ntwo\n", code)
 
 
-def test_a_command_that_takes_long_goes_on_while_it_prints() -> None:
+def test_a_slow_command_that_prints_is_not_stopped() -> None:
     done = run(2, "for n in 1 2 3 4 5 6 7 8; do echo -n .; sleep 0.5; done")
     assert (done.stdout, done.returncode) == ("........", 0)
 
 
-def test_a_silent_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_silent_command_is_stopped_with_its_child_processes(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     began = time.monotonic()
     done = run(1, f"echo begun; sleep 600 & echo $! > {file}; wait")

@@ -1,4 +1,4 @@
-"""The check of words finds what it is for, and nothing else."""
+"""The check of words finds retired words, and nothing else."""
 
 from __future__ import annotations
 
