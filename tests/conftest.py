@@ -1,4 +1,4 @@
-"""What several test files share: archives, and the command line as users run it."""
+"""Shared fixtures: archives, and the command line as users run it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import chronotile as ct
 
 __all__ = ["cluster", "lab_home", "one_node", "secure_cluster", "shared_cluster", "single_node"]
 
-# How long an example takes says more about what else the machine does than about the code.
+# No deadline: the time of an example depends more on the load of the machine than on the code.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
@@ -27,13 +27,13 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_configure() -> None:
-    """Let interrupts through: a script that runs the tests in the background has them ignored, by children too."""
+    """Handle SIGINT even in the background, where shells make a process and its children ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start Cassandra nodes: they wait most of the time, so they run beside the others."""
+    """Mark the tests that start Cassandra nodes: `./dev test` runs them in parallel with the others."""
     for item in items:
         if "lab_home" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
@@ -41,14 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[ct.Archive]:
-    """An archive that lives in memory."""
+    """An archive in memory."""
     with ct.open("memory:") as archive:
         yield archive
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where an archive file may be made."""
+    """Path for an archive file, which does not exist yet."""
     return tmp_path / "archive.db"
 
 
@@ -61,7 +61,7 @@ def sqlite(path: Path) -> Iterator[ct.Archive]:
 
 @pytest.fixture(scope="session")
 def chronotile() -> Run:
-    """Runs the command line in a process of its own: `chronotile("read", ..., stdin="...", env={...})`."""
+    """Runs the command line in a separate process: `chronotile("read", ..., stdin="...", env={...})`."""
     return run_command
 
 
@@ -75,7 +75,7 @@ def shell(chronotile: Run, tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def detections() -> pa.Table:
-    """Some 500 positions in a small field, over ninety days."""
+    """500 detections in a small field, over ninety days."""
     rng = np.random.default_rng(20260131)
     count = 500
     return pa.table(
@@ -92,7 +92,7 @@ def detections() -> pa.Table:
 
 @pytest.fixture
 def survey(sqlite: ct.Archive, detections: pa.Table) -> ct.Dataset:
-    """A dataset with those positions, stored in ten named batches."""
+    """A dataset with these detections, stored in ten named batches."""
     dataset = sqlite.create(
         "detections", schema=detections.schema, cell=ct.sky("ra", "dec"), time="jd", window="30d", id=["candid"]
     )

@@ -71,7 +71,7 @@ def did(
         ([did("write", 0, batch="0-0-0-small")], {}, "acknowledged and has 0"),
         ([did("write", 0, "unknown", "0-0-0-small")], {}, None),
         ([did("write", 0, "unknown", "0-0-0-small")], {"0-0-0-small": WHOLE}, None),
-        ([did("write", 0, "unknown", "0-0-0-small")], {"0-0-0-small": 3}, "in part"),
+        ([did("write", 0, "unknown", "0-0-0-small")], {"0-0-0-small": 3}, "is incomplete"),
         ([did("write", 0, "refused", "0-0-0-small")], {"0-0-0-small": WHOLE}, "was refused"),
         ([], {"0-0-0-small": WHOLE}, "never written"),
         ([did("write", 0, batch="0-0-0-small"), did("read", 2)], {"0-0-0-small": WHOLE}, "misses"),
@@ -93,7 +93,7 @@ def did(
         (
             [did("write", 5, batch="0-0-0-small"), did("read", 0, seen={"0-0-0-small": WHOLE})],
             {"0-0-0-small": WHOLE},
-            "before anybody",
+            "before a process wrote it",
         ),
     ],
 )
@@ -105,7 +105,7 @@ def test_the_checker_finds_what_is_wrong_and_only_that(
         assert not found
     else:
         assert violation in "\n".join(found)
-    assert "doubled" in History(operations).violations(final, 1)[0]
+    assert "1 rows are duplicates" in History(operations).violations(final, 1)[0]
 
 
 # ---------------------------------------------------------------- one node

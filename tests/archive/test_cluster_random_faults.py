@@ -96,7 +96,7 @@ def test_a_batch_in_parts_or_in_two_editions_is_wrong() -> None:
         [*rows(7, 1), *rows(7, 2)],
         rows(7, 3)[:-1] + rows(7, 4)[-1:],
     ):
-        assert "not whole in one edition" in support_editions.look(wrong)[1][0]
+        assert "not complete in one edition" in support_editions.look(wrong)[1][0]
 
 
 # ---------------------------------------------------------------- nodes

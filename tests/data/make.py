@@ -41,7 +41,7 @@ def equatorial(longitude: np.ndarray, latitude: np.ndarray) -> tuple[np.ndarray,
 
 
 def stars() -> pa.Table:
-    """A sky as uneven as that of a catalogue of variable stars: all over, along the galaxy, and in clusters."""
+    """Stars as uneven as a catalogue of variable stars: over the whole sky, along the galaxy, and in clusters."""
     rng = np.random.default_rng(1993)
     count = 4_000
     parts = [(rng.uniform(0, 360, count), np.degrees(np.arcsin(rng.uniform(-1, 1, count))))]
@@ -50,7 +50,7 @@ def stars() -> pa.Table:
     for ra, dec, spread, members in CLUSTERS:
         east = rng.normal(0, spread, members) / np.cos(np.radians(dec))
         parts.append(((ra + east) % 360, dec + rng.normal(0, spread, members)))
-    # Catalogues give about a tenth of a second of arc.
+    # Catalogues give positions to about a tenth of an arc second.
     ra, dec = (np.round(np.concatenate(column), 5) for column in zip(*parts, strict=True))
     kinds = rng.choice(["M", "EA", "RR", "SR:", "UGSS"], len(ra))
     return pa.table({"ra": ra, "dec": dec, "VarType": [f"{kind:<10}" for kind in kinds]})
@@ -60,7 +60,7 @@ def stars() -> pa.Table:
 
 
 def moments(choose: random.Random, first: datetime, last: datetime) -> list[datetime]:
-    """As many times as a log has lines, in order, the first and the last among them."""
+    """Times of all lines of a log, in order, including the first and the last."""
     span = (last - first).total_seconds()
     between = sorted(choose.uniform(0, span) for _ in range(LINES - 2))
     return [first, *(first + timedelta(seconds=int(s)) for s in between), last]
@@ -162,7 +162,7 @@ SWF_HEADER = """\
 
 
 def batch_jobs(choose: random.Random, count: int = 7_000) -> str:
-    """Jobs of three months in the Standard Workload Format: a few users run most of them."""
+    """Jobs of three months in the Standard Workload Format; a few users submit most of them."""
     starts = sorted(choose.randrange(92 * 86_400) for _ in range(count - 1))
     lines = [SWF_HEADER]
     job = 0
@@ -179,7 +179,7 @@ def batch_jobs(choose: random.Random, count: int = 7_000) -> str:
 
 
 def main() -> None:
-    """Write every file; the same bytes each time."""
+    """Write every file, with the same bytes each time."""
     pq.write_table(stars(), FOLDER / "gcvs.parquet", compression="zstd")
     for number, (name, log) in enumerate(LOGS.items()):
         (FOLDER / "logs" / f"{name}.log").write_bytes(log(random.Random(number)).encode())

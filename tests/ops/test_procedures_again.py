@@ -37,7 +37,7 @@ def leaving(nodes: MemoryNodes) -> None:
     """Have `nodetool decommission` take a node out."""
 
     def decommission(address: str, _: tuple[str, ...]) -> str:
-        nodes.there.remove(address)
+        nodes.members.remove(address)
         return ""
 
     nodes.tools["decommission"] = decommission
@@ -54,7 +54,7 @@ def test_decommission_given_again_goes_on_when_the_node_has_left(tmp_path: Path)
     leaving(nodes)
     with pytest.raises(ct.ChronotileError, match="stop failed"):
         decommission(Context(nodes, RecordingActuator(nodes, fail="stop"), str), tmp_path)
-    assert LEAVING not in nodes.there
+    assert LEAVING not in nodes.members
     actuator = RecordingActuator(nodes)
     kept = decommission(Context(nodes, actuator, str), tmp_path)
     assert actuator.done == [("stop", LEAVING)]
@@ -69,15 +69,15 @@ def test_grow_given_again_goes_on_when_there_are_two_nodes(tmp_path: Path, monke
     work = Grow(NODES[0], "dc1", ["field"])
 
     def of(cls: type[Grow], context: Context, second: str = "", third: str = "") -> Grow:
-        if len(nodes.there) != 1:
-            raise ct.InvalidInputError(f"the cluster has {len(nodes.there)} nodes", kind="refused")
+        if len(nodes.members) != 1:
+            raise ct.InvalidInputError(f"the cluster has {len(nodes.members)} nodes", kind="refused")
         return work
 
     def step(name: str) -> engine.Step:
         def do() -> None:
             steps.append(name)
             if name == "join":
-                nodes.there.append(NODES[1])
+                nodes.members.append(NODES[1])
             if name == "last" and len(steps) == 2:
                 raise ct.ChronotileError("cut off", kind="command")
 

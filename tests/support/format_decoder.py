@@ -1,4 +1,4 @@
-"""A second decoder of chunks, written from docs/format.md alone. Slow and plain on purpose."""
+"""A second decoder of chunks, written from docs/format.md alone. Simple rather than fast."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FormatError(ValueError):
 
 
 class Reader:
-    """Takes bytes from the front of a string."""
+    """Reads values from the front of a byte string."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -82,7 +82,7 @@ class TextFilter:
 
 
 def fold(text: str) -> bytes:
-    """A text as filters know it."""
+    """The folded bytes of a text, which text filters use."""
     return text.replace("\u017f", "s").replace("\u212a", "k").encode().lower()
 
 
@@ -126,7 +126,7 @@ class Chunk:
 
 
 def parse_head(data: bytes, cell: int, window: int, chunk: str) -> Head:
-    """Verifies and reads a head that lies under this tile and chunk id (hexadecimal)."""
+    """Verifies and reads a head that is stored under this tile and chunk id (hexadecimal)."""
     if not data or data[0] != 1:
         raise FormatError("another format version")
     seed = xxhash.xxh3_64_intdigest(struct.pack("<qi", cell, window) + bytes.fromhex(chunk))
@@ -154,9 +154,9 @@ def parse_head(data: bytes, cell: int, window: int, chunk: str) -> Head:
             filters.append(TextFilter(r.varint(), r.u8(), r.take(r.varint())))
         columns = [each.column for each in filters]
         if not filters or columns != sorted(set(columns)):
-            raise FormatError("filters of texts are missing or out of order")
+            raise FormatError("text filters are missing or out of order")
         if not all(1 <= each.probes <= 8 and each.bits for each in filters):
-            raise FormatError("a filter of texts is empty")
+            raise FormatError("a text filter is empty or its probes are out of range")
     checksum = int.from_bytes(r.take(8), "little")
     r.end("the head")
     if flags >> 7 or not 1 <= rows <= ROWS_MAX or not origins or block_bytes > BYTES_MAX:
@@ -185,7 +185,7 @@ def width_of(kind: pa.DataType) -> int:
 
 
 def number_of(kind: pa.DataType) -> str | None:
-    """The number a fixed type is kept as, by numpy's name; None for decimals and fixed-size binary."""
+    """The numeric type that stores a fixed type, by numpy's name; None for decimals and fixed-size binary."""
     if pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
         return None
     if pa.types.is_floating(kind) or pa.types.is_integer(kind):
@@ -217,7 +217,7 @@ def cut(data: bytes, lengths: list[int]) -> list[bytes]:
 
 
 def spread(values: list[Any], present: list[bool] | None) -> list[Any]:
-    """Puts None where a row is null."""
+    """Inserts None for null rows."""
     if present is None:
         return values
     each = iter(values)
@@ -234,10 +234,10 @@ def gather(kind: pa.DataType, lengths: list[int], items: list[Any]) -> list[list
 
 
 def narrow(r: Reader, kind: pa.DataType, count: int, unpack: Callable[[int], bytes]) -> list[bytes]:
-    """Values of the narrow codec. `unpack` takes the bytes of distances of whole bytes, given their number."""
+    """Values of the narrow codec. `unpack(n)` returns `n` bytes of distances that are whole bytes."""
     base, d, number = r.take(width_of(kind)), r.u8(), number_of(kind)
     if number is None:
-        raise FormatError("distances of values that are no numbers")
+        raise FormatError("distances of non-numeric values")
     if d & 0x80:
         return in_bits(r, base, d & 0x3F, bool(d & 0x40), number, count)
     if number.startswith("float"):
@@ -344,7 +344,7 @@ def pco(data: bytes, number: str, count: int) -> list[bytes]:
     page = data[used + more :]
     progress, read = chunk.read_page_into(page, count, out)
     if not progress.finished or read != len(page):
-        raise FormatError("pco bytes of another number of values")
+        raise FormatError("pco bytes do not have the expected number of values")
     return split(out.tobytes(), out.dtype.itemsize)
 
 
@@ -355,7 +355,7 @@ def packed(r: Reader, length: int) -> bytes:
         return r.take(length)
     data = zstandard.ZstdDecompressor().decompress(r.take(r.varint()), max_output_size=length)
     if how != 1 or len(data) != length:
-        raise FormatError("packed bytes of another length")
+        raise FormatError("packed bytes do not have the expected length")
     return data
 
 
@@ -392,7 +392,7 @@ def columnar_fixed(r: Reader, codec: int, kind: pa.DataType, count: int) -> list
     if codec == 4:
         number = number_of(kind)
         if number is None:
-            raise FormatError("pco of values that are no numbers")
+            raise FormatError("pco of non-numeric values")
         return pco(r.take(r.varint()), number, count)
     if codec == 6:
         return decimals(r, kind, count)
@@ -405,7 +405,7 @@ def columnar_fixed(r: Reader, codec: int, kind: pa.DataType, count: int) -> list
 
 
 def sequence(r: Reader, kind: pa.DataType, count: int) -> list[int]:
-    """A sequence of integers that is a node of its own."""
+    """A sequence of integers, encoded as a node."""
     signed = pa.types.is_signed_integer(kind)
     return [int.from_bytes(x, "little", signed=signed) for x in columnar_fixed(r, r.u8(), kind, count)]
 
@@ -454,7 +454,7 @@ def columnar_node(r: Reader, kind: pa.DataType, rows: int) -> list[Any]:
 
 
 def nodes_in(kind: pa.DataType) -> int:
-    """Nodes of a column."""
+    """Number of nodes of a column."""
     if pa.types.is_list(kind):
         return 1 + nodes_in(kind.value_type)
     return 1 + (sum(nodes_in(f.type) for f in kind) if pa.types.is_struct(kind) else 0)
@@ -473,8 +473,8 @@ def decode(head_data: bytes, body: bytes, cell: int, window: int, chunk: str, sc
     hidden = [(head.has_row_origins, pa.uint32(), result.row_origins), (head.has_ordinals, pa.int64(), result.ordinals)]
     if head.columnar:
         r = Reader(body)
-        for there, kind, out in hidden:
-            if there:
+        for is_present, kind, out in hidden:
+            if is_present:
                 column = Reader(r.take(r.varint()))
                 out.extend(int.from_bytes(x, "little", signed=True) for x in columnar_node(column, kind, head.rows))
                 column.end("a hidden column")
@@ -486,8 +486,8 @@ def decode(head_data: bytes, body: bytes, cell: int, window: int, chunk: str, sc
         r.end("the columns")
         return result
     block = SmallBlock(body)
-    for there, kind, out in hidden:
-        if there:
+    for is_present, kind, out in hidden:
+        if is_present:
             out.extend(int.from_bytes(x, "little", signed=True) for x in block.hidden(kind, head.rows))
     block.open(sum(nodes_in(f.type) for f in schema))
     result.columns = [block.node(f.type, head.rows) for f in schema]

@@ -24,7 +24,7 @@ PACKET: dict[str, Any] = {"type": "record", "name": "alert", "fields": [
 
 
 def packets(count: int) -> list[dict[str, Any]]:
-    """Alerts of as many stars."""
+    """Alerts of this many stars."""
     return [
         {"objectId": f"ZTF18aaaaaa{chr(97 + n)}", "prv_candidates": None, "cutoutScience": b"an image", "candidate": {
             "candid": 10 + n, "pid": 1756139880615 + n * 10**10, "jd": 2_459_510.5 + n, "fid": 1, "ra": 150.0,

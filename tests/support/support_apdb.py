@@ -1,4 +1,4 @@
-"""Small surveys for tests, and a plain model of what a database must answer."""
+"""Small surveys for tests, and a simple model of the results that a database must return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = 61_000.0
 
 
 def visit_of(number: int, ids: list[int], detector: int = 1, seed: int = 0) -> dict[str, Any]:
-    """The rows of a detector-visit that saw some objects; each object keeps its place."""
+    """The rows of a detector-visit that observed some objects; an object has the same position in all visits."""
     time = START + number
     places = np.random.default_rng(99)
     ra, dec = (low + places.uniform(0, 0.2, 1_000)[ids] for low in (150.0, 2.0))
@@ -36,7 +36,7 @@ def visit_of(number: int, ids: list[int], detector: int = 1, seed: int = 0) -> d
 
 @dataclass
 class Model:
-    """What a database must answer, in dicts."""
+    """The expected content of a database, in dicts."""
 
     objects: dict[int, dict[float, dict[str, Any]]] = field(default_factory=dict)
     sources: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -46,13 +46,13 @@ class Model:
     def store(
         self, visit_time: float, objects: Any, sources: Any, forced_sources: Any, visit: int, detector: int
     ) -> None:
-        """As `Apdb.store`; what is complete stays as it is."""
+        """As `Apdb.store`; a detector-visit that is already stored does not change."""
         if (visit, detector) in self.visits:
             return
         self.visits.add((visit, detector))
         for row in pa.table(objects).to_pylist():
             versions = self.objects.setdefault(row["diaObjectId"], {})
-            # A version that was changed since is newer than one of the same visit that another detector brings.
+            # A closed version is newer than one that another detector of the same visit stores.
             if versions.get(visit_time, {}).get("validityEndMjdTai") is None:
                 versions[visit_time] = {**row, "validityEndMjdTai": None}
         for row in pa.table(sources).to_pylist():
@@ -61,13 +61,13 @@ class Model:
             self.forced[row["diaObjectId"], visit, detector] = row
 
     def newest(self) -> dict[int, dict[str, Any]]:
-        """The newest version of each object that is valid."""
+        """The newest version of each object, unless it is closed."""
         found = {number: versions[max(versions)] for number, versions in self.objects.items()}
         return {number: row for number, row in found.items() if row["validityEndMjdTai"] is None}
 
 
 def seen_objects(database: apdb.Apdb, **how: Any) -> dict[int, tuple[int, float]]:
-    """Count of sources and flux of each object that the field has."""
+    """Number of sources and flux of each object in the field."""
     rows = (
         database.objects(FIELD, columns=["diaObjectId", "nDiaSources", "r_psfFluxMean"], **how).to_arrow().to_pylist()
     )
@@ -77,7 +77,7 @@ def seen_objects(database: apdb.Apdb, **how: Any) -> dict[int, tuple[int, float]
 
 
 def seen_sources(database: apdb.Apdb, **how: Any) -> dict[int, tuple[Any, ...]]:
-    """What can change of each source that the field has."""
+    """The mutable columns of each source in the field."""
     columns = ["diaSourceId", "diaObjectId", "ssObjectId", "timeWithdrawnMjdTai", "psfFlux"]
     rows = database.sources(FIELD, columns=columns, **how).to_arrow().to_pylist()
     found = {row["diaSourceId"]: tuple(row[name] for name in columns[1:]) for row in rows}

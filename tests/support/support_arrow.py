@@ -1,4 +1,4 @@
-"""Arrow IPC, whole and damaged."""
+"""Arrow IPC bytes, intact and damaged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hostile clients of a service, all at once, and a polite one beside them whose answers are timed.
+"""Hostile clients of a service, all at once, and a polite client whose response times are measured meanwhile.
 
-Each attack is what one client with one token, or with none, can send: connections, bodies and questions that cost the
-service much more than their sender. Attackers run in a process of their own, and so does the polite client.
+Each attack is something that a client with one token or none can send: connections, bodies and queries that cost the
+service much more than the sender. The attackers run in one process, the polite client in another.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ TOKENS = f"grafana read - {READER}\ngateway write,define - {WRITER}\nroot admin 
 
 @dataclass
 class PoliteClient:
-    """What a client that asks for little, and comes back when it is told to, got to see."""
+    """Results of a client that sends small requests and waits as Retry-After says."""
 
     seconds: list[float] = field(default_factory=list)
-    """Time to each answer; of requests that were put off, until the answer came in the end."""
+    """Response time of each request, including retries."""
     statuses: Counter[str] = field(default_factory=Counter)
 
     def p99_ms(self) -> float:
@@ -54,7 +54,7 @@ class PoliteClient:
 
 
 def fill(path: Path) -> None:
-    """An archive with something of everything that is attacked."""
+    """Create an archive with data for every attacked endpoint."""
     import pyarrow as pa
 
     import chronotile as ct
@@ -117,7 +117,7 @@ def _be_polite(port: int, stop: Event, found: Queue[Any]) -> None:
 
 
 def polite(port: int, seconds: float) -> PoliteClient:
-    """Ask politely for some seconds."""
+    """Run the polite client for some seconds."""
     context = multiprocessing.get_context("spawn")
     stop, found = context.Event(), context.Queue()
     client = context.Process(target=_be_polite, args=(port, stop, found), daemon=True)
@@ -132,11 +132,11 @@ def polite(port: int, seconds: float) -> PoliteClient:
 # ---------------------------------------------------------------------- attacks
 
 Attack = Callable[[int], str]
-"""Takes the port, gives what came of it: a status, or what was done with connections."""
+"""Attacks the service on a port; returns the HTTP status, or what it did with connections."""
 
 
 def _question(path: str, token: str, words: list[tuple[str, str]], body: Any = None) -> Attack:
-    """The same question again and again."""
+    """Sends one expensive query."""
     target = f"{path}?{urlencode(words)}" if words else path
     sent = None if body is None else json.dumps(body).encode()
     heads = {} if body is None else {"Content-Type": "application/json"}
@@ -159,7 +159,7 @@ def _packed(path: str, kind: str, data: bytes) -> Attack:
 
 
 def _snappy(path: str, data: bytes) -> Attack:
-    """A remote write whose block is the same two bytes again and again."""
+    """A remote write whose Snappy block repeats the first two bytes."""
     size, head, left = len(data), b"", len(data) - 2
     while size > 127:
         head += bytes([size & 127 | 128])
@@ -176,7 +176,7 @@ def _snappy(path: str, data: bytes) -> Attack:
 
 
 def _large_bodies(port: int) -> str:
-    """Bodies for which no token is asked, and bodies without one."""
+    """Large bodies without a token, also for a path that needs none."""
     for head in ("GET /health", "POST /write", "POST /nothing"):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(f"{head} HTTP/1.1\r\nHost: a\r\nContent-Length: {64 * MIB}\r\n\r\n".encode())
@@ -186,7 +186,7 @@ def _large_bodies(port: int) -> str:
 
 
 def _half_bodies(port: int) -> str:
-    """Large bodies with a token, whose ends do not come."""
+    """Large bodies with a token that are never completed."""
     with contextlib.ExitStack() as connections:
         for _ in range(8):
             connection = connections.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
@@ -199,7 +199,7 @@ def _half_bodies(port: int) -> str:
 
 
 def _idle_connections(port: int) -> str:
-    """More connections than there are places, of which each asks for something that needs no token now and then."""
+    """More connections than the service accepts; each sends a request that needs no token now and then."""
     with contextlib.ExitStack() as connections:
         idle = []
         for _ in range(200):
@@ -216,7 +216,7 @@ def _idle_connections(port: int) -> str:
 
 
 def _slow_readers(port: int) -> str:
-    """Large answers that nobody takes in."""
+    """Large responses that the client does not read."""
     target = f"/v1/events/web?limit=200&format=raw&start={quote('2026-01-01')}"
     with contextlib.ExitStack() as connections:
         for _ in range(8):
@@ -230,7 +230,7 @@ def _slow_readers(port: int) -> str:
 
 
 def attacks(unpacked: int) -> dict[str, Attack]:
-    """All attacks by name; bodies unpack to so many bytes."""
+    """All attacks by name; compressed bodies unpack to `unpacked` bytes."""
     return {**_connections(), **_bodies(unpacked), **_questions()}
 
 
@@ -298,7 +298,7 @@ def _attack(
     os.nice(nice)
     known = attacks(unpacked)
     ready.set()
-    # A kind that never comes to an end is among them, too.
+    # Includes attacks that never finish.
     done: dict[str, Counter[str]] = {name: Counter() for name in names}
 
     def repeat(name: str) -> None:
@@ -306,7 +306,7 @@ def _attack(
             try:
                 outcome = known[name](port)
             except (OSError, http.client.HTTPException) as error:
-                # That an attack fails is what is hoped for.
+                # Services may refuse attacks.
                 outcome = type(error).__name__
             done[name][outcome] += 1
 
@@ -318,12 +318,12 @@ def _attack(
             half.set()
         time.sleep(0.1)
     found.put({name: dict(outcomes) for name, outcomes in done.items()})
-    # Threads that wait for an answer end with the process.
+    # Threads still waiting for a response end with the process.
 
 
 class Attackers:
-    """Attacks at the same time, all of them or those named, while this is entered. With `nice` they leave the
-    processors to whoever wants them, as attackers on machines of their own do; what they send is the same."""
+    """Context manager that runs all attacks, or those in `names`, in parallel. A positive `nice` leaves processor time
+    to the service, as attackers on other machines would; they send the same."""
 
     def __init__(
         self,
@@ -341,16 +341,16 @@ class Attackers:
         given = (port, unpacked, chosen, threads, nice, self._ready, self._half, self._stop, self._found)
         self._process = context.Process(target=_attack, args=given, daemon=True)
         self.done: dict[str, dict[str, int]] = {}
-        """What came of each kind of attack, and how often, once it is over."""
+        """Counts of outcomes by attack; set on exit."""
 
     def __enter__(self) -> Attackers:
         self._process.start()
-        # Large bodies take a while to make.
+        # Generating large bodies takes a while.
         self._ready.wait(60)
         return self
 
     def wait_for_half(self, seconds: float) -> None:
-        """Wait until half of the kinds of attack have come to an end once, or for so long."""
+        """Wait until half of the attacks have finished once, at most `seconds`."""
         self._half.wait(seconds)
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,6 @@
-"""Backups without nodes: folders that look like a node's data, and a store of backups in memory's place.
+"""Backups without nodes, from folders that look like a node's data.
 
-The files are made up; what sends, records, checks, removes and fetches them is the product's own.
+The files contain random bytes; product code sends, records, checks, removes and fetches them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPONENTS = ("Data.db", "Index.db", "Statistics.db", "TOC.txt")
 
 @dataclass
 class FakeNode:
-    """A folder with the SSTables of one table, which snapshots take as links."""
+    """A folder with the SSTables of one table; snapshots are hard links."""
 
     folder: Path
     host_id: str
@@ -34,7 +34,7 @@ class FakeNode:
         return self.folder / "field" / f"rows-{TABLE_ID}"
 
     def write(self) -> None:
-        """One SSTable more."""
+        """Add an SSTable."""
         self.generation += 1
         self.table.mkdir(parents=True, exist_ok=True)
         for component in COMPONENTS:
@@ -42,13 +42,13 @@ class FakeNode:
             path.write_bytes(self.choose.randbytes(self.choose.randint(0, 2_000)))
 
     def compact(self) -> None:
-        """All SSTables become one."""
+        """Replace all SSTables by one."""
         for path in self.table.glob("nb-*"):
             path.unlink()
         self.write()
 
     def snapshot(self, tag: str) -> None:
-        """Link all files, with what Cassandra puts beside them."""
+        """Link all files, and add the files that Cassandra adds to a snapshot."""
         target = self.table / "snapshots" / tag
         target.mkdir(parents=True)
         for path in self.table.glob("nb-*"):
@@ -62,7 +62,7 @@ class FakeNode:
 
 
 def back_up(store: Store, nodes: list[FakeNode], name: str, *, finish: bool = True) -> dict[str, dict[str, bytes]]:
-    """Make a backup of nodes; returns what it must hold, by node and file."""
+    """Back up nodes; returns the expected content by node and file."""
     about = [{"host_id": n.host_id, "address": n.host_id, "dc": "dc1", "rack": "r1", "tokens": ["1"]} for n in nodes]
     tags = tags_of(name)
     record = {"cluster": "plant", "keyspaces": ["field"], "first": [], "nodes": about, "tags": tags}
@@ -70,22 +70,22 @@ def back_up(store: Store, nodes: list[FakeNode], name: str, *, finish: bool = Tr
     newest = manifests.newest(store, "plant")
     base = manifests.pinned(store, newest.name) if newest is not None else ""
     manifests.begin(store, name, record)
-    told = []
+    results = []
     for node in nodes:
         node.snapshot(tags["second"])
         Send(store.url, name, node.host_id, (str(node.folder),), base=base).run(str)
-        told.append(jobs.result_of(store.get_json(jobs.part_key(name, node.host_id))))
+        results.append(jobs.result_of(store.get_json(jobs.part_key(name, node.host_id))))
     held = {node.host_id: node.files() for node in nodes}
     if finish:
         schema = Schema({"field": {"dc1": 3}}, [], [{"keyspace": "field", "name": "rows", "id": TABLE_ID}], {})
-        parts = [one[0] for one in told]
-        sent = sum(one[1] for one in told), sum(one[2] for one in told)
+        parts = [one[0] for one in results]
+        sent = sum(one[1] for one in results), sum(one[2] for one in results)
         manifests.save(store, Manifest(name, "plant", "5.0.8", name, name, schema, parts, [], *sent))
     return held
 
 
 def fetched(store: Store, name: str, host_id: str, folder: Path) -> dict[str, bytes]:
-    """What a node gets back, by file."""
+    """Fetch the files of a node; returns their content by name."""
     Fetch(store.url, name, (host_id,), ("field",), str(folder)).run(str)
     inner = folder / host_id / "field" / f"rows-{TABLE_ID}"
     return {path.name: path.read_bytes() for path in inner.iterdir()} if inner.is_dir() else {}

@@ -1,4 +1,4 @@
-"""A real browser without a window, driven over the pipe of its debugging protocol."""
+"""A headless browser, controlled through its debugging protocol over a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chro
 
 
 def find_browser() -> str | None:
-    """A Chromium of this machine."""
+    """The path of a Chromium on this machine."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -29,7 +29,7 @@ class Browser:
                    f"--user-data-dir={profile}", "--window-size=1280,1000", "about:blank"]  # fmt: skip
 
         def pipes() -> None:
-            # The browser reads commands from descriptor 3 and answers on 4. Others may lie there.
+            # The browser reads commands from descriptor 3 and answers on 4. Duplicate first: the pipes may be 3 or 4.
             reader, writer = os.dup(to_read), os.dup(to_write)
             os.dup2(reader, 3)
             os.dup2(writer, 4)
@@ -74,17 +74,17 @@ class Browser:
             self.messages.append(answer)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the debugging protocol to the page."""
+        """Send a command of the debugging protocol to the page."""
         return self._call(method, parameters, self._session)
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page; a promise is waited for."""
+        """Evaluate an expression in the page and await it if it is a promise."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """A key as a user presses it; text is typed letter by letter."""
+        """Press a named key, or type one character."""
         codes = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
         special: dict[str, int | str] = {"windowsVirtualKeyCode": codes[key]} if key in codes else {"text": key}
         if key == "Enter":
@@ -93,16 +93,16 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, **({} if key not in codes else special))
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """The mouse, pressed, from one place to another."""
+        """Drag the mouse from one position to another."""
         for kind, (x, y), buttons in (("mousePressed", start, 1), ("mouseMoved", end, 1), ("mouseReleased", end, 0)):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=buttons, clickCount=1)
 
     def screenshot(self, path: Path) -> None:
-        """The whole page as a picture."""
+        """Save a screenshot of the whole page."""
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(picture["data"]))
 
     def complaints(self) -> list[str]:
-        """What the page wrote of errors."""
+        """Exceptions and log entries of the page."""
         events = [m for m in self.messages if m.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
         return [json.dumps(message["params"]) for message in events]

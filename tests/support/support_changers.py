@@ -1,4 +1,4 @@
-"""What each of several processes changes in one database at once; here so that a spawned process can import it."""
+"""Concurrent changes of one database by several processes, in a module that spawned processes can import."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PLACE = {"ra": 150.1, "dec": 2.1}
 
 
 def source_id(process: int, place: int) -> int:
-    """The source that a process gives to the target object, and its neighbour withdraws."""
+    """Id of a source that one process reassigns to the target object and another withdraws."""
     return 1_000 + process * 100 + place
 
 
 def store(database: apdb.Apdb) -> None:
-    """Sources of all processes, each of an object of its own, all within an arc second of the target object."""
+    """Store the sources of all processes, each with an object of its own, within an arc second of the target object."""
     ids = np.array([TARGET, *(source_id(p, k) for p in range(PROCESSES) for k in range(EACH))])
     places = {"ra": np.full(len(ids), PLACE["ra"]), "dec": PLACE["dec"] + np.arange(len(ids)) * 1e-5 / 3}
     database.store(
@@ -34,7 +34,7 @@ def store(database: apdb.Apdb) -> None:
 
 
 def change(url: str, number: int, start: Any, results: Any) -> None:
-    """Give the own sources to the target, and withdraw those of the next process, one by one."""
+    """Reassign this process's sources to the target, and withdraw those of the next process, one by one."""
     try:
         with apdb.open(url) as database:
             start.wait(120)

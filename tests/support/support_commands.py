@@ -1,8 +1,8 @@
-"""The command line in processes that need not import it, because they are forks of one that has.
+"""Runs the command line in forks of a process that has already imported it.
 
-To start Python, import the command line, Arrow and pandas, and end Python takes ten times as long as most commands. A
-fork is a process of its own like any other; it shares modules as they were once imported. Tests of how a process
-starts, or ends by a signal, start one by themselves.
+Starting Python, importing the command line, Arrow and pandas, and ending Python takes ten times as long as most
+commands. A fork is a separate process that shares the imported modules. Tests of how a process starts, or how a signal
+ends it, start one themselves.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 LIMIT_S = 120
-"""How long a command may take."""
+"""Time limit of a command."""
 
 
 def run_command(
     *arguments: object, stdin: str | None = None, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``chronotile ARGUMENT...`` as `subprocess.run` does, with text and captured output; `env` adds to ours."""
+    """Run ``chronotile ARGUMENT...`` as `subprocess.run` would, with text and captured output. `env` extends
+    `os.environ`.
+    """
     surroundings = {name: value for name, value in os.environ.items() if name != "CHRONOTILE_ARCHIVE"} | (env or {})
     words = [str(argument) for argument in arguments]
     code, out, err = _server().run(words, (stdin or "").encode(), surroundings, cwd or Path.cwd())
@@ -84,7 +86,7 @@ def _write(end: int, given: bytes) -> None:
         with open(end, "wb") as pipe:
             pipe.write(given)
     except BrokenPipeError:
-        pass  # The command ended without reading it all.
+        pass  # The command ended before reading all input.
 
 
 def _read(end: int, read: dict[int, bytes]) -> None:
@@ -92,7 +94,7 @@ def _read(end: int, read: dict[int, bytes]) -> None:
         read[end] = pipe.read()
 
 
-# ---------------------------------------------------------------- in the process that is forked
+# ---------------------------------------------------------------- the server process and its forks
 
 
 def _serve(calls: socket.socket) -> None:
@@ -104,8 +106,8 @@ def _serve(calls: socket.socket) -> None:
     context = click.Context(cli)
     for name in cli.list_commands(context):
         cli.get_command(context, name)
-    pa.array([0])  # which looks for pandas
-    # Collections in forks would touch, and so copy, every page of what is imported.
+    pa.array([0])  # This makes Arrow import pandas.
+    # Garbage collections in forks would write to, and so copy, every page of imported modules.
     gc.collect()
     gc.freeze()
     while True:
@@ -129,7 +131,7 @@ def _reap() -> None:
 
 
 def _watch(call: dict[str, Any], stdin: int, stdout: int, stderr: int, ended: int) -> NoReturn:
-    """Runs a command in a further fork and says how it ended, as its parent alone can."""
+    """Run a command in another fork and report its exit code, which only a parent process can read."""
     pid = os.fork()
     if pid == 0:
         os.close(ended)
@@ -160,7 +162,7 @@ def _run(call: dict[str, Any]) -> NoReturn:
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
-    # An interpreter with all modules takes longer to be torn down than most commands take.
+    # Skip the interpreter's cleanup, which takes longer than most commands.
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 

@@ -1,4 +1,4 @@
-"""A process that copies until it is killed, and one that writes to the source meanwhile. Run as programs."""
+"""A process that copies an archive and may be killed, and a process that writes to the source meanwhile."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import chronotile as ct
 
 
 def main() -> None:
-    """``copy SOURCE TARGET`` copies once, when told to; ``write PATH`` writes, replaces, removes and consolidates
-    visits until it is told to stop."""
+    """``copy SOURCE TARGET`` copies once, after a line on standard input; ``write PATH`` writes, replaces, removes and
+    consolidates visits until there is input."""
     match sys.argv[1:]:
         case ["copy", source, target]:
             os.write(1, b"ready\n")
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def write(ds: ct.Dataset, group: int, count: int, stop: Callable[[], bool] = lambda: False) -> None:
-    """What a writer does to visits of its own group."""
+    """Write, replace, remove and consolidate visits of a group."""
     for number in range(count):
         if stop():
             return

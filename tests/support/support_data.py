@@ -1,4 +1,4 @@
-"""The data files that some tests read, and comparing tables bit for bit."""
+"""Paths of data files, and comparison of tables bit for bit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES = Path(__file__).resolve().parents[1] / "data"
 
 
 def data_file(name: str) -> Path:
-    """The full file where `CHRONOTILE_DATA` names its folder, otherwise the sample in this repository."""
+    """The full file in the folder `CHRONOTILE_DATA` if it is set, otherwise the sample in this repository."""
     folders = [SAMPLES, SAMPLES / "made_up"]
     if full := os.environ.get("CHRONOTILE_DATA"):
         folders.insert(0, Path(full))
@@ -30,7 +30,7 @@ def job_log() -> Path:
 
 
 def run_cli(*arguments: object, code: int = 0) -> str:
-    """Run the command in a process of its own; returns its output, and fails unless it ends with `code`."""
+    """Run the command line in a separate process; returns its output, and fails unless it exits with `code`."""
     done = run_command(*arguments)
     assert done.returncode == code, f"{done.args} ended with {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -50,7 +50,9 @@ def _bits(column: pa.Array) -> pa.Array:
 
 
 def assert_same_rows(got: pa.Table, want: pa.Table, by: list[str]) -> None:
-    """Both hold the same rows, in any order; `by` is a unique key. Types, nulls and all bits of floats are compared."""
+    """Assert that both tables have the same rows, in any order; `by` is a unique key. Compares types, nulls and all
+    bits of floats.
+    """
     assert got.schema.names == want.schema.names
     assert got.schema.types == want.schema.types
     assert got.num_rows == want.num_rows

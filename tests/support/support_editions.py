@@ -1,8 +1,8 @@
-"""Processes that write, replace, remove, read and consolidate batches, and a checker of what they logged.
+"""Processes that write, replace, remove, read and consolidate batches, and a checker of their logs.
 
-Run as a program it is one such process. Each batch is a register: an operation sets it to an edition, whose number
-every row carries, or takes it away. A read must see each batch whole, in one edition that may stand there at some
-moment of the read. Times are of the machine's monotonic clock, so that logs of several processes compare.
+Run as a program, this is one such process. Each batch is a register: an operation sets it to an edition, whose number
+is in every row, or removes it. A read must see each batch complete, in one edition that was current at some moment of
+the read. Times come from the machine's monotonic clock, so that logs of several processes are comparable.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ Result = TypeVar("Result")
 SCHEMA = {"id": "int64", "tag": "int64", "time": "timestamp[us]", "text": "utf8"}
 TAGS = 3
 NONE = 0
-"""The edition of a batch that is not there."""
+"""The edition of a batch that does not exist."""
 SHARED = 3
-"""Batches of each day that every process replaces and removes."""
+"""Number of batches per day that every process replaces and removes."""
 OWN_DAYS = 2
 SECONDS_PER_DAY = 60.0
 PAUSE_S = 0.1
 CONSOLIDATED_EVERY_S = 4.0
 LIFE_S = 900.0
-"""No process works longer than this, whatever becomes of its parent."""
+"""Maximum run time of a process, in case its parent dies."""
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class Edition:
-    """What a batch holds: the rows follow from the batch's number and that of the edition."""
+    """The content of a batch: the rows follow from the batch's number and the edition's number."""
 
     batch: int
     number: int
@@ -59,7 +59,7 @@ class Edition:
     def columns(self, day: int) -> dict[str, Any]:
         """The rows, over all tags and the day."""
         start = _START + timedelta(day)
-        # Where a record lies depends on the edition, so that a replaced batch also moves within its tiles.
+        # Times depend on the edition, so that replacing a batch also moves its records within their tiles.
         shift = self.number % 3
         return {
             "id": list(self.ids),
@@ -81,7 +81,7 @@ def number_of(day: int, process: int, count: int) -> int:
 
 @dataclass(frozen=True)
 class Operation:
-    """What one process did: a write, whose edition is `NONE` for a removal, or a read of some days."""
+    """An operation of one process: a write, whose edition is `NONE` for a removal, or a read of some days."""
 
     kind: str
     start: float
@@ -97,7 +97,7 @@ class Operation:
 
 
 def look(rows: Iterable[tuple[int, str]]) -> tuple[dict[str, int], list[str]]:
-    """The edition of each batch in rows of (id, text), and what is wrong with them."""
+    """The edition of each batch in rows of (id, text), and a list of errors."""
     found: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for record, text in rows:
         batch, edition = text.split()
@@ -107,13 +107,13 @@ def look(rows: Iterable[tuple[int, str]]) -> tuple[dict[str, int], list[str]]:
     for number, records in found.items():
         newest = max(edition for edition, _ in records)
         if sorted(records) != [(newest, record) for record in Edition(number, newest).ids]:
-            wrong.append(f"batch {number} is not whole in one edition: {sorted(records)}")
+            wrong.append(f"batch {number} is not complete in one edition: {sorted(records)}")
         seen[str(number)] = newest
     return seen, wrong
 
 
 def read(ds: ct.Dataset, days: tuple[int, int] | None = None) -> tuple[dict[str, int], list[str]]:
-    """As `look`, of what a dataset has, or has of these days."""
+    """As `look`, for the rows of a dataset, optionally only of these days."""
     limits: dict[str, Any] = {}
     if days is not None:
         limits = {"start": _START + timedelta(days[0]), "end": _START + timedelta(days[1] + 1)}
@@ -125,7 +125,7 @@ def read(ds: ct.Dataset, days: tuple[int, int] | None = None) -> tuple[dict[str,
 
 
 class Worker:
-    """Writes, replaces, removes and reads until told to stop, and says what it did."""
+    """Writes, replaces, removes and reads until it is stopped, and logs its operations."""
 
     def __init__(self, ds: ct.Dataset, process: int, day_s: float) -> None:
         self.ds = ds
@@ -137,7 +137,7 @@ class Worker:
         self.own: dict[int, int] = defaultdict(int)
 
     def run(self, stop: Path) -> None:
-        """Work until the file `stop` is there."""
+        """Work until the file `stop` exists."""
         while not stop.exists() and time.monotonic() - self.began < LIFE_S:
             day = int((time.monotonic() - self.began) / self.day_s)
             self.change(day)
@@ -166,16 +166,16 @@ class Worker:
             return {}
 
         outcome = logged("write", self.process, put, batch=batch, edition=edition.number)
-        # Some that failed are tried again, the others stay as they are.
+        # Retry only some of the failed writes.
         if outcome != "done" and self.choose.random() < 0.5:
             logged("write", self.process, put, batch=batch, edition=edition.number)
 
     def remove(self, batch: int) -> dict[str, Any]:
-        """Remove a batch, which may be gone."""
+        """Remove a batch, which may have been removed already."""
         try:
             self.ds.remove_batch(Edition(batch, NONE).key)
         except ct.BatchNotFoundError:
-            # Nothing was done; what was there is for reads to say.
+            # Nothing changed; whether the batch may be missing is checked by reads.
             return {"outcome": "refused"}
         return {}
 
@@ -189,18 +189,18 @@ class Worker:
         logged("read", self.process, seen, days=days)
 
     def maintain(self, stop: Path) -> None:
-        """Consolidate again and again, until the file `stop` is there."""
+        """Consolidate repeatedly until the file `stop` exists."""
         while not stop.exists() and time.monotonic() - self.began < LIFE_S:
             logged("consolidate", self.process, self.consolidate)
             time.sleep(CONSOLIDATED_EVERY_S)
 
     def consolidate(self) -> dict[str, Any]:
-        """Consolidate once; what could not be rewritten is wrong."""
+        """Consolidate once; tiles that could not be rewritten are errors."""
         return {"wrong": [str(failure) for failure in self.ds.consolidate().failed]}
 
 
 def main() -> None:
-    """Arguments: URL, number of the process (0 maintains), file that stops it, seconds that it stays at a day."""
+    """Arguments: URL, number of the process (0 maintains), file that stops it, seconds until the next day begins."""
     url, process, stop, day_s = sys.argv[1:]
     with opened(url) as archive:
         worker = Worker(patiently(lambda: create(archive)), int(process), float(day_s))
@@ -208,12 +208,12 @@ def main() -> None:
 
 
 def opened(url: str) -> ct.Archive:
-    """Open an archive on nodes of which some may still hold others for lost."""
+    """Open an archive on nodes of which some may still see others down."""
     return patiently(lambda: ct.open(url))
 
 
 def patiently(do: Callable[[], Result], seconds: float = 90) -> Result:
-    """Repeat something until the nodes can serve it."""
+    """Repeat an operation until the nodes can serve it."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -225,14 +225,14 @@ def patiently(do: Callable[[], Result], seconds: float = 90) -> Result:
 
 
 def create(archive: ct.Archive) -> ct.Dataset:
-    """The dataset that the batches go to; each day is a slice, a table of its own."""
+    """The dataset of the batches; each day is a slice, hence a separate table."""
     return archive.create(
         "editions", schema=SCHEMA, cell=ct.key("tag"), time="time", window="1d", id="id", slice=1, exist_ok=True
     )
 
 
 class Load(Processes):
-    """Processes that change batches and read them, and one, the first, that maintains the archive."""
+    """Processes that change and read batches; the first one maintains the archive instead."""
 
     program = Path(__file__)
 
@@ -242,11 +242,11 @@ class Load(Processes):
         super().__init__(url, folder, processes, day_s)
 
     def begun(self) -> bool:
-        """Whether each has done something."""
+        """Whether each process has logged an operation."""
         return {operation.process for operation in self.operations()} == set(range(len(self.running)))
 
     def operations(self) -> list[Operation]:
-        """All that they did until now."""
+        """All operations logged so far."""
         return [Operation(**record) for record in self.records()]
 
 
@@ -254,7 +254,7 @@ class Load(Processes):
 
 
 def violations(operations: list[Operation], final: dict[str, int], wrong: list[str]) -> list[str]:
-    """What contradicts the promises of an archive; `final` and `wrong` are what a read in the end has found."""
+    """Violations of the guarantees of an archive; `final` and `wrong` are the result of a read at the end."""
     end = max((operation.end for operation in operations), default=0.0) + 1
     days = (0, max((day_of(operation.batch) for operation in operations), default=0))
     reads = [operation for operation in operations if operation.kind == "read" and operation.outcome == "done"]
@@ -273,17 +273,17 @@ def violations(operations: list[Operation], final: dict[str, int], wrong: list[s
 
 
 def _of_one_batch(batch: int, writes: list[Operation], reads: list[Operation]) -> Iterator[str]:
-    """What reads saw of a batch that cannot have been there."""
-    # It begins as a batch that is not there.
+    """Reads that saw an edition of a batch that cannot have been current."""
+    # Initially the batch does not exist.
     writes = [Operation("write", -1.0, -1.0, batch=batch), *writes]
     later: list[tuple[float, Operation]] = []
     for read in sorted(reads, key=lambda each: each.start):
         seen = read.seen.get(str(batch), NONE)
         may = [each for each in writes if each.edition == seen and each.start < read.end]
-        if not any(_may_stand(each, writes, read.start) for each in may):
+        if not any(_may_be_current(each, writes, read.start) for each in may):
             why = "overwritten" if may else "never written"
             yield f"a read at {read.start:.3f} saw edition {seen} of batch {batch}, which was {why}"
-        # What an earlier read has seen is not undone: nothing that was overwritten by then comes back.
+        # Monotonic reads: after an earlier read has seen an edition, no edition that it replaced may appear again.
         for ended, newer in later:
             if ended < read.start and may and all(each.end < newer.start for each in may):
                 yield f"a read at {read.start:.3f} saw edition {seen} of batch {batch} again after {newer.edition}"
@@ -291,8 +291,8 @@ def _of_one_batch(batch: int, writes: list[Operation], reads: list[Operation]) -
             later.append((read.end, may[0]))
 
 
-def _may_stand(write: Operation, writes: list[Operation], at: float) -> bool:
-    """Whether no later write was acknowledged by then that began after this one had ended."""
+def _may_be_current(write: Operation, writes: list[Operation], at: float) -> bool:
+    """Whether no write that began after this one had ended was acknowledged before time `at`."""
     return not any(each.outcome == "done" and each.start > write.end and each.end < at for each in writes)
 
 

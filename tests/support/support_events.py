@@ -1,4 +1,4 @@
-"""Generated artifacts of a security collector, archives to store them in, and a plain model of a search."""
+"""Generated artifacts of a security collector, archives to store them in, and a simple model of a search."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELDS = {
     "destination.ip": "utf8",
     "file.path": "utf8",
 }
-"""What is declared of an artifact."""
+"""Declared fields of an artifact."""
 
 _ACTIONS = ["process_start", "process_end", "network_connect", "file_create", "file_delete", "module_load", "logon"]
 _PROGRAMS = ["svchost", "chrome", "python3", "sshd", "powershell", "java", "postgres", "cron", "node", "systemd"]
@@ -36,10 +36,10 @@ _WORDS = ["cache", "session", "report", "update", "index", "backup", "config", "
 
 
 class Artifacts:
-    """Artifacts of about `size` bytes, the same for the same seed.
+    """Artifacts of about `size` bytes, reproducible by seed.
 
-    What repeats in life repeats here: programs and modules with their hashes, users, paths, environments. Identifiers,
-    addresses of memory, ports and times are new in each, and so are the arguments of some scripts, which are noise.
+    As in real data, programs and modules with their hashes, users, paths and environments repeat. Identifiers, memory
+    addresses, ports and times are new in each artifact, and so are the random arguments of some scripts.
     """
 
     def __init__(self, size: int, *, seed: int = 1, hosts: int = 8) -> None:
@@ -61,7 +61,7 @@ class Artifacts:
         return {"path": path, "sha256": self._random.randbytes(32).hex()}
 
     def line(self, time: datetime) -> bytes:
-        """One artifact as a line of JSON, without its end."""
+        """One artifact as a line of JSON, without a newline."""
         choose = self._random
         program = choose.choice(self._programs)
         action = choose.choice(_ACTIONS)
@@ -113,12 +113,12 @@ class Artifacts:
 
 
 def make(archive: ct.Archive, name: str = "events", **options: Any) -> events.Events:
-    """An empty archive of events for artifacts."""
+    """Create an empty archive of events for artifacts."""
     return events.create(archive, name, **{"fields": FIELDS, "stream_field": "host", **options})
 
 
 class Clock:
-    """A present that is set."""
+    """A clock that tests set."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -128,7 +128,7 @@ class Clock:
 
 
 class StoredRows:
-    """A dataset in memory as far as searches need it, which notes the periods and columns of each read."""
+    """A fake dataset in memory for searches, which records the periods and columns of each read."""
 
     def __init__(
         self, schema: pa.Schema, rows: list[dict[str, Any]], *, batch_rows: int = 1_000,
@@ -144,7 +144,7 @@ class StoredRows:
     def info(self) -> Any:
         ends = () if self._slices is None else (self._slices[0], sum(self._slices) // 2, self._slices[1])
         moments = [datetime.fromtimestamp(at // 1_000_000, UTC) for at in ends]
-        # The first begins with the first moment, the last ends with the last, and another lies between them.
+        # Three slices; searches use the start of the first and the end of the last.
         slices = [SimpleNamespace(start=moment, end=moment) for moment in moments]
         return SimpleNamespace(slices=tuple(slices))
 
@@ -164,7 +164,7 @@ class StoredRows:
 
 
 def at(document: dict[str, Any], path: str) -> Any:
-    """The value of a path in a document."""
+    """The value at a path of a document."""
     head, dot, rest = path.partition(".")
     value = document.get(head)
     return at(value, rest) if dot and isinstance(value, dict) else None if dot else value
@@ -184,7 +184,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def meets(value: Any, comparison: str, wanted: Any) -> bool:
-    """Whether a value meets a condition, as plain Python has it; None meets none but that it is missing."""
+    """Whether a value meets a condition, evaluated in Python. None meets only the condition that it is missing."""
     if comparison == "exists":
         return (value is not None) == bool(wanted)
     return value is not None and bool(_COMPARISONS[comparison](value, wanted))

@@ -1,4 +1,4 @@
-"""What a load on a cluster must have come to, whatever happened to nodes meanwhile."""
+"""Checks after a load on a cluster that must hold despite faults of nodes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import chronotile as ct
 from chronotile_tools import lab
 
 SLOWEST_S = 20.0
-"""No operation may take longer, on a machine with other work; the client gives up after 30 s."""
+"""Time limit of an operation, on a machine with other load; the client gives up after 30 s."""
 
 
 def archive_on(cluster: lab.Cluster, name: str, timeout_s: int = 30) -> str:
-    """URL of an archive of its own for a test."""
+    """URL of a separate archive for a test."""
     return f"{cluster.url(f'faults_{name}')}?catalog_buckets=16&timeout_s={timeout_s}"
 
 
 def check(url: str, history: History) -> None:
-    """Read everything from all replicas and compare it with what was said."""
+    """Read everything from all replicas and compare it with the logged operations."""
     with ct.open(url, create=False) as archive:
         ds = archive["history"]
         final, wrong = support_history.read(ds.tuned("ALL", timeout_s=60))
@@ -30,6 +30,6 @@ def check(url: str, history: History) -> None:
 
 
 def check_all_done(history: History) -> None:
-    """No operation failed or took too long."""
+    """Assert that no operation failed or took too long."""
     assert not history.failed, "\n".join([f"{len(history.failed)} failed operations", *history.failed[:20]])
     assert history.slowest_s < SLOWEST_S, f"{history.slowest_s:.1f} s"

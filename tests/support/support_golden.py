@@ -1,6 +1,6 @@
-"""Golden archives: what was stored once, as every later version must find it.
+"""Golden archives: stored once, and read with the same result by every later version.
 
-`fill` stores something of everything that the format has. `content` says what a reader finds, as JSON.
+`fill` stores data that uses every part of the format. `content` returns what a reader finds, as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chronotile import apdb, events, historian, jobs
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 FORMAT = 1
-"""Version of the archive format that the golden archives of folder ``v1`` have."""
+"""Version of the archive format; its golden archives are in folder ``v1``."""
 
 _DAY = 86_400_000_000
 _START = 1_767_225_600_000_000
@@ -110,7 +110,7 @@ def states(version: int, count: int) -> pa.Table:
 
 
 def _lines(archive: ct.Archive) -> None:
-    """Log lines: filters of texts, rows without ids, an index."""
+    """Log lines: text filters, rows without ids, an index."""
     lines = archive.create(
         "lines", schema={"host": "utf8", "t": "timestamp[ms]", "line": "utf8", "level": "utf8"},
         cell=ct.hash("host", buckets=4), time="t", window="1d", text="line",
@@ -160,7 +160,7 @@ def _survey(archive: ct.Archive) -> None:
 
 
 def _front_ends(archive: ct.Archive) -> None:
-    """The layouts of the survey, process history, jobs and events, with what each keeps beside its rows."""
+    """A survey, process history, jobs and events, with the additional records of each front end."""
     database = apdb.create(archive, "small", feed=True)
     for number in range(4):
         database.store(**visit_of(number, list(range(number, 20 + number))))
@@ -240,7 +240,7 @@ def _of_survey(archive: ct.Archive) -> dict[str, pa.Table]:
 
 
 def content(archive: ct.Archive) -> Content:
-    """What a reader finds, in terms of JSON."""
+    """What a reader finds, as JSON values."""
     found: Content = {
         name: json.loads(json.dumps(read(archive).to_pylist(), default=_text)) for name, read in READS.items()
     }

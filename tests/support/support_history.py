@@ -1,8 +1,8 @@
-"""Processes that write and read an archive and log each operation, and a checker over what they logged.
+"""Processes that write and read an archive and log each operation, and a checker of their logs.
 
-Run as a program it is one such process. Each operation becomes a JSON line: a write with its batch and whether it was
-`done`, `refused` or left `unknown`, a read with the rows it saw of each batch. Times are of the machine's monotonic
-clock, so that logs of several processes compare.
+Run as a program, this is one such process. Each operation becomes a JSON line: a write with its batch and its outcome
+(`done`, `refused` or `unknown`), a read with the number of rows of each batch. Times come from the machine's monotonic
+clock, so that logs of several processes are comparable.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BIG_ROWS = 120
 BIG_BYTES = 6_000
 DAYS_READ = 2
 SECONDS_PER_DAY = 10
-"""A process goes on to the next day so often, so that tables are made while nodes are away."""
+"""Interval at which processes move on to the next day, so that tables are created while nodes are down."""
 LIFE_S = 900.0
-"""No process works longer than this, whatever becomes of its parent."""
+"""Maximum run time of a process, in case its parent dies."""
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -79,15 +79,15 @@ class Batch:
 
 
 def create(archive: ct.Archive) -> ct.Dataset:
-    """The dataset that the batches go to; each day is a slice, a table of its own."""
+    """The dataset of the batches; each day is a slice, hence a separate table."""
     return archive.create(
         "history", schema=SCHEMA, cell=ct.key("tag"), time="time", window="1d", id="id", slice=1, exist_ok=True
     )
 
 
 def read(ds: ct.Dataset, days: tuple[int, int] | None = None) -> tuple[dict[str, int], int]:
-    """Rows of each finished batch, of these days only where given, and the number of rows that came twice or are of
-    no batch."""
+    """Number of rows of each batch, optionally only of these days, and the number of rows that are duplicates or belong
+    to no batch."""
     limits: dict[str, Any] = {}
     if days is not None:
         limits = {"start": _START + timedelta(days[0]), "end": _START + timedelta(days[1] + 1)}
@@ -97,7 +97,7 @@ def read(ds: ct.Dataset, days: tuple[int, int] | None = None) -> tuple[dict[str,
 
 
 def count_rows(texts: list[str], ids: list[int]) -> tuple[dict[str, int], int]:
-    """Rows of each batch, found by their ids; and the number of rows that came twice or do not fit."""
+    """Number of rows of each batch by id, and the number of rows that are duplicates or belong to no batch."""
     owners: dict[int, str] = {}
     for text in texts:
         key = text.split(" ", 1)[0]
@@ -118,12 +118,12 @@ def count_rows(texts: list[str], ids: list[int]) -> tuple[dict[str, int], int]:
 
 
 def outcome_of(error: ct.ChronotileError) -> str:
-    """What a writer may conclude."""
+    """The outcome that a writer may conclude from an error."""
     return "unknown" if isinstance(error, ct.OutcomeUnknownError) else "refused"
 
 
 class Worker:
-    """Writes and reads until told to stop, and says what it did."""
+    """Writes and reads until it is stopped, and logs its operations."""
 
     def __init__(self, ds: ct.Dataset, process: int, day_s: float) -> None:
         self.ds = ds
@@ -132,17 +132,17 @@ class Worker:
         self.began = time.monotonic()
 
     def day(self) -> int:
-        """The day it writes to now, the same for all processes within a second or so."""
+        """The day that it writes to now; the days of processes change within about a second."""
         return int((time.monotonic() - self.began) / self.day_s)
 
     def run(self, stop: Path) -> None:
-        """Work until the file `stop` is there."""
+        """Work until the file `stop` exists."""
         choose, number = random.Random(self.process), 0
         while not stop.exists() and time.monotonic() - self.began < LIFE_S:
             batch = Batch(self.process, number, self.day())
             number += 1
             outcome = self.write(batch)
-            # Some that failed are tried again, the others stay as they are.
+            # Retry only some of the failed writes.
             if outcome != "done" and choose.random() < 0.5:
                 self.write(batch)
             last = self.day()
@@ -168,7 +168,7 @@ class Worker:
 
 
 def logged(kind: str, process: int, do: Callable[[], dict[str, Any]], **about: Any) -> str:
-    """Do something, print what came of it as a line, and return its outcome."""
+    """Run an operation, print its result as a JSON line, and return its outcome."""
     line = {"kind": kind, "process": process, **about, "start": time.monotonic(), "outcome": "done"}
     try:
         line |= do()
@@ -180,7 +180,7 @@ def logged(kind: str, process: int, do: Callable[[], dict[str, Any]], **about: A
 
 
 def main() -> None:
-    """Arguments: URL, number of the process, file that stops it, seconds after which it goes on to the next day."""
+    """Arguments: URL, number of the process, file that stops it, seconds until the next day begins."""
     url, process, stop, day_s = sys.argv[1:]
     with ct.open(url) as archive:
         Worker(create(archive), int(process), float(day_s)).run(Path(stop))
@@ -207,15 +207,15 @@ class Operation:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the operation."""
         return self.end - self.start
 
 
 class Processes(ABC):
-    """Processes at work that log what they do as lines of JSON. As a context manager it stops them at the end."""
+    """Running processes that log their operations as lines of JSON. As a context manager it stops them on exit."""
 
     program: Path
-    """What each of them runs."""
+    """The program that each process runs."""
 
     def __init__(self, url: str, folder: Path, processes: int, day_s: float) -> None:
         folder.mkdir()
@@ -229,7 +229,7 @@ class Processes(ABC):
 
     @abstractmethod
     def begun(self) -> bool:
-        """Whether each has done what it does first."""
+        """Whether each process has done its first operations."""
 
     def __enter__(self) -> Self:
         self.wait(self.begun, 60, "begin")
@@ -242,7 +242,7 @@ class Processes(ABC):
         return self.folder / f"{number}.jsonl"
 
     def wait(self, until: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait until something holds, as long as all processes work."""
+        """Wait until a condition holds; fails if a process ends meanwhile."""
         deadline = time.monotonic() + seconds
         while not until():
             self.check_running()
@@ -255,13 +255,13 @@ class Processes(ABC):
         self.check_running()
 
     def check_running(self) -> None:
-        """Fail with what a process said, where one has ended."""
+        """Fail if a process has ended, with its error output."""
         for number, process in enumerate(self.running):
             if process.poll() is not None:
                 raise AssertionError(f"process {number} ended:\n{(self.folder / f'{number}.err').read_text()[-3_000:]}")
 
     def end(self) -> None:
-        """Let every process end its operation."""
+        """Stop the processes after their current operation."""
         self.stop_file.touch()
         for process in self.running:
             try:
@@ -271,10 +271,10 @@ class Processes(ABC):
                 raise
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """What they have logged until now."""
+        """All records logged so far."""
         for number in range(len(self.running)):
             text = self._log(number).read_text()
-            # The last line may be half written.
+            # The last line may be incomplete.
             for line in text[: text.rfind("\n") + 1].splitlines():
                 record = json.loads(line)
                 yield record | {"days": tuple(record.get("days", (0, 0)))}
@@ -291,16 +291,16 @@ class Load(Processes):
         super().__init__(url, folder, processes, day_s)
 
     def begun(self) -> bool:
-        """Whether each has opened the archive, written and read once."""
+        """Whether each process has opened the archive, written and read once."""
         return {o.process for o in self.history().of("read")} == set(range(len(self.running)))
 
     def stop(self) -> History:
-        """Let every process end its operation, and return all that they did."""
+        """Stop the processes after their current operation, and return all operations."""
         self.end()
         return self.history()
 
     def history(self) -> History:
-        """All that they did until now."""
+        """All operations logged so far."""
         return History([Operation(**record) for record in self.records()])
 
 
@@ -314,21 +314,21 @@ class History:
     operations: list[Operation]
 
     def of(self, kind: str) -> list[Operation]:
-        """The writes or the reads."""
+        """Operations of a kind: writes or reads."""
         return [operation for operation in self.operations if operation.kind == kind]
 
     @property
     def failed(self) -> list[str]:
-        """What operations that failed said."""
+        """Error messages of failed operations."""
         return [f"{o.kind} {o.batch or o.days}: {o.error}" for o in self.operations if o.outcome != "done"]
 
     @property
     def slowest_s(self) -> float:
-        """The longest time of an operation."""
+        """The longest duration of an operation."""
         return max(operation.seconds for operation in self.operations)
 
     def median_s(self, start: float, end: float) -> float:
-        """The median time of the operations that began in a span of time; infinite where none did."""
+        """The median duration of the operations that began between two times; infinite if there are none."""
         spent = [operation.seconds for operation in self.operations if start <= operation.start < end]
         return statistics.median(spent) if spent else float("inf")
 
@@ -340,10 +340,10 @@ class History:
         return found
 
     def violations(self, final: dict[str, int], wrong: int) -> list[str]:
-        """What contradicts the promises of an archive: `final` is what is there in the end, rows by batch, and `wrong`
-        the number of rows that came twice or are of no batch."""
-        found = [f"{wrong} rows are doubled or strange in the end"] if wrong else []
-        found += [f"process {r.process} read {r.wrong} rows doubled or strange" for r in self.of("read") if r.wrong]
+        """Violations of the guarantees of an archive. `final` is the number of rows of each batch at the end, `wrong`
+        the number of rows that are duplicates or belong to no batch."""
+        found = [f"{wrong} rows are duplicates or belong to no batch at the end"] if wrong else []
+        found += [f"process {r.process} read {r.wrong} duplicate or unknown rows" for r in self.of("read") if r.wrong]
         found += self._against_end(final)
         found += self._reads_that_missed()
         found += self._reads_of_parts()
@@ -358,11 +358,11 @@ class History:
             elif results == {"refused"} and rows:
                 yield f"batch {key} was refused and has {rows} rows"
             elif rows not in (0, whole):
-                yield f"batch {key} is there in part: {rows} of {whole} rows"
+                yield f"batch {key} is incomplete: {rows} of {whole} rows"
         yield from (f"batch {key} was never written" for key in final.keys() - outcomes.keys())
 
     def _reads_that_missed(self) -> Iterator[str]:
-        """A read sees what was acknowledged, or seen by another read, before it began."""
+        """Reads that missed a batch that was acknowledged, or seen by another read, before they began."""
         known: dict[str, float] = {}
         for operation in self.operations:
             if operation.outcome == "done":
@@ -373,7 +373,7 @@ class History:
                 for key, since in known.items():
                     first, last = later.days
                     if since < later.start and first <= Batch.of(key).day <= last and key not in later.seen:
-                        yield f"a read {later.start - since:.3f} s after batch {key} was known misses it"
+                        yield f"a read misses batch {key}, acknowledged or read {later.start - since:.3f} s earlier"
 
     def _reads_of_parts(self) -> Iterator[str]:
         begun: dict[str, float] = {}
@@ -384,7 +384,7 @@ class History:
                 if rows != len(Batch.of(key).ids):
                     yield f"a read saw {rows} of {len(Batch.of(key).ids)} rows of batch {key}"
                 if begun.get(key, float("inf")) > operation.end:
-                    yield f"a read saw batch {key} before anybody wrote it"
+                    yield f"a read saw batch {key} before a process wrote it"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Generated jobs, and a real PostgreSQL to copy them from."""
+"""Generated jobs, and a PostgreSQL server to copy them from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = {
 
 
 def generated(count: int, *, days: int = 10, first: int = 1, seed: int = 7) -> pa.Table:
-    """Jobs in runs of 2 to 200 consecutive ids of one user, site and task, in order of submission over some days."""
+    """Jobs in order of submission over some days. Runs of 2 to 200 consecutive ids share a user, site and task."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(2, 200, size=count)
     run = np.repeat(np.arange(count), lengths)[:count]
@@ -64,12 +64,12 @@ def generated(count: int, *, days: int = 10, first: int = 1, seed: int = 7) -> p
 
 
 def make(archive: ct.Archive, **options: Any) -> jobs.Jobs:
-    """An archive of such jobs."""
+    """Create an archive of such jobs."""
     return jobs.create(archive, schema=COLUMNS, version="modified", **options)
 
 
 def build(path: str, number: int, start: Any, results: Any) -> None:
-    """What each of several processes does: bring the indexes up to date; puts the windows built, or what went wrong."""
+    """Run by each of several processes: build the indexes; puts the number of windows built, or the traceback."""
     try:
         start.wait(60)
         with ct.open(path, timeout_s=60) as archive:
@@ -81,7 +81,7 @@ def build(path: str, number: int, start: Any, results: Any) -> None:
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """A server of its own, for as long as it is needed; its SQLAlchemy URL."""
+    """Start a server and yield its SQLAlchemy URL."""
     if server.programs() is None:
         pytest.skip("POSTGRESQL ABSENT: install Debian's package postgresql to run this")
     with server.postgresql() as url:

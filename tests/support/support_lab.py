@@ -1,8 +1,7 @@
-"""Real Cassandra clusters that tests share. Fixtures; conftest.py imports them.
+"""Fixtures of Cassandra clusters that tests share; conftest.py imports them.
 
-They are small and start fast: 300 MiB of heap, Java's quick compiler only, the collector that costs least on a small heap,
-and no verification of bytecode. All live in a home of this test run, end with it even when it is killed, and are never
-those of the user.
+The clusters are small and start fast: 300 MiB of heap, and only Java's fast compiler. They use a laboratory folder of
+this test run, so they never touch the user's clusters, and they end with the run even if it is killed.
 """
 
 from __future__ import annotations
@@ -23,32 +22,25 @@ from chronotile_tools.lab import places, resources, versions
 
 QUICK: dict[str, Any] = {
     "heap": "300m",
-    "java_options": [
-        "-XX:TieredStopAtLevel=1",
-        "-XX:-UseG1GC",
-        "-XX:+UseSerialGC",
-        "-XX:+UnlockDiagnosticVMOptions",
-        "-XX:-BytecodeVerificationRemote",
-        # A node reads the clock 500 times a second unless it is told to be content with less: half of what it costs idle.
-        "-Dcassandra.approximate_time_precision_ms=20",
-    ],
+    # By default a node reads the clock 500 times a second, which is half of its processor time when idle.
+    "java_options": ["-XX:TieredStopAtLevel=1", "-Dcassandra.approximate_time_precision_ms=20"],
 }
 MANY_TABLES: dict[str, Any] = {"heap": "450m", "settings": {"memtable_allocation_type": "unslabbed_heap_buffers"}}
-"""For nodes that hold the tables of all tests: otherwise each that was written to takes 1 MiB of the heap, which has
-room for some 160. Dropping tables is no way out: it takes a node three times as long as making them."""
+"""For nodes with the tables of all tests: otherwise each written table takes 1 MiB of the heap, which suffices for some
+160 tables. Tests do not drop their tables, because that takes three times as long as creating them."""
 
 
 def require_software(version: str = versions.DEFAULT) -> None:
-    """Skip the test, loudly, where Java or Maven is missing. A cluster that does not start is no reason to skip."""
+    """Skip the test, with a clear message, if Java or Maven is missing. A cluster that does not start is a failure."""
     try:
         resources.prepare(versions.release(version))
     except lab.MissingToolError as error:
-        pytest.skip(f"REAL CASSANDRA IS ABSENT: {error}")
+        pytest.skip(f"CASSANDRA IS ABSENT: {error}")
 
 
 @pytest.fixture(scope="session")
 def lab_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of this run's clusters, which the laboratory uses while tests run, also in child processes."""
+    """The folder of this run's clusters, which the laboratory uses in this process and its child processes."""
     before = os.environ.get(places.HOME_VARIABLE)
     home = tmp_path_factory.mktemp("lab")
     os.environ[places.HOME_VARIABLE] = str(home)
@@ -61,7 +53,7 @@ def lab_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def shared_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
-    """Three nodes of the newest release. A test that disturbs them takes `cluster` instead."""
+    """Three nodes of the newest release. Tests that disturb them use `cluster` instead."""
     require_software()
     with lab.up("shared", nodes=3, **QUICK | MANY_TABLES) as cluster:
         yield cluster
@@ -69,13 +61,13 @@ def shared_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
 
 @pytest.fixture
 def cluster(shared_cluster: lab.Cluster) -> Iterator[lab.Cluster]:
-    """The three shared nodes, for a test that kills, pauses or cuts them: afterwards all serve again."""
+    """The three shared nodes, for tests that kill, pause or disconnect them; restores them afterwards."""
     yield shared_cluster
     serve_again(shared_cluster)
 
 
 def serve_again(cluster: lab.Cluster) -> None:
-    """Bring back every node that a test stopped, paused or cut off, and wait until all see each other."""
+    """Restore every node that a test stopped, paused or disconnected, and wait until all see each other."""
     touched = False
     for node in cluster.nodes:
         status = node.status
@@ -92,7 +84,7 @@ def serve_again(cluster: lab.Cluster) -> None:
 
 @pytest.fixture(scope="session")
 def single_node(lab_home: Path) -> Iterator[lab.Cluster]:
-    """One node where tables are made fast: it keeps what it knows of them in memory, and so must never be killed."""
+    """One node that creates tables fast, because it does not flush schema changes to disk. Tests must not kill it."""
     require_software()
     fast = ["-Dcassandra.test.flush_local_schema_changes=false", "-Dcassandra.unsafesystem=true"]
     options = QUICK | MANY_TABLES | {"java_options": QUICK["java_options"] + fast}
@@ -102,14 +94,14 @@ def single_node(lab_home: Path) -> Iterator[lab.Cluster]:
 
 @pytest.fixture(scope="session")
 def secure_cluster(lab_home: Path) -> Iterator[lab.Cluster]:
-    """Two nodes that want a password and a client certificate."""
+    """Two nodes that require a password and a client certificate."""
     require_software()
     with lab.up("secure", nodes=2, auth=True, tls="mutual", **QUICK) as cluster:
         yield cluster
 
 
 def read_alone(cluster: lab.Cluster, node: lab.Node, statement: str) -> list[list[str]]:
-    """Rows that a node has itself: it is asked while the others are paused, until it no longer counts on them."""
+    """Rows that one node stores: queries it while the other nodes are paused, until it sees them down."""
     others = [other for other in cluster.nodes if other.index != node.index]
     for other in others:
         other.pause()
@@ -128,7 +120,7 @@ def read_alone(cluster: lab.Cluster, node: lab.Node, statement: str) -> list[lis
 
 
 def keyspace_of(request: pytest.FixtureRequest) -> str:
-    """The name of a keyspace that only this test, with these parameters, uses."""
+    """A keyspace name that is unique to this test and its parameters."""
     name = "".join(c for c in request.node.name.lower() if c.isalnum() or c == "_")
     return f"{name[:30]}_{zlib.crc32(request.node.name.encode()):08x}"
 

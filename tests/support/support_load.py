@@ -1,4 +1,4 @@
-"""Targets of known behaviour, which the load generator's processes import."""
+"""Load targets with known behaviour, in a module that the load generator's processes can import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chronotile_tools.load.recording import DONE, FAILED, Recording
 
 @dataclass(frozen=True)
 class Server:
-    """Takes `service_s` for each operation, one at a time; does nothing from `stall_s` on for `stalled_s`."""
+    """Takes `service_s` for each operation, one at a time; operation number `stall_at` takes `stalled_s` instead."""
 
     service_s: float = 0.001
     stall_at: int = -1
@@ -59,7 +59,7 @@ class Failing:
 
 @dataclass(frozen=True)
 class Broken:
-    """Cannot be connected to, or has a fault of its own."""
+    """Refuses connections if `how` is "refuses"; otherwise its operations raise an unexpected error."""
 
     how: str
 
@@ -76,7 +76,7 @@ class Broken:
 
 
 def recording_of(milliseconds: Any, *, failed: int = 0) -> Recording:
-    """Operations a second apart that took these times; the first `failed` of them failed."""
+    """A recording of operations one second apart with these durations, of which the first `failed` failed."""
     times = (np.asarray(milliseconds, float) * 1e6).astype(np.int64)
     due = np.arange(len(times)) * 1_000_000_000
     zeros = np.zeros(len(times), np.int64)

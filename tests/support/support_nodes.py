@@ -1,4 +1,4 @@
-"""Nodes in memory, for tests of what procedures decide: they answer what is asked there."""
+"""Fake nodes in memory, for tests of decisions of procedures; they answer the queries of these tests."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _LEASE_DELETE = re.compile(r"DELETE FROM \S+ WHERE name = '(.*?)' IF holder = '(
 
 
 def host_id(address: str) -> str:
-    """An id that tells the address."""
+    """A host id made from the last part of the address."""
     return "00000000-0000-0000-0000-{:0>12}".format(address.rpartition(".")[2])
 
 
 @dataclass
 class MemoryNodes:
-    """A cluster whose nodes all serve and agree."""
+    """A cluster whose nodes are all up and agree on the schema."""
 
-    there: list[str]
+    members: list[str]
     """Addresses of its members."""
     answers: dict[str, list[Row]] = field(default_factory=dict)
-    """Rows by a part of the statement that asks for them."""
+    """Rows to return for statements that contain the key."""
     tools: dict[str, Callable[[str, tuple[str, ...]], str]] = field(default_factory=dict)
-    """What nodetool's commands do and print; called with the node's address and the arguments."""
+    """Fake nodetool commands, called with the node's address and the arguments; they return the output."""
     leases: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Holder and what it is about, by name."""
+    """Holder and description of each lease by name."""
     ran: list[tuple[str, ...]] = field(default_factory=list)
-    """Statements and commands of nodetool, in order."""
+    """Nodetool commands in order, each with the node's address first."""
 
     def addresses(self) -> list[str]:
-        return list(self.there)
+        return list(self.members)
 
     def nodetool(self, address: str, *arguments: str, timeout_s: float = 600) -> str:
         self.ran.append((address, *arguments))
         if arguments[0] in self.tools:
             return self.tools[arguments[0]](address, arguments[1:])
         if arguments[0] == "status":
-            return "\n".join(f"UN  {one}  1 KiB  16  100%  {host_id(one)}  r1" for one in self.there)
-        raise ChronotileError(f"nodetool {arguments[0]} is not known here", kind="command")
+            return "\n".join(f"UN  {one}  1 KiB  16  100%  {host_id(one)}  r1" for one in self.members)
+        raise ChronotileError(f"no fake for nodetool {arguments[0]}", kind="command")
 
     def query(self, address: str, statement: str, *, consistency: str = "ONE", timeout_s: float = 10) -> list[Row]:
-        if address not in self.there:
+        if address not in self.members:
             raise UnavailableError(f"no node accepts clients at {address}", kind="no-connection")
         for part, rows in self.answers.items():
             if part in statement:
@@ -64,7 +64,7 @@ class MemoryNodes:
         if statement.startswith("SELECT key FROM system.local"):
             return [{"key": "local"}]
         if "system.peers_v2" in statement:
-            return [self._member(one) for one in self.there if one != address]
+            return [self._member(one) for one in self.members if one != address]
         if "FROM system.local" in statement:
             return [self._member(address)]
         if "FROM system_schema.tables WHERE keyspace_name = 'chronotile_ops'" in statement:
@@ -109,7 +109,7 @@ def _refused(holder: str, about: str) -> Row:
 
 
 class RecordingActuator:
-    """Hands that can do everything and note what they were told; `fail` raises for a verb."""
+    """An actuator that records all calls and does nothing, except that the verb `fail` raises an error."""
 
     def __init__(self, nodes: MemoryNodes, fail: str = "") -> None:
         self.nodes, self.fail = nodes, fail

@@ -1,4 +1,4 @@
-"""A real cluster whose nodes carry a Jolokia agent: JMX is read over HTTP there, with no JVM start for each look."""
+"""A cluster whose nodes have a Jolokia agent: JMX is read over HTTP, without starting a JVM for each read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AGENT_PORT = 8778
 
 
 def agent() -> Path:
-    """The agent's jar, fetched once. Skips the test, loudly, where it cannot be had."""
+    """The agent's jar, downloaded once. Skips the test, with a clear message, if it is not available."""
     folder = places.cache() / "jolokia"
     jar = folder / "jolokia-agent-jvm-2.6.0-javaagent.jar"
     if not jar.exists():
@@ -32,7 +32,8 @@ def agent() -> Path:
     return jar
 
 
-# A cluster for each module that imports it: one for the session would be made twice, at the same time.
+# One cluster per module that imports this fixture: with session scope, each import would start its own cluster, and all
+# would run at the same time.
 @pytest.fixture(scope="module")
 def _watched(lab_home: Path) -> Iterator[lab.Cluster]:
     require_software()
@@ -49,16 +50,16 @@ def _watched(lab_home: Path) -> Iterator[lab.Cluster]:
 
 @pytest.fixture
 def watched(_watched: lab.Cluster) -> Iterator[lab.Cluster]:
-    """Three nodes with an agent each, for a test that disturbs them: afterwards all serve again."""
+    """Three nodes with agents, for tests that disturb them; restores them afterwards."""
     yield _watched
     serve_again(_watched)
 
 
 def access(cluster: lab.Cluster) -> ops.Access:
-    """The way to them: CQL, and JMX through the agents."""
+    """Access to the nodes: CQL, and JMX through the agents."""
 
     class Here(ops.JolokiaRunner):
-        """The nodes' disks are this machine's."""
+        """Runs shell commands locally, because the nodes run on this machine."""
 
         def shell(self, host: object, *command: str, timeout_s: float = 30) -> str:
             return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True).stdout

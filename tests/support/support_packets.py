@@ -24,7 +24,7 @@ _ARROW = {
 
 
 def lsst_schemas() -> Path:
-    """The folder of all alert schemas that the LSST published, as ``10/0/lsst.v10_0.alert.avsc``."""
+    """The folder of all published LSST alert schemas, such as ``10/0/lsst.v10_0.alert.avsc``."""
     packet = pytest.importorskip("lsst.alert.packet", reason="lsst-alert-packet is not installed")
     return Path(packet.get_schema_root())
 
@@ -63,7 +63,7 @@ class Packets:
         return row
 
     def _collect(self, kind: Kind) -> None:
-        """Find the records that other fields name."""
+        """Collect the record types that other fields refer to by name."""
         if isinstance(kind, list):
             for each in kind:
                 self._collect(each)
@@ -101,13 +101,13 @@ class Packets:
 
 
 def _single(value: float) -> float:
-    """The nearest number of 32 bits."""
+    """The nearest float32 value."""
     number: float = struct.unpack("f", struct.pack("f", value))[0]
     return number
 
 
 def arrow_type(kind: Kind, records: dict[str, pa.DataType] | None = None) -> pa.DataType:
-    """The Arrow type of a type of a parsed Avro schema, as Spark has it."""
+    """The Arrow type of a type of a parsed Avro schema, by the rules of Spark."""
     records = {} if records is None else records
     if isinstance(kind, list):
         return arrow_type(next(each for each in kind if each != "null"), records)

@@ -1,4 +1,4 @@
-"""Checks of report pages: well-formed HTML that loads nothing."""
+"""Checks of report pages: well-formed HTML without external resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SVG_NAMESPACE = 'xmlns="http://www.w3.org/2000/svg"'
 
 
 def check_page(text: str, *, drawings: int) -> None:
-    """The page is well-formed, loads nothing, shows no NaN or infinity, and has at least so many drawings."""
+    """Assert that a page is well-formed, loads nothing, shows no NaN or infinity, and has at least `drawings` SVGs."""
     opened: list[str] = []
 
     class Checker(HTMLParser):

@@ -1,7 +1,7 @@
-"""Procedures for tests, and a program that runs one and is killed at a chosen moment.
+"""Procedures for tests, and a program that runs one and kills itself at a chosen moment.
 
 Arguments of the program: the cluster, the folder of journals, the procedure as JSON (name and arguments), and when the
-process kills itself with SIGKILL: after how many lines of what it says (0: never), or at a `Moment`.
+process kills itself with SIGKILL: after a number of output lines (0: never), or at a `KillPoint`, as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from chronotile_tools.ops.procedures.reaching import AccessNodes
 
 @dataclass(frozen=True)
 class Marks(Procedure):
-    """Makes a file a step, with a line for each time that it was done; says so before and after each file."""
+    """Each step appends a line to a file of its own, and prints a line before and after."""
 
     name: ClassVar[str] = "marks"
     folder: str
@@ -58,29 +58,29 @@ class Marks(Procedure):
 
 
 def nodes_of(cluster: lab.Cluster) -> AccessNodes:
-    """The way to a cluster's nodes."""
+    """Access to a cluster's nodes."""
     return AccessNodes(ops.for_lab(cluster.name))
 
 
 def context(cluster: lab.Cluster, echo: Callable[[str], object] = print) -> Context:
-    """What procedures work with, on this cluster."""
+    """The context of procedures on this cluster."""
     actuator = Laboratory(cluster, echo)
     return Context(nodes_of(cluster), actuator, echo, node_s=180, stream_s=300, archive_url=cluster.url)
 
 
 @dataclass(frozen=True)
 class KillPoint:
-    """When a process kills itself: a step was done and the journal does not say so yet, or so long after it began."""
+    """When a process kills itself: some time after a step began, or when it is done but not yet in the journal."""
 
     step: str
     after_s: float | None = None
-    """Seconds after it began; None when it was done."""
+    """Seconds after the step began; None: when it is done."""
 
 
 def run_apart(
     cluster: lab.Cluster, journals: Path, procedure: Procedure, when: int | KillPoint
 ) -> subprocess.CompletedProcess[str]:
-    """Run a procedure in a process of its own, killed after so many lines or at a moment."""
+    """Run a procedure in a separate process that kills itself after `when` lines of output or at a kill point."""
     work = json.dumps({"procedure": procedure.name, "arguments": procedure.arguments})
     moment = json.dumps(dataclasses.asdict(when) if isinstance(when, KillPoint) else when)
     command = [sys.executable, __file__, cluster.name, str(journals), work, moment]
@@ -88,7 +88,7 @@ def run_apart(
 
 
 def run_cut_off(cluster: lab.Cluster, journals: Path, work: Procedure, cuts: list[int], *, failures: int = 0) -> None:
-    """Run a procedure that is killed after these numbers of lines, each counted anew; then to its end."""
+    """Run a procedure once for each of `cuts`, killed after this number of output lines; then run it to its end."""
     for lines in cuts:
         done = run_apart(cluster, journals, work, lines)
         assert done.returncode == -9, done.stderr
@@ -101,7 +101,7 @@ def run_cut_off(cluster: lab.Cluster, journals: Path, work: Procedure, cuts: lis
 
 
 def wait_until_seen_down(cluster: lab.Cluster, node: lab.Node) -> None:
-    """Wait until all nodes that run see another one down."""
+    """Wait until all running nodes see `node` down."""
     with_node = nodes_of(cluster)
 
     def missing() -> str:
@@ -116,7 +116,7 @@ def die() -> None:
 
 
 def die_when_done(step: str) -> None:
-    """Have this process end when a step was done and proved, before the journal says so."""
+    """Make this process kill itself when a step is done and verified, before the journal records it."""
     write = journal.Journal.write
 
     def writing(kept: journal.Journal, event: str, **fields: Any) -> None:
@@ -146,7 +146,7 @@ def main() -> None:
     if isinstance(moment, dict) and moment["after_s"] is None:
         die_when_done(moment["step"])
     elif isinstance(moment, dict):
-        # What is said whenever the step is begun or gone on with.
+        # The prefix of the line that is printed when the step begins or resumes.
         number = [step.name for step in procedure.steps(actuator)].index(moment["step"]) + 1
         begins = f"{number}/"
     run(procedure, actuator, Path(journals))

@@ -1,4 +1,4 @@
-"""Rings of tokens for property tests."""
+"""Token rings for property tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service as users run it: a process on a free port, and plain HTTP to speak with it."""
+"""A service as users run it, in a process on a free port, and a plain HTTP client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 
 @dataclass
 class Answer:
-    """What came back."""
+    """An HTTP response."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -35,8 +35,8 @@ class Answer:
 
 
 class Service:
-    """`chronotile serve` in a process of its own; its log is in `log`. `program` is what the interpreter runs in place
-    of the command, `limits` is called in the process before."""
+    """`chronotile serve` in a separate process, which logs to file `log`. `program` replaces the command that Python
+    runs; the process calls `limits` before it starts Python."""
 
     def __init__(
         self,
@@ -81,12 +81,12 @@ class Service:
         return [json.loads(line) for line in self.log_path.read_text().splitlines()]
 
     def memory(self, name: str = "VmRSS") -> int:
-        """A figure of memory from the status of the process, bytes."""
+        """A memory figure from /proc/PID/status, in bytes."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return 1024 * int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
 
     def stop(self) -> int:
-        """Ends the service as an operator does; gives its exit code."""
+        """Stop the service with SIGTERM; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
 
@@ -99,7 +99,7 @@ class Service:
         headers: dict[str, str] | None = None,
         ca: Path | None = None,
     ) -> Answer:
-        """One request on a connection of its own. Objects become JSON."""
+        """Send one request on a new connection. Objects are sent as JSON."""
         sent: bytes | str | None = body if isinstance(body, bytes | str) else None if body is None else json.dumps(body)
         heads = {**({} if body is None or isinstance(body, bytes | str) else {"Content-Type": "application/json"})}
         connection: http.client.HTTPConnection

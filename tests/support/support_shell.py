@@ -1,4 +1,4 @@
-"""A user's shell: runs commands one after another in a folder, and expects how each ends."""
+"""A user's shell: runs commands one after another in a folder, and checks their exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class Shell:
-    """Runs commands in a folder of their own; each has to end with the code that is expected."""
+    """Runs commands in one folder; each must exit with the expected code."""
 
     def __init__(self, run: Run, folder: Path) -> None:
         self._run, self.folder = run, folder
@@ -43,7 +43,7 @@ class Shell:
 
 
 def on_terminal(shell: Shell, columns: int, *arguments: object) -> str:
-    """What a command prints on a terminal of this width."""
+    """The output of a command on a terminal of this width."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     command = [sys.executable, "-m", "chronotile", *map(str, arguments)]

@@ -1,6 +1,6 @@
 """Batches whose content follows from their name, for tests that write from many processes or kill them.
 
-Needs neither numpy nor pyarrow: a process that is to be killed must start fast. Run as a program it writes until it is
+Imports neither numpy nor pyarrow, so that processes that tests kill start fast. Run as a program, it writes until it is
 killed.
 """
 
@@ -20,7 +20,7 @@ from chronotile import inputs
 SCHEMA = {"id": "int64", "visit": "int64", "tag": "int64", "time": "timestamp[us]", "value": "float64", "note": "utf8"}
 TAGS = 6
 BUFFER_BYTES = 1 << 20
-"""The smallest buffer of a write, so that a big visit is put in several commits."""
+"""The smallest buffer of a write, so that a big visit takes several commits."""
 _DAY_US = 86_400_000_000
 _START_US = 1_700_000_000_000_000
 
@@ -40,7 +40,7 @@ class Visit:
 
     @property
     def index(self) -> int:
-        """The number its rows carry; editions share it."""
+        """The number in its rows; editions share it."""
         return self.group * 10_000 + self.number
 
     @property
@@ -50,7 +50,7 @@ class Visit:
 
     @property
     def rows(self) -> int:
-        """Rows in it."""
+        """Number of its rows."""
         return (700 if self.big else 60) - 20 * self.edition
 
     @property
@@ -77,27 +77,27 @@ class Visit:
 
 
 def create(archive: ct.Archive) -> ct.Dataset:
-    """The dataset the visits go to."""
+    """The dataset of the visits."""
     return archive.create(
         "visits", schema=SCHEMA, cell=ct.key("tag"), time="time", window="1d", id="id", slice=2, exist_ok=True
     )
 
 
 def write(ds: ct.Dataset, visit: Visit) -> bool:
-    """Write a visit, piece by piece; a later edition replaces the earlier. Returns whether anything was stored now,
-    after as many tries as other writers of the same batch make necessary."""
+    """Write a visit in pieces; a later edition replaces an earlier one. Retries after conflicts with other writers of
+    the batch and after unknown outcomes. Returns whether the last try stored anything."""
     columns = visit.columns()
     types = ds.column_types
     while True:
         pieces = inputs.rows(_pieces(columns, visit.rows), types)
         try:
-            # The method of the public class has no say in the buffer.
+            # The public method has no parameter for the buffer size.
             report = ds._native.write(pieces, visit.key, visit.edition > 0, BUFFER_BYTES)
         except ct.BatchConflictError as error:
             if error.kind != "batch-race":
                 raise
         except ct.OutcomeUnknownError:
-            # Of a cluster under load; a repetition tells what became of it.
+            # Happens on a cluster under load; repeating the write resolves the outcome.
             continue
         else:
             return bool(report["stored"])
@@ -108,33 +108,33 @@ def _pieces(columns: dict[str, Any], rows: int) -> Iterator[dict[str, Any]]:
         yield {name: values[start : start + 100] for name, values in columns.items()}
 
 
-def _say(what: str, visit: Visit) -> None:
-    """One line to the parent, at once and whole."""
+def _log(what: str, visit: Visit) -> None:
+    """Write one line to the parent, unbuffered and in one call."""
     os.write(1, f"{what} {visit.group} {visit.number} {visit.edition}\n".encode())
 
 
-def _write_and_say(ds: ct.Dataset, visit: Visit) -> None:
-    _say("begun", visit)
+def _write_and_log(ds: ct.Dataset, visit: Visit) -> None:
+    _log("begun", visit)
     write(ds, visit)
-    _say("done", visit)
+    _log("done", visit)
 
 
 def main() -> None:
-    """Wait for a line `path|group|visits to repeat`; then repeat those and write visit after visit, each begun and
-    ended with a line on standard output."""
+    """Wait for a line `path|group|visits to repeat`; then repeat those visits and write new ones, with a line on
+    standard output before and after each."""
     path, group, repeat = sys.stdin.readline().rstrip("\n").split("|")
     choose = random.Random(int(group))
     with ct.open(path) as archive:
         ds = create(archive)
         for words in repeat.split(";") if repeat else []:
-            _write_and_say(ds, Visit(*map(int, words.split())))
+            _write_and_log(ds, Visit(*map(int, words.split())))
         for number in range(1_000):
             if number % 7 == 6:
                 ds.consolidate()
             elif number % 4 == 3:
-                _write_and_say(ds, Visit(int(group), choose.randrange(number // 4 * 4, number), edition=1))
+                _write_and_log(ds, Visit(int(group), choose.randrange(number // 4 * 4, number), edition=1))
             else:
-                _write_and_say(ds, Visit(int(group), number))
+                _write_and_log(ds, Visit(int(group), number))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Waiting for what other processes and threads do."""
+"""Waiting for other processes and threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60, *, every_s: float = 0.02) -> None:
-    """Look until something holds; fail when it does not in time."""
+    """Poll until a condition holds; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"

@@ -1,4 +1,4 @@
-"""What each of several processes does to one archive at once; here so that a spawned process can import it."""
+"""Concurrent work of several processes on one archive, in a module that spawned processes can import."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ OWN_VISITS, SHARED_VISITS = 8, 6
 
 
 def visits_on(url: str) -> tuple[int, int]:
-    """How many visits a process writes of its own and of those that all write: fewer on a cluster, where each write
-    and read takes longer."""
+    """Number of own and of shared visits that a process writes: fewer on a cluster, where each write and read takes
+    longer."""
     return (5, 4) if url.startswith("cassandra:") else (OWN_VISITS, SHARED_VISITS)
 
 
 def run(what: Callable[[str, int, Any, Any], None], url: str, count: int) -> list[int]:
-    """Let `count` processes do `what` at the same moment, and return how much each did."""
+    """Let `count` processes run `what` at the same time, and return the amount of work of each."""
     spawn = multiprocessing.get_context("spawn")
     start, results = spawn.Barrier(count), spawn.Queue()
     given = [(what, url, number, start, results) for number in range(count)]
@@ -51,7 +51,7 @@ def _begin(what: Callable[[str, int, Any, Any], None], url: str, number: int, st
 
 
 def work(path: str, number: int, start: Any, results: Any) -> None:
-    """Write own and shared visits, reading between writes; puts the number of reads, or what went wrong."""
+    """Write own and shared visits, reading after each; puts the number of reads, or the traceback."""
     try:
         start.wait(120)
         with ct.open(path, timeout_s=60) as archive:
@@ -61,7 +61,7 @@ def work(path: str, number: int, start: Any, results: Any) -> None:
 
 
 def begin(url: str, number: int, start: Any, results: Any) -> None:
-    """Open an archive that nobody has made yet, make its dataset and write a visit; puts what went wrong."""
+    """Open an archive that does not exist yet, create its dataset and write a visit; puts the traceback of an error."""
     try:
         start.wait(120)
         with ct.open(url) as archive:
@@ -88,8 +88,8 @@ def _work(ds: ct.Dataset, number: int, own: int, shared: int) -> int:
 
 
 def look(ds: ct.Dataset, whole: set[int]) -> set[int]:
-    """Read everything of finished batches: only whole visits are seen, and all of those in `whole`, which were
-    acknowledged to this process or which it saw before. Returns all that were seen."""
+    """Read everything and check that all visits are complete, and that all visits in `whole` are present: those that
+    were acknowledged to this process or that it has read before. Returns all visits found."""
     table = ds.read(columns=["visit", "id"]).to_arrow()
     ids = table["id"].to_pylist()
     assert len(ids) == len(set(ids)), "a record came twice"
@@ -97,8 +97,10 @@ def look(ds: ct.Dataset, whole: set[int]) -> set[int]:
     for index, rows in seen.items():
         visit = Visit(*divmod(index, 10_000))
         assert rows == visit.rows, f"visit {visit.key} has {rows} rows of {visit.rows}"
-    assert whole <= seen.keys(), f"visits {sorted(whole - seen.keys())} were there and are gone"
-    # Whole or in part, by other paths: heads of chunks first, then the bodies that they point to.
+    assert whole <= seen.keys(), (
+        f"visits {sorted(whole - seen.keys())} are missing, but were read or acknowledged before"
+    )
+    # Other read paths, which read heads of chunks first and then only some bodies.
     some = [Visit(*divmod(index, 10_000)) for index in sorted(whole)[-3:]]
     ids = [record for visit in some for record in visit.ids]
     found = ds.read(ids=ids, columns=["id"]).to_arrow()["id"].to_pylist()
@@ -106,6 +108,6 @@ def look(ds: ct.Dataset, whole: set[int]) -> set[int]:
     for visit in some:
         got = ds.count(where=("id", "between", (visit.ids[0], visit.ids[-1])))
         assert got == visit.rows, f"{got} of {visit.rows} records meet the condition"
-    # Without the request for finished batches there may be more, never less.
+    # Other processes may have stored more since.
     assert ds.count() >= sum(seen.values())
     return set(seen)

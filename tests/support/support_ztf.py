@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 def _fields(kind: str, names: str) -> dict[str, str]:
-    """Fields of one type; one that may be null ends with a question mark."""
+    """Fields of one type; a question mark after the type means nullable."""
     return dict.fromkeys(names.split(), kind)
 
 

@@ -1,8 +1,8 @@
 """Batch jobs in the Standard Workload Format, as an Arrow table.
 
-The format is defined at https://www.cs.huji.ac.il/labs/parallel/workload/swf.html: comment lines begin with a
-semicolon, some of them with a name and a value; each other line is one job of 18 numbers, with -1 for unknown. Times
-are seconds: submission since `UnixStartTime`, the others durations."""
+The format is defined at https://www.cs.huji.ac.il/labs/parallel/workload/swf.html. Comment lines begin with a
+semicolon, and some contain a name and a value. Every other line is one job with 18 numbers; -1 means unknown. Times are
+in seconds: submission since `UnixStartTime`, all others are durations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIELDS: list[tuple[str, pa.DataType]] = [
     ("job_before", pa.int64()),
     ("think_s", pa.int64()),
 ]
-"""Fields in the order of the format, with the types given to them here."""
+"""Fields in the order of the format, with their Arrow types."""
 
 
 def read_jobs(path: Path) -> pa.Table:
@@ -41,7 +41,7 @@ def read_jobs(path: Path) -> pa.Table:
     Raises
     ------
     ValueError
-        When the file does not say when it begins, or a line does not hold 18 numbers.
+        If the header has no `UnixStartTime`, or a line does not have 18 numbers.
     """
     start: int | None = None
     columns: list[list[int | float | None]] = [[] for _ in FIELDS]
