@@ -1,4 +1,4 @@
-"""Published figures that ours are compared with. This module is their only home.
+"""Published figures that ours are compared with. All published figures are in this module.
 
 They were measured on other machines: compare ratios and shapes, not absolute times.
 """
@@ -53,7 +53,7 @@ ALERTS_2020 = "DMTN-156 and DMTN-184, Rubin Observatory, 2020 and 2021"
 
 @dataclass(frozen=True)
 class FootprintRead:
-    """Time of a detector's read of its three tables, while 189 detectors read at once.
+    """Time for a detector to read its three tables, while 189 detectors read concurrently.
 
     Attributes
     ----------
@@ -64,9 +64,9 @@ class FootprintRead:
     replication, consistency : int, str
         Replication factor, and consistency level of reads.
     visits : int
-        Visits stored before.
+        Visits stored before the read.
     seconds : float
-        Mean of the detectors.
+        Mean of all detectors.
     """
 
     label: str
@@ -90,32 +90,32 @@ FOOTPRINT_READS = (
     FootprintRead("12 nodes", 12, 12 * _CLOUD_NODE, 3, "QUORUM", 100_000, 1.65),
     FootprintRead("12 nodes, plateau", 12, 12 * _CLOUD_NODE, 3, "QUORUM", 300_000, 4.5),
 )
-"""The first two from DMTN-156, the others from DMTN-184. In the third, "below 5 seconds", clients converted rows to
-another table format; later ones converted them to pandas."""
+"""The first two are from DMTN-156, the others from DMTN-184. In the third ("below 5 seconds"), clients converted rows
+to another table format; in later ones they converted them to pandas."""
 
 FOOTPRINT_READS_180K = {
     ("Cassandra", 1): 10.0, ("Cassandra", 2): 10.5, ("Cassandra, 14 nodes in containers", 3): 17.0, ("Scylla", 1): 11.0,
     ("Scylla", 3): 12.5, ("Cassandra, QUORUM", 3): 23.0, ("Cassandra, ONE", 3): 15.0,
 }  # fmt: skip
-"""Seconds of a detector's read after 180,000 visits on three machines, by system and replication factor: the summary
-of DMTN-156, extrapolated where fewer visits were made."""
+"""Seconds of a detector's read after 180,000 visits on three machines, by system and replication factor: from the
+summary of DMTN-156, extrapolated where fewer visits were stored."""
 
 
 FOOTPRINT_ROWS = {"DiaSource": (3_800, 11_500), "DiaForcedSource": (17_600, 58_000)}
-"""Rows of such a read by table, least and largest."""
+"""Rows of such a read by table, smallest and largest."""
 
 TIME_PARTITIONS = 1.0
-"""Reads with tables of 60 days over those with 30, and with partitions of time inside a table over tables: no visible
-change for clients (DMTN-184)."""
+"""Ratio of read times with tables of 60 days to those with 30, and with time partitions inside a table to those with
+separate tables: no visible change for clients (DMTN-184)."""
 
 NODE_GONE = 1.0
-"""Latencies while one of eight nodes was gone for hours, over those before: no change but time-outs at first
+"""Ratio of latencies while one of eight nodes was down for hours to those before: no change except time-outs at first
 (DMTN-184)."""
 
 
 @dataclass(frozen=True)
 class SurveyBytes:
-    """Bytes of a survey on all disks."""
+    """Total bytes of a survey on all disks."""
 
     system: str
     replication: int
@@ -132,7 +132,7 @@ SURVEY_BYTES = (
 """DMTN-156, "Data sizes"."""
 
 CONSISTENCY = {"QUORUM": {"read": 1.15, "write": 1.07}}
-"""Time over that at ONE."""
+"""Ratio of times to those at ONE."""
 
 # ---------------------------------------------------------------------- process history
 
@@ -147,20 +147,21 @@ REQUESTS = {
     "C": (1.17, 1.52, 1.90, 1.72, 2.02),
     "D": (0.21, 0.32, 0.46, 0.45, 0.54),
 }
-"""Requests a second in each of :data:`SETUPS`: averages of hours of a tag's day (A) and of ten tags' (B), of six hours
-of a week (C), of days of a month (D), of values a second apart, with 5,000 values a second written."""
+"""Requests per second in each of :data:`SETUPS`, with one value per second and tag, while 5,000 values per second are
+written: hourly averages of a day of one tag (A) and of ten tags (B), six-hour averages of a week (C), daily averages of
+a month (D)."""
 
 CPU_BURNT = {
     0: (5.17, 5.37, 5.29), 1: (21.58, 6.96, 7.08), 2: (25.01, 25.73, 46.41), 3: (67.65, 67.22, 67.56),
 }  # fmt: skip
-"""Mean milliseconds of a read at each of three nodes, by the number of nodes whose processors were burnt; 40 clients,
-up to a day of values a read."""
+"""Mean milliseconds of a read at each of three nodes, by the number of nodes whose processors were kept busy; 40
+clients, up to a day of values per read."""
 
 CPU_BURNT_WRITES = {0: (7.0, 7.1, 7.2), 1: (23.8, 58.1, 56.6), 2: (80.6, 73.2, 79.7), 3: (105.0, 106.0, 110.0)}
-"""The same of writes; 5,000 values a second."""
+"""The same for writes; 5,000 values per second."""
 
 CROSS_NODE_P99_MS = {0: (41, 57), 1: (333, 455), 2: (473, 505), 3: (540, 550)}
-"""The same, 99th percentile of messages between nodes: least and largest of the three."""
+"""The same, 99th percentile of messages between nodes: smallest and largest of the three."""
 
 CPU_BURNT_TIMEOUTS = {0: 0, 1: 0, 2: 1, 3: 12}
 """The same, requests between nodes that timed out. No request of a client failed."""
@@ -168,15 +169,15 @@ CPU_BURNT_TIMEOUTS = {0: 0, 1: 0, 2: 1, 3: 12}
 GROWING = "20 clients, 0.1 to 10 days for 44 h: 16,000-20,500 internode time-outs and 40-95 client failures a node"
 
 GROWING_SIGNS = ("time-outs between nodes", "slow writes", "failures")
-"""The order in which signs of overload came while reads grew."""
+"""Signs of overload in the order in which they appeared while reads grew."""
 
 GROWING_WRITE_P99_MS = 2_400.0
-"""Largest 99th percentile of writes meanwhile."""
+"""Largest 99th percentile of writes during the growing reads."""
 
 
 @dataclass(frozen=True)
 class HintDelivery:
-    """Hints for a node that was away, and their delivery."""
+    """Hints for a node that was down, and their delivery."""
 
     away_s: float
     values_per_s: float
@@ -186,10 +187,10 @@ class HintDelivery:
 
 
 HINTS = HintDelivery(away_s=7_200, values_per_s=5_000, hints=2.29e6, delivery_s=900, bytes_per_s=20.5e6 / 8)
-"""One of three nodes away for two hours; 20.5 Mbit/s reached it afterwards."""
+"""One of three nodes was down for two hours, and received 20.5 Mbit/s afterwards."""
 
 HISTORIAN_GROWTH = {3: 4.25e9, 4: 3.35e9}
-"""Bytes a day on each node, by the number of nodes: 5,000 values a second, three copies."""
+"""Bytes per day on each node, by the number of nodes: 5,000 values per second, three copies."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ class FourthNode:
     Attributes
     ----------
     before_gib, after_gib : float
-        Load of each old node before, and after the cleanup.
+        Load of each old node before the fourth joined, and after the cleanup.
     cleanup_s : tuple of float
         Seconds of the cleanup on each of them.
     """
@@ -213,12 +214,12 @@ FOURTH_NODE = FourthNode(130.0, 97.0, (8 * 3_600 + 15 * 60, 4 * 3_600 + 33 * 60,
 """Cleanup took 8 h 15, 4 h 33 and 7 h 35."""
 
 VALIDATION_BYTES_PER_S = 330e9 / 86_400
-"""Speed of a repair's validation on one node: a table of 330 GB ran into the limit of 24 hours."""
+"""Speed of a repair's validation on one node: that of a table of 330 GB exceeded the limit of 24 hours."""
 
 # ---------------------------------------------------------------------- log records
 
 LOG_STORE_2020 = "a log store on three nodes, 3.11 and a beta of 4.0, 2020"
-"""Three copies; 3 million rows an hour with a time to live, 1,000 rows in a partition of 16 MB."""
+"""Three copies; 3 million rows per hour with a time to live, 1,000 rows in a partition of 16 MB."""
 
 MAINTENANCE_AFTER = ("30 min", "90 min", "6 h", "11 h")
 """Time under load before each of the figures of :data:`MAINTENANCE_S`."""
@@ -234,18 +235,19 @@ VERSIONS = {
     "read p50, ms": (2.8, 2.8), "read p95, ms": (8.4, 5.8), "read p99, ms": (17.4, 5.8), "write p99, us": (29.5, 29.5),
     **{f"{what}, s": (old[1], new[1]) for what, (old, new) in MAINTENANCE_S.items()},
 }  # fmt: skip
-"""Of 3.11 and a beta of 4.0: tables' own times after equal load, and of work on a node after 90 minutes of it."""
+"""Figures of 3.11 and of a beta of 4.0: latencies reported by the tables after equal load, and times of maintenance on
+a node after 90 minutes of this load."""
 
 # ---------------------------------------------------------------------- jobs of a grid
 
 JOB_ARCHIVE_2011 = "a grid's job archive on Cassandra, beside Oracle, 2011"
-"""A hundred consecutive ids in a row of Cassandra; indexes of a day, made by map-reduce."""
+"""A hundred consecutive ids per Cassandra row; daily indexes, built by map-reduce."""
 
 JOB_LOAD_ROWS_S = {"threads": 10_000.0, "small virtual machines": 500.0}
-"""Rows loaded in a second, by way."""
+"""Rows loaded per second, by loading method."""
 
 JOB_INDEX_SHARE = (0.01, 0.03)
-"""Bytes of a day index over those of the data: least and largest."""
+"""Ratio of a daily index's bytes to those of the data: smallest and largest."""
 
 JOB_SECONDS: dict[str, dict[int, tuple[float, float]]] = {
     "count": {1: (0.005, 60.0)},
@@ -255,9 +257,8 @@ JOB_SECONDS: dict[str, dict[int, tuple[float, float]]] = {
     "ids": {1: (361.0, 531.0), 2: (401.0, 512.0), 10: (682.0, 400.0), 30: (1_490.0, 500.0)},
     "one id": {30: (0.051, 0.071)},
 }
-"""Seconds by question and number of clients, of Cassandra and of Oracle: failed jobs of a user in a cloud over five
-days, their number and their rows; 52 jobsets; 100 tasks, by a number of clients that is not given; 10,000 random ids;
-one id."""
+"""Seconds of Cassandra and of Oracle, by question and number of clients: number and rows of a user's failed jobs in a
+cloud over five days; 52 jobsets; 100 tasks, by an unpublished number of clients; 10,000 random ids; one id."""
 
 JOB_ROWS_HOT_S = 2.7
-"""Cassandra's seconds of the rows, read again."""
+"""Cassandra's seconds when the rows are read again."""
