@@ -195,9 +195,9 @@ def bytes_towards(cluster: lab.Cluster, node: lab.Node) -> Iterator[list[tuple[f
     """What the wire to a node has carried, as times and bytes, looked at five times a second."""
     seen: list[tuple[float, int]] = []
     ended = threading.Event()
-    cable = network.Namespaces(cluster.state.prefix).cable(node.index)
+    veth = network.Namespaces(cluster.state.prefix).veth(node.index)
     # What the end in the bridge sends is what the node receives.
-    counter = Path("/sys/class/net", cable, "statistics/tx_bytes")
+    counter = Path("/sys/class/net", veth, "statistics/tx_bytes")
 
     def look() -> None:
         while not ended.wait(0.2):

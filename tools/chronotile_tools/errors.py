@@ -1,4 +1,4 @@
-"""Exceptions of the tools, beside those of :mod:`chronotile.errors`.
+"""Exceptions of the tools, in addition to those of :mod:`chronotile.errors`.
 
 ========================  ========================  =============================================================
 class                     also a                    what to do
@@ -8,7 +8,7 @@ class                     also a                    what to do
 ``CqlError``              ``RuntimeError``          read the node's message
 ========================  ========================  =============================================================
 
-The laboratory has errors of its own, in :mod:`chronotile_tools.lab.errors`.
+Exceptions of the laboratory are in :mod:`chronotile_tools.lab.errors`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["CqlError", "DamagedError", "NotCqlError", "NotFoundError"]
 
 
 class NotFoundError(ChronotileError, FileNotFoundError):
-    """There is no such backup (``backup-not-found``), store of backups (``store-not-found``), node of a backup
-    (``node-not-found``) or journal (``journal-not-found``)."""
+    """A backup (``backup-not-found``), store of backups (``store-not-found``), node of a backup (``node-not-found``) or
+    journal (``journal-not-found``) does not exist."""
 
     exit_code = 3
 

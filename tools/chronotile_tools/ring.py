@@ -57,7 +57,7 @@ class TokenRange:
 
     @property
     def width(self) -> int:
-        """Tokens in it."""
+        """Number of its tokens."""
         return width(self.start, self.end)
 
     def spans(self) -> list[tuple[int, int]]:
@@ -67,11 +67,11 @@ class TokenRange:
         return [(first, last)] if last <= SIZE else [(first, SIZE), (0, last - SIZE)]
 
     def common(self, other: TokenRange) -> int:
-        """Tokens in both."""
+        """Number of tokens in both ranges."""
         return sum(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a in self.spans() for b in other.spans())
 
     def split(self, count: int) -> list[Self]:
-        """Split the range into `count` parts of equal width, up to one token; fewer if it has fewer tokens."""
+        """Split the range into `count` parts whose widths differ by at most one token; fewer if it has fewer tokens."""
         count = min(count, self.width)
         bounds = [after(self.start, self.width * part // count) for part in range(count)]
         return [replace(self, start=a, end=b) for a, b in zip(bounds, [*bounds[1:], self.end], strict=True)]
@@ -87,12 +87,13 @@ def unwrapped(ranges: Iterable[_Range]) -> list[_Range]:
 
 
 def covered_since(marked: Iterable[tuple[TokenRange, float]]) -> float | None:
-    """The earliest of the tokens' latest marks: every token was marked then or later. None if a token was never marked.
+    """The earliest of all tokens' latest marks: every token was marked at this time or later. None if a token was never
+    marked.
 
     Parameters
     ----------
     marked : iterable of (TokenRange, float)
-        Ranges, and when each was marked, in seconds since 1970.
+        Ranges, and the time when each was marked, in seconds since 1970.
     """
     starting: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for one, mark in marked:

@@ -23,7 +23,7 @@ class Reader:
         self._content, self._at = content, 0
 
     def take(self, count: int) -> bytes:
-        """Read the next bytes; raise ValueError if there are fewer."""
+        """Read the next `count` bytes; raise ValueError if fewer remain."""
         part = self._content[self._at : self._at + count]
         if len(part) != count:
             raise ValueError("the node's message is truncated")

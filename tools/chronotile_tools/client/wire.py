@@ -50,7 +50,7 @@ class Rows:
 
 
 class Connection(Closing):
-    """A connection to one node. Not for use by two threads at once."""
+    """A connection to one node. Not thread-safe."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Connection(Closing):
         """Wait until all nodes agree with this node's schema; statements may fail before."""
         deadline = time.monotonic() + _AGREEMENT_SECONDS
         while True:
-            # A node answers for one key much faster than for a table, which it reads with all that was deleted in it.
+            # A node reads one key much faster than a whole table, which includes tombstones.
             versions = {
                 row[0]
                 for table in ("local WHERE key = 'local'", "peers")
@@ -188,7 +188,7 @@ def _early_failure(error: BaseException) -> BaseException:
 
 
 def answers(address: str, port: int, tls: ssl.SSLContext | None, timeout_s: float) -> bool:
-    """Whether a node accepts clients: it answers OPTIONS and STARTUP."""
+    """Whether a node accepts clients, that is, answers OPTIONS and STARTUP."""
     try:
         Connection(address, port, tls=tls, timeout_s=timeout_s).close()
     except (OSError, CqlError, ValueError):

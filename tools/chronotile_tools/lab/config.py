@@ -49,7 +49,7 @@ class NodePlan:
     jmx_port: int
     heap_mb: int
     tokens: Sequence[int] | None
-    """Tokens of a node in a new cluster; None for a node that joins, or has tokens already."""
+    """Tokens of a node in a new cluster; None for a node that joins, or already has tokens."""
     joins: bool
     """Whether it joins a cluster that has data."""
     replaces: str | None
@@ -60,7 +60,7 @@ class NodePlan:
     paxos_v2: bool
     """Whether all nodes support Paxos v2."""
     settings: Mapping[str, Any]
-    """Settings of cassandra.yaml that the user gave; a dot in a name separates nested levels."""
+    """The user's settings of cassandra.yaml; a dot in a name separates nested levels."""
     java_options: Sequence[str]
 
 

@@ -3,9 +3,9 @@
 =====================  ===========================  ==========================================================
 class                  also a                       what to do
 =====================  ===========================  ==========================================================
-``LabError``           ``RuntimeError``             read the message: it says what is missing
+``LabError``           ``RuntimeError``             read the message: it says what to correct
 ``LabNotFoundError``   ``KeyError``                 correct the name of the cluster or the node
-``LabExistsError``     ``ValueError``               take another name, or take that cluster down
+``LabExistsError``     ``ValueError``               use another name, or take that cluster down
 ``LabBusyError``       ``TimeoutError``             repeat: another command works on the same cluster
 ``LabTimeoutError``    ``TimeoutError``             look at the node's log; the machine may be too slow
 ``NodeFailedError``    ``RuntimeError``             read the node's own errors, which the message quotes
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class LabError(ChronotileError, RuntimeError):
-    """Base of the laboratory's errors. Kinds of its own: ``lab-memory``, ``lab-network``, ``lab-state``,
+    """Base of the laboratory's errors. Its own kinds: ``lab-memory``, ``lab-network``, ``lab-state``,
     ``lab-command``, ``lab-fetch``, ``lab-cql``."""
 
     default_kind: ClassVar[str] = "lab-command"
@@ -41,7 +41,7 @@ class LabError(ChronotileError, RuntimeError):
 
 
 class LabNotFoundError(LabError, KeyError):
-    """There is no such cluster or node. Kind ``lab-not-found``."""
+    """A cluster or node does not exist. Kind ``lab-not-found``."""
 
     exit_code = 3
     default_kind = "lab-not-found"
@@ -76,7 +76,7 @@ class NodeFailedError(LabError):
     node : str
         The node's name, for example ``"node2"``.
     log : str
-        The node's last error lines, empty when it wrote none.
+        The node's last error lines; empty if it wrote none.
     """
 
     node: str
@@ -90,6 +90,6 @@ class NodeFailedError(LabError):
 
 
 class MissingToolError(LabError, FileNotFoundError):
-    """A program the laboratory needs is not installed. Kind ``lab-missing-tool``."""
+    """A program that the laboratory needs is not installed. Kind ``lab-missing-tool``."""
 
     default_kind = "lab-missing-tool"

@@ -77,7 +77,7 @@ def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
     folder = folder_of(cluster, node)
     others = [other.address for other in cluster.nodes if other is not node and other.process is not None]
     fresh = node.tokens is not None
-    # A node may start alone only if it is its own seed; but a seed never streams its data when it joins.
+    # Only a node that is its own seed may start alone; but a seed does not stream data when it joins.
     own = [node.address] if node.joined or fresh else []
     first_of_centres = {other.dc: other.address for other in reversed(cluster.nodes) if fresh or other.joined}
     seeds = own + [address for address in first_of_centres.values() if address not in own]
@@ -123,7 +123,7 @@ def await_serving(cluster: ClusterState, nodes: Sequence[NodeState], timeout_s: 
     NodeFailedError
         One of them stopped, or gave up streaming its data.
     LabTimeoutError
-        `timeout_s` has passed; the message says what is missing.
+        `timeout_s` has passed; the message says which condition was not reached.
     """
     began = time.monotonic()
     deadline = began + timeout_s
@@ -221,7 +221,7 @@ def _late(cluster: ClusterState, node: NodeState, what: str) -> str:
 
 
 def last_errors(folder: Path) -> list[str]:
-    """Last errors of a node, from its log or, before there is one, its output; without stack frames."""
+    """Last errors of a node, from its log or, if it has none yet, its output; without stack frames."""
     logged = _last_error_block(tail(folder / "logs" / "system.log")[0])
     printed = tail(folder / "logs" / "output.log")[0]
     if not logged or any(line.startswith("Exception") for line in printed):

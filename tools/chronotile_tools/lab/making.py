@@ -57,7 +57,7 @@ def up(
     nodes : int, optional
         Number of nodes in a single data centre, dc1. Default 3.
     dc : str, optional
-        Data centres instead: ``"2x3"`` for two of three nodes each, or ``"east:3,west:2"``.
+        Data centres, instead of `nodes`: ``"2x3"`` for two of three nodes each, or ``"east:3,west:2"``.
     racks : int
         Racks in each data centre.
     version : str, optional
@@ -77,8 +77,8 @@ def up(
     network : "auto", "loopback" or "namespaces"
         Cutting nodes off requires ``namespaces``, which need root; ``auto`` uses them if they work.
     keep : bool
-        Keep the cluster running after this process ends. Otherwise the cluster ends with the process, however that
-        ends.
+        Keep the cluster running after this process ends. Otherwise the cluster ends with the process, even if that is
+        killed.
     timeout_s : float
         Timeout in seconds until all nodes serve clients.
     echo : callable
@@ -95,7 +95,7 @@ def up(
     NodeFailedError
         A node stopped during startup; the message has its last errors.
     LabError
-        The cluster would not fit in memory (``lab-memory``), or another failure.
+        The cluster would not fit in memory (``lab-memory``), or starting it failed for another reason.
     """
     standing = layout.places(nodes, dc, racks)
     release = versions.release(version or software.default_version())

@@ -1,10 +1,10 @@
 """Network addresses of a cluster's nodes, and cutting nodes off.
 
-On the loopback network the nodes listen on addresses of 127.77.0.0/16: any user can do it and nothing has to be set up.
-No node can be isolated there: packets to other nodes come from 127.0.0.1, whichever node sends them. With network
-namespaces (root only) each node has an interface of its own, joined to the others by a bridge that only this machine
-sees. To isolate a node, its interface is detached from the bridge: packets to and from it, including those of clients,
-are lost, and no other process notices.
+On the loopback network the nodes listen on addresses of 127.77.0.0/16: this needs neither root nor preparation. No node
+can be isolated there: packets to other nodes come from 127.0.0.1, whichever node sends them. With network namespaces
+(root only) each node has its own interface, joined to the others by a bridge that only this machine sees. To isolate a
+node, its interface is detached from the bridge: packets to and from it, including those of clients, are lost, and other
+processes are not affected.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Loopback(Network):
 
 
 class Namespaces(Network):
-    """A bridge, and a namespace with one interface a node."""
+    """A bridge, and for each node a namespace with one interface."""
 
     kind = "namespaces"
 
@@ -152,8 +152,8 @@ class Namespaces(Network):
         """The name of a node's namespace."""
         return f"{self.bridge}-{index}"
 
-    def cable(self, index: int) -> str:
-        """The name of the end of a node's cable that is in the bridge."""
+    def veth(self, index: int) -> str:
+        """Name of the bridge's end of a node's veth pair."""
         return f"{self.bridge}n{index}"
 
     def raise_bridge(self) -> None:
@@ -163,35 +163,35 @@ class Namespaces(Network):
         _ip("link", "set", self.bridge, "up")
 
     def raise_node(self, index: int, address: str) -> None:
-        """Make the node's namespace with this address as its only one; the bridge too if a reboot removed it."""
+        """Create the node's namespace with this one address, and the bridge if a reboot removed it."""
         if not _device_exists(self.bridge):
             self.raise_bridge()
         inside = ("-n", self.namespace(index))
         if not Path("/run/netns", self.namespace(index)).exists():
             _ip("netns", "add", self.namespace(index))
             peer = ("peer", "name", "eth0", "netns", self.namespace(index))
-            _ip("link", "add", self.cable(index), "master", self.bridge, "type", "veth", *peer)
+            _ip("link", "add", self.veth(index), "master", self.bridge, "type", "veth", *peer)
         _ip(*inside, "address", "flush", "dev", "eth0")
         _ip(*inside, "address", "add", f"{address}/24", "dev", "eth0")
         for interface in ("lo", "eth0"):
             _ip(*inside, "link", "set", interface, "up")
-        _ip("link", "set", self.cable(index), "up")
+        _ip("link", "set", self.veth(index), "up")
 
     def command_prefix(self, index: int) -> list[str]:
-        """Enters the namespace."""
+        """Command prefix that enters the namespace."""
         return [str(shutil.which("ip")), "netns", "exec", self.namespace(index)]
 
     def cut(self, index: int) -> None:
-        """Pull the node's cable out of the bridge."""
-        _ip("link", "set", self.cable(index), "nomaster")
+        """Detach the node from the bridge."""
+        _ip("link", "set", self.veth(index), "nomaster")
 
     def heal(self, index: int) -> None:
-        """Plug the node's cable in again."""
-        _ip("link", "set", self.cable(index), "master", self.bridge)
+        """Attach the node to the bridge again."""
+        _ip("link", "set", self.veth(index), "master", self.bridge)
 
     def drop_node(self, index: int) -> None:
-        """Remove the namespace; the cable goes with it."""
-        _ip_quietly("link", "delete", self.cable(index))
+        """Remove the namespace, which also removes the veth pair."""
+        _ip_quietly("link", "delete", self.veth(index))
         _ip_quietly("netns", "delete", self.namespace(index))
 
     def drop(self) -> None:
@@ -202,7 +202,7 @@ class Namespaces(Network):
 
 
 def existing(kind: str, prefix: str) -> Network:
-    """The network that a cluster has."""
+    """The existing network of a cluster."""
     return Namespaces(prefix) if kind == "namespaces" else Loopback(prefix)
 
 

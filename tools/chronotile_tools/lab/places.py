@@ -50,7 +50,7 @@ def checked_name(name: str) -> str:
     Raises
     ------
     InvalidInputError
-        For anything but 1 to 32 of a-z, 0-9, ``-`` and ``_``, the first a letter or digit.
+        The name is not 1 to 32 of a-z, 0-9, ``-`` and ``_``, starting with a letter or digit.
     """
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
@@ -80,7 +80,7 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
 def locked(name: str, *, timeout_s: float, what: str) -> Iterator[None]:
     """Hold a named lock shared by all processes of the same home.
 
-    The kernel frees it when the process ends, however it ends. Not reentrant.
+    The kernel frees it when the process ends, even by a crash. Not reentrant.
 
     Raises
     ------
@@ -130,8 +130,7 @@ def remove_lock(name: str) -> None:
 def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
     """Return a cache folder, built by `build` in a temporary folder and then renamed.
 
-    An existing folder is complete. If two processes build at once, the first to finish wins and the other uses its
-    result.
+    An existing folder is complete. If two processes build concurrently, both use the result of the first to finish.
     """
     if folder.is_dir():
         return folder

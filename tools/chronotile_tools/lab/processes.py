@@ -42,7 +42,7 @@ class Process:
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(self.pid, os.WNOHANG)[0] == self.pid:
                     return False
-            # The main thread has ended; until all others have, ports and files are still in use.
+            # The main thread has ended, but other threads may still use ports and files.
             return int(fields[_THREADS]) > 1
         return True
 
@@ -91,13 +91,13 @@ class Process:
         self.wait(30)
 
     def cpu_s(self) -> float:
-        """Processor time it has used, in seconds; 0 when it has ended."""
+        """Processor time that it has used, in seconds; 0 if it has ended."""
         fields = _stat(self.pid) if self.alive() else None
         ticks = 0 if fields is None else int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def memory_bytes(self) -> int:
-        """Memory it holds (resident); 0 when it has ended."""
+        """Resident memory; 0 if it has ended."""
         if not self.alive():
             return 0
         try:
@@ -129,7 +129,7 @@ def start(command: Sequence[str], output: Path, environment: Mapping[str, str]) 
         setsigmask=[],
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP],
     )
-    # Even if the process has already ended, it stays a zombie until we wait, so its pid is valid.
+    # A process that has already ended stays a zombie until we wait for it, so its pid is valid.
     return Process.of(pid) or Process(pid, -1, boot_id())
 
 

@@ -42,7 +42,7 @@ def read_heap(heap: str | int) -> int:
 
 
 def check_memory(nodes: int, heap_mb: int) -> None:
-    """Raise an error if the available memory is too small, and say what would fit.
+    """Raise an error if the available memory is too small; the message says what would fit.
 
     Raises
     ------
@@ -58,8 +58,9 @@ def check_memory(nodes: int, heap_mb: int) -> None:
     ways = [f"{fitting} of them" if fitting else "", f"a heap of {smaller}m" if smaller >= HEAP_MB_MIN else ""]
     fits = " or ".join(filter(None, ways))
     raise LabError(
-        f"{nodes} more nodes with a heap of {heap_mb} MiB need {nodes * each:,} MiB ({OFF_HEAP_MB} MiB each beside the "
-        f"heap), and {available:,} MiB are available: " + (f"{fits} would fit" if fits else "not even one would fit"),
+        f"{nodes} more nodes with a heap of {heap_mb} MiB need {nodes * each:,} MiB ({OFF_HEAP_MB} MiB each besides "
+        f"the heap), but {available:,} MiB are available: "
+        + (f"{fits} would fit" if fits else "not even one would fit"),
         kind="lab-memory",
     )
 

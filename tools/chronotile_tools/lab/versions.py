@@ -37,12 +37,12 @@ class Release:
 
 
 RELEASES: dict[str, Release] = {
-    # A preview: nodes start, and archives work; procedures of operation were not tried.
+    # A preview: nodes start and archives work; maintenance procedures are not tested with it.
     "6.0": Release("6.0-alpha2", java=17),
     "5.0": Release("5.0.8", java=17),
     "4.1": Release("4.1.10", java=11),
     "4.0": Release("4.0.19", java=11),
-    # It was made for Java 8; Java 11 is unsupported, but works.
+    # Cassandra 3.11 was made for Java 8; Java 11 is unsupported, but works.
     "3.11": Release(
         "3.11.19",
         java=11,

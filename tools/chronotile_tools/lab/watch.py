@@ -1,4 +1,4 @@
-"""Watchdog that takes a cluster down when its owner process ends, however it ends.
+"""Watchdog that takes a cluster down when its owner process ends, even if that is killed.
 
 Runs as a separate process, started by `begin`.
 """
@@ -21,7 +21,7 @@ _PROGRAM = "import sys; from chronotile_tools.lab import watch; watch.watch(sys.
 
 
 def begin(name: str) -> None:
-    """Start the watching process."""
+    """Start the watchdog process."""
     command = [sys.executable, "-c", _PROGRAM, name]
     processes.start(command, state.folder(name) / "watch.log", {**os.environ, "PYTHONWARNINGS": ""})
 

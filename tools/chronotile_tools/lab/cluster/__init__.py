@@ -82,7 +82,7 @@ class Node:
 
     @property
     def pid(self) -> int | None:
-        """The number of its process; None when it does not run."""
+        """Process id; None if it does not run."""
         process = self.state.process
         return process.pid if process is not None and process.alive() else None
 
@@ -98,18 +98,18 @@ class Node:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time its process has used since it began, in seconds."""
+        """Processor time that its process has used since it started, in seconds."""
         process = self.state.process
         return 0.0 if process is None else process.cpu_s()
 
     @property
     def memory_bytes(self) -> int:
-        """Memory its process holds (resident)."""
+        """Resident memory of its process."""
         process = self.state.process
         return 0 if process is None else process.memory_bytes()
 
     def serves(self, *, timeout_s: float = 2) -> bool:
-        """Whether it takes a client right now."""
+        """Whether it accepts clients right now."""
         context = launching.client_context(self.cluster.state)
         return wire.answers(self.address, self.cluster.native_port, context, timeout_s)
 
@@ -152,7 +152,7 @@ class Node:
 
     def join(self, *, timeout_s: float = membership.STREAM_SECONDS, echo: Echo = quiet) -> Node:
         """Start a new node and return it when it serves clients; if streaming fails, start again with empty data. If
-        joining fails, the node is removed, except for what other nodes saw of it.
+        joining fails, the node is removed; other nodes may still list it.
         """
         return membership.join(self, timeout_s=timeout_s, echo=echo)
 
@@ -216,7 +216,7 @@ class Node:
         Raises
         ------
         LabError
-            The cluster's network does not support it (``lab-network``); the message says what is missing.
+            The cluster's network does not support it (``lab-network``); the message says what is required.
         """
         with state.changing(self.cluster.name) as cluster:
             network.existing(cluster.network, cluster.prefix).cut(self.index)
@@ -229,11 +229,11 @@ class Node:
             cluster.node(self.index).cut = False
 
     def nodetool(self, *arguments: str, timeout_s: float = 600) -> str:
-        """Run nodetool on it and return what that prints."""
+        """Run nodetool on it and return the output."""
         return tools.nodetool(self.cluster.state, self.state, arguments, timeout_s=timeout_s)
 
     def drain(self) -> None:
-        """Flush its memory to disk and stop taking clients; its process stays."""
+        """Flush its memory to disk and stop serving clients; its process keeps running."""
         self.nodetool("drain")
 
     def decommission(self, *, force: bool = False, timeout_s: float = membership.STREAM_SECONDS) -> None:
@@ -355,7 +355,7 @@ class Cluster:
 
     @property
     def network(self) -> str:
-        """``loopback`` or ``namespaces``; only in the second can nodes be cut off."""
+        """``loopback`` or ``namespaces``; nodes can be cut off only with namespaces."""
         return self.state.network
 
     @property
@@ -369,7 +369,7 @@ class Cluster:
 
     @property
     def credentials_file(self) -> Path:
-        """The file that holds user and password, a line each, readable by the owner only."""
+        """The file with user and password, one per line, readable by the owner only."""
         return self.folder / "credentials"
 
     @property
@@ -381,12 +381,12 @@ class Cluster:
         return tls.client_files(self.folder / "tls", mutual=cluster.tls == "mutual")
 
     def url(self, keyspace: str = "") -> str:
-        """The URL of an archive in this keyspace, without user and password."""
+        """URL of an archive in this keyspace, without user and password."""
         hosts = ",".join(f"{address}:{self.native_port}" for address in self.contact_points)
         return f"cassandra://{hosts}/{keyspace}" if keyspace else f"cassandra://{hosts}"
 
     def nodetool(self, which: int | str | Node, *arguments: str, timeout_s: float = 600) -> str:
-        """Run nodetool on a node and return what that prints."""
+        """Run nodetool on a node and return the output."""
         node = which if isinstance(which, Node) else self.node(which)
         return node.nodetool(*arguments, timeout_s=timeout_s)
 
@@ -416,7 +416,7 @@ class Cluster:
         dc, rack : str, optional
             Location. Default: the data centre of the first node, and its rack with the fewest nodes.
         heap, version : optional
-            As the cluster's by default.
+            Default: those of the cluster.
         timeout_s : float
             Timeout in seconds.
         """
@@ -496,7 +496,7 @@ def take_down(name: str, *, timeout_s: float = OPERATION_SECONDS) -> None:
 
 
 def clear_away(name: str, cluster: ClusterState | None) -> None:
-    """Delete everything of a cluster. The caller must hold its lock."""
+    """Delete all files, processes and networks of a cluster. The caller must hold its lock."""
     end_processes(name)
     if cluster is not None and cluster.prefix:
         network.existing(cluster.network, cluster.prefix).drop()

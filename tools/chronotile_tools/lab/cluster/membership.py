@@ -53,7 +53,7 @@ def replace(
         _require_down(dead, "replaced")
         _await_seen_down(_running(cluster, without=dead), dead)
         index = _new_node(cluster, dead.dc, dead.rack, None, dead.version, replaced=dead, same_address=same_address)
-        echo(f"node{index} takes the place of {dead.name}")
+        echo(f"node{index} replaces {dead.name}")
         if same_address:
             _reseed(cluster, index)
         return join(cluster.node(index), timeout_s=timeout_s, echo=echo)
@@ -62,7 +62,7 @@ def replace(
 def _reseed(cluster: Cluster, index: int) -> None:
     """Add a new node to the seeds of all nodes.
 
-    A node that replaces another at the same address is in state hibernate for the others, and they gossip to such a
+    While a node replaces another at the same address, the others see it in state hibernate, and they gossip to such a
     node only if it is a seed.
     """
     known = cluster.state
@@ -182,11 +182,11 @@ def join(node: Node, *, timeout_s: float, echo: Echo) -> Node:
                 break
             except NodeFailedError as error:
                 waits = node.pid is not None
-                # A joining node gives up after seconds, which may be too short for its peers on a busy machine.
+                # A joining node gives up after seconds; on a busy machine its peers may take longer to answer.
                 if attempt == 1 or not (waits or _UNANSWERED in error.log):
                     raise
                 if waits:
-                    # Delete its data: it would not stream ranges again that it has in part.
+                    # Delete its data: it would not stream partly received ranges again.
                     node.kill()
                     shutil.rmtree(node.folder / "data")
                 why = "streaming failed" if waits else "no node answered in time"
