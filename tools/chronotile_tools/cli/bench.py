@@ -68,7 +68,7 @@ def cluster(experiment: str, out: Path | None, versions: str, as_json: bool, **o
     requests       requests A to D on 1, 3, 3 (2 live), 4 and 4 (3 live) nodes
     overload       none to three of three nodes starved of CPU time
     growing-reads  long reads until the cluster falls behind
-    outage         a node away, and the delivery of its hints
+    outage         a node down, and the delivery of its hints
     expansion      a fourth node, and the cleanup after it
     consistency    ONE, QUORUM and ALL
     versions       two versions under the same load
@@ -111,7 +111,7 @@ def cluster(experiment: str, out: Path | None, versions: str, as_json: bool, **o
     type=click.IntRange(1),
     default=32,
     show_default=True,
-    help="Processors of a node, for costs of the benchmarks.",
+    help="Processors per node, used with the benchmarks' costs.",
 )
 @click.option("--nodes", type=int, default=12, show_default=True, help="Number of nodes.")
 @click.option("--replication", type=int, default=3, show_default=True, help="Replication factor.")
@@ -128,7 +128,7 @@ def cluster(experiment: str, out: Path | None, versions: str, as_json: bool, **o
 @click.option("--disk-tb", type=float, default=4.0, show_default=True, help="Size of a disk, 10^12 bytes.")
 @click.option("--disk-fill-max", type=float, default=0.5, show_default=True, help="Largest share of a disk for data.")
 @click.option(
-    "--busy-max", type=float, default=0.5, show_default=True, help="Largest share of time that a node may be busy."
+    "--busy-max", type=float, default=0.5, show_default=True, help="Largest share of time for which a node may be busy."
 )
 @click.option(
     "--maintenance-hours",
@@ -136,20 +136,22 @@ def cluster(experiment: str, out: Path | None, versions: str, as_json: bool, **o
     type=float,
     default=8.0,
     show_default=True,
-    help="Hours within which the maintenance of a day must end.",
+    help="Hours available for one day's maintenance.",
 )
 @click.option(
     "--tiles-per-day",
     type=click.FloatRange(min=0),
     metavar="NUMBER",
-    help="Tiles that maintenance rewrites on a day.  [default: those of the published survey]",
+    help="Tiles that maintenance rewrites per day.  [default: those of the published survey]",
 )
 @click.option("--clients", type=int, default=189, show_default=True, help="Concurrent clients.")
 @click.option(
     "--visits-per-day", type=float, default=800.0, show_default=True, help="Visits per day, averaged over the year."
 )
 @click.option("--visit-s", type=float, default=45.0, show_default=True, help="Seconds from one visit to the next.")
-@click.option("--history-days", type=float, default=360.0, show_default=True, help="Days that rows are read and kept.")
+@click.option(
+    "--history-days", type=float, default=360.0, show_default=True, help="Days for which rows are read and kept."
+)
 @click.option(
     "--after-visits", type=float, metavar="NUMBER", help="Plan for this many visits. Default: a full history."
 )
@@ -160,7 +162,7 @@ def cluster(experiment: str, out: Path | None, versions: str, as_json: bool, **o
 @_measure("store-rows", "Rows per store.")
 @_measure("bytes-per-row", "Bytes per row on disk, in one replica.")
 @_measure("partition-bytes", "Size of the largest partition in bytes.")
-@_measure("tile-s", "Seconds of a process per tile that maintenance rewrites.")
+@_measure("tile-s", "Process seconds per tile that maintenance rewrites.")
 @_measure("tile-node-s", "Node seconds per tile that maintenance rewrites.")
 @click.option("--measured-replication", type=int, metavar="COPIES", help="Replication factor of the measurement.")
 @click.option("--measured-consistency", metavar="LEVEL", help="Consistency level of the measurement.")
@@ -168,7 +170,7 @@ def cluster(experiment: str, out: Path | None, versions: str, as_json: bool, **o
 def plan(
     results: Path | None, costs: Path | None, cores: int, after_visits: float | None, as_json: bool, **given: Any
 ) -> None:
-    """Plan the capacity of a cluster: read times, load of its nodes, bytes on its disks, maintenance by day.
+    """Plan the capacity of a cluster: read times, load of its nodes, bytes on its disks, daily maintenance.
 
     RESULTS is results.json of `chronotile bench cluster scaling`. Without it, the costs are those of Chronotile's
     benchmarks, unless --measured-visits and --read-node-s give others. Options replace single measures. Prints all
@@ -213,7 +215,9 @@ def _measured(results: Path | None, costs: Path | None, cores: int, given: dict[
         return load.Measured.from_costs(load.Costs.read(costs), values, cores=cores)
     missing = [f"--{options[name].replace('_', '-')}" for name in ("visits", "read_node_s") if name not in values]
     if missing:
-        raise click.UsageError(f"Give {' and '.join(missing)} too: a cost counts for the history it was measured with.")
+        raise click.UsageError(
+            f"Also give {' and '.join(missing)}: a cost is valid only for the history it was measured with."
+        )
     return load.Measured(**values)
 
 
@@ -230,14 +234,14 @@ def _text(found: Any, cluster: Any) -> str:
         rows.append(["largest partition", bytes_text(found.partition_bytes)])
     if found.maintenance:
         work = found.maintenance
-        rows.append(["tiles rewritten a day", f"{work.tiles:,.0f}"])
+        rows.append(["tiles rewritten per day", f"{work.tiles:,.0f}"])
         rows.append(
             [
                 f"maintenance within {cluster.maintenance_h_max:g} h",
                 f"{work.processes:,} process{'es' if work.processes > 1 else ''}",
             ]
         )
-        rows.append(["time a node is busy with it", f"{work.busy:.1%} of {cluster.busy_max:.0%}"])
+        rows.append(["time a node is busy with maintenance", f"{work.busy:.1%} of {cluster.busy_max:.0%}"])
     rows.append(["fewest nodes that suffice", needed])
     text = table_text([f"{cluster.nodes} nodes", ""], rows, frozenset({1}))
     lines = [text, "", *(f"problem: {problem}" for problem in found.problems), "Assumed:"]

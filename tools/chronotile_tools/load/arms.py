@@ -33,10 +33,10 @@ class Arm:
     streams : callable
         Returns the load of a run by number, from 0; the same number gives the same operations for all arms.
     before : callable
-        Sets up the state before each run; not measured.
+        Prepares the system before each run; not measured.
     server : str
-        What serves the load, if not the same servers as for the other arms. Servers that have just started compile
-        their code while they run, so each has to have had the same load before it is compared.
+        Name of the servers that run the load, if arms use different ones. Newly started servers compile their code
+        while they run, so all must have run the same load before they are compared.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Arm:
 
 
 def interleaved(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Order of runs: A B C, C B A, A B C, ... A drift of the machine then affects all arms alike."""
+    """Order of runs: A B C, C B A, A B C, ..., so that a drift of the machine affects all arms alike."""
     for number in range(rounds):
         for name in names if number % 2 == 0 else reversed(names):
             yield number, name
@@ -61,8 +61,8 @@ def run_arms(
     warm_up: int = 0,
     done: Callable[[str, int, Run], Any] = lambda arm, number, run: None,
 ) -> Runs:
-    """Run arms interleaved, with an A/A control: the first arm against itself, equally often and interleaved in the
-    same way. Meanwhile, every other server gets the same load, which is not measured.
+    """Run arms interleaved, with an A/A control: the first arm against itself, with as many runs, interleaved in the
+    same way. During the control, all other servers run the same load, which is not measured.
 
     Parameters
     ----------
@@ -71,9 +71,9 @@ def run_arms(
     arms : sequence of Arm
         Arms; the others are compared with the first.
     rounds : int
-        Runs of each; at least five.
+        Runs per arm; at least five.
     warm_up : int
-        Unmeasured runs of each server before all others.
+        Unmeasured runs on each server before the others.
     done : callable
         Called after each run with its arm's name, number and recordings.
 

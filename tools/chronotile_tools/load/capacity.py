@@ -1,7 +1,7 @@
-"""Models of whole installations over their years: a sky survey, and the process history of a plant.
+"""Models of whole installations over years: a sky survey, and the process history of a plant.
 
-Both give the work of a day and the bytes of a year; :func:`chronotile_tools.load.planner.plan` says what it takes of a
-cluster. All costs come from :class:`~chronotile_tools.load.costs.Costs`.
+Both give the daily work and the yearly bytes; :func:`chronotile_tools.load.planner.plan` computes the resulting load of
+a cluster. All costs come from :class:`~chronotile_tools.load.costs.Costs`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class SurveyLoad:
     nights_a_year, visits_a_night, detectors : float, float, int
         By default as published: twelve months of 30 nights.
     pixels_a_detector, clients_a_pixel : float
-        Pixels that a detector touches, and detectors of a camera that touch the same pixel, without padding: those of
-        MQ3C level 9 from the study ``pixels``.
+        Pixels that a detector touches, and detectors of a camera that touch the same pixel, without padding. Default:
+        the values for MQ3C level 9 from the study ``pixels``.
     chunks_min : int
-        Chunks of a tile from which on maintenance rewrites it.
+        Number of chunks from which maintenance rewrites a tile.
     """
 
     nights_a_year: float = 360.0
@@ -48,7 +48,7 @@ class SurveyLoad:
 
     @property
     def visits_a_year(self) -> float:
-        """Visits of a year."""
+        """Visits per year."""
         return self.nights_a_year * self.visits_a_night
 
     @property
@@ -58,24 +58,24 @@ class SurveyLoad:
 
     @property
     def chunks_a_night(self) -> float:
-        """Chunks that a night writes to each table: one for each detector and pixel that it touches."""
+        """Chunks written to each table per night: one for each detector and pixel that it touches."""
         return self.visits_a_night * self.detectors * self.pixels_a_detector
 
     @property
     def touched_a_night(self) -> float:
-        """Pixels that a night writes to, with pointings at random."""
+        """Pixels written to per night, for random pointings."""
         mean = self.chunks_a_night / self.clients_a_pixel / self.pixels
         return self.pixels * -math.expm1(-mean)
 
     @property
     def tiles_a_night(self) -> float:
-        """Tiles that maintenance rewrites after a night, of all tables: those written to, or as many as gather
-        `chunks_min` chunks.
+        """Tiles that maintenance rewrites after a night, in all tables: those written to, or, if fewer, those that
+        reach `chunks_min` chunks.
         """
         return _TABLES * min(self.touched_a_night, self.chunks_a_night / self.chunks_min)
 
     def demand(self) -> Demand:
-        """The work for a plan."""
+        """The survey's workload, as input for a plan."""
         return Demand(
             clients=self.detectors, visits_per_day=self.visits_a_year / 360, visit_s=VISIT_S,
             history_days=_LAYOUT.history_days, tiles_per_day=self.tiles_a_night,
@@ -84,12 +84,12 @@ class SurveyLoad:
 
 @dataclass(frozen=True)
 class NodeWork:
-    """Work of the nodes themselves, on each.
+    """Background work of each node.
 
     Attributes
     ----------
     compaction_h : float
-        Hours a day of compaction, at its full speed.
+        Hours of compaction per day, at full speed.
     repair_days : float
         Days to validate all data of a node once.
     """
@@ -105,21 +105,21 @@ class Year:
     Attributes
     ----------
     year : int
-        From 1 on.
+        Number of the year, from 1.
     online_bytes, cold_bytes : float
-        On the nodes' disks, all copies; in the archive of retired slices.
+        Bytes on the nodes' disks, in all copies; bytes in the archive of retired slices.
     partitions : float
         Partitions that hold data, in one copy.
     plan : Plan
         A full day's work on the fewest nodes that suffice.
     nodes : int
-        Those nodes.
+        Number of these nodes.
     bound : str
-        What determines their number: processors, disks, or copies.
+        Resource that determines their number: processors, disks, or copies.
     node_work : NodeWork
         Compaction and repair.
     money : float
-        USD in this year: nodes, their disks, the archive.
+        Cost of this year in USD: nodes, their disks, the archive.
     """
 
     year: int
@@ -137,7 +137,7 @@ def survey_years(
     load: SurveyLoad, costs: Costs, cluster: Cluster, *, years: int = 10, cores: int = 32, margin: float = 1.0,
     keep_all: bool = False,
 ) -> list[Year]:  # fmt: skip
-    """A survey year by year.
+    """Model a survey year by year.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def survey_years(
     costs : Costs
         Measured costs.
     cluster : Cluster
-        Its nodes, of `cores` cores, except for their number.
+        Its nodes, with `cores` cores each; their number is computed.
     margin : float
         Factor on processor times: the error of the model.
     keep_all : bool
@@ -171,12 +171,12 @@ def survey_years(
 
 
 def _bytes(load: SurveyLoad, costs: Costs, year: int, keep_all: bool) -> tuple[float, float, float]:
-    """Bytes of one copy on nodes and in the archive, and partitions, at the end of a year. Objects stay on the nodes. A
-    row in the archive is taken to be as large as in one copy on a node.
+    """Bytes of one copy on the nodes, bytes in the archive, and number of partitions, at the end of a year. Objects
+    stay on the nodes. Assumes that a row takes as many bytes in the archive as in one copy on a node.
     """
     visited = load.visits_a_year / (360 * VISITS_A_NIGHT)
     slices_a_year = 360 / slice_days(_LAYOUT, names.SOURCE)
-    # The history, and the slice that is still needed in part.
+    # The slices of the history, and one more that is needed in part.
     kept = year * slices_a_year if keep_all else min(year * slices_a_year, slices_a_year + 1)
     places = load.pixels / _LAYOUT.partition_cells(names.SOURCE)
     object_places = load.pixels / _LAYOUT.partition_cells(names.OBJECT)
@@ -189,8 +189,8 @@ def _bytes(load: SurveyLoad, costs: Costs, year: int, keep_all: bool) -> tuple[f
 def _fewest(
     measured: Measured, demand: Demand, cluster: Cluster, visits: float, online: float
 ) -> tuple[int, Plan, str]:  # fmt: skip
-    """The fewest nodes for the work and for the bytes, and what determines their number."""
-    # The plan counts the bytes of a full history; here they are known for the year.
+    """The fewest nodes for the work and for the bytes, their plan, and the resource that determines their number."""
+    # The plan would count the bytes of a full history; here the bytes of the year are known.
     work = dataclasses.replace(measured, bytes_per_row=0.0)
     by_work = plan(work, demand, cluster, visits=visits).nodes_needed or cluster.replication
     by_bytes = math.ceil(online / (cluster.disks * cluster.disk_tb * 1e12 * cluster.disk_fill_max) - 1e-9)
@@ -200,8 +200,8 @@ def _fewest(
 
 
 def crowding(densities: Sequence[float], varying: float, mean: float) -> list[float]:
-    """Sizes of partitions where variable objects are denser than in the mean by given factors; they have a share
-    `varying` of the bytes of a partition of mean size `mean`.
+    """Sizes of partitions where the density of variable objects is a given factor of the mean. Variable objects take
+    the share `varying` of the bytes of a partition of mean size `mean`.
     """
     return [mean * (1 + varying * (density - 1)) for density in densities]
 
@@ -213,13 +213,13 @@ class PlantLoad:
     Attributes
     ----------
     tags : int
-        Tags.
+        Number of tags.
     values_per_s : float
-        Total changes of all tags.
+        Value changes per second, of all tags.
     flush_s : float
-        Seconds for which a writer gathers values of a tag: a chunk of a tag is written once in that time.
+        Seconds for which a writer buffers values of a tag before it writes them as one chunk.
     kept_days : float
-        How long values are kept.
+        Days for which values are kept.
     """
 
     tags: int = 1_000_000
@@ -233,17 +233,17 @@ class PlantLoad:
 
     @property
     def chunks_per_s(self) -> float:
-        """Chunks a second; a tag that does not change in the time writes none."""
+        """Chunks written per second; a tag that does not change within `flush_s` writes none."""
         changes = self.values_per_s / self.tags * self.flush_s
         return self.tags / self.flush_s * -math.expm1(-changes)
 
     def bytes_a_day(self, costs: Costs) -> float:
-        """Bytes of one copy that a day adds."""
+        """Bytes per day, in one copy."""
         return self.values_per_s * 86_400 * costs["historian.value"]
 
 
 def plant_nodes(load: PlantLoad, costs: Costs, cluster: Cluster, *, cores: int = 32) -> tuple[int, int]:
-    """The fewest nodes of `cores` cores for the writes, and for the bytes that are kept."""
+    """The fewest nodes with `cores` cores each for the writes, and the fewest for the stored bytes."""
     share = load.chunks_per_s * costs["historian.chunk"] * cluster.replication / 3 / (cores * cluster.core_speed)
     kept = load.bytes_a_day(costs) * load.kept_days * cluster.replication
     disk = cluster.disks * cluster.disk_tb * 1e12 * cluster.disk_fill_max

@@ -24,9 +24,9 @@ class Cost:
     Attributes
     ----------
     value : float
-        Above 0.
+        The cost; above 0.
     unit, source : str
-        What the value counts, and where it was measured.
+        Unit of the value, and the measurement that it comes from.
     """
 
     value: float
@@ -47,7 +47,7 @@ class Costs:
         Raises
         ------
         DataFileError
-            The file does not exist, is no TOML, names an unknown cost, or has a value that is not above 0.
+            The file does not exist, is not TOML, names an unknown cost, or has a value that is not above 0.
         """
         found = dict(_entries(_SHIPPED))
         if path is not None:

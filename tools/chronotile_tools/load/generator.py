@@ -1,8 +1,9 @@
 """The load generator: processes with clients that run operations when they are due, independent of earlier ones.
 
-Every operation has an intended start before the run begins (:class:`~chronotile_tools.load.schedule.Schedule`). A
-client takes the next operation, waits until it is due and runs it; if all clients are busy, it starts late, and the
-delay counts. No operation is skipped: those not started by the end of the run are recorded as unserved.
+The intended start of every operation is fixed before the run begins
+(:class:`~chronotile_tools.load.schedule.Schedule`). A client takes the next operation, waits until it is due and runs
+it; if all clients are busy, it starts late, and the delay counts. No operation is skipped: those not started by the end
+of the run are recorded as unserved.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ _JOIN_S = 5.0
 
 
 class LoadError(ChronotileError, RuntimeError):
-    """The load generator itself failed. Kind ``load-failed``; the message has the last output of its process."""
+    """The load generator itself failed. Kind ``load-failed``; the message contains the last output of its process."""
 
 
 class Client(Protocol):
-    """A connection to a target. Its threads share it."""
+    """A connection to a target, shared by the threads of a process."""
 
     def run(self, number: int) -> int:
         """Run the operation of this number; return the number of rows returned or stored.
 
-        The same number gives the same operation. An error of this package, an ``OSError`` or a ``TimeoutError`` is an
-        outcome of the operation; any other exception ends the run.
+        The same number gives the same operation. An error of this package, an ``OSError`` or a ``TimeoutError`` is
+        recorded as the operation's outcome; any other exception ends the run.
         """
 
     def close(self) -> None:
@@ -86,9 +87,9 @@ class Stream:
     target : Target
         Target of the operations.
     schedule : Schedule
-        When.
+        Intended starts of the operations.
     clients : int
-        Most concurrent operations.
+        Maximum number of concurrent operations.
     """
 
     name: str
@@ -127,7 +128,7 @@ class Generator:
     Parameters
     ----------
     processes : int
-        How many. Number of processes. Each has threads for its share of a stream's clients.
+        Number of processes. Each has threads for its share of a stream's clients.
     """
 
     def __init__(self, processes: int = 2) -> None:
@@ -168,10 +169,10 @@ class Generator:
         streams : sequence of Stream
             Streams with unique names.
         drain_s : float
-            Seconds after the last intended start at which operations that have not started are given up. Running ones
-            are always awaited: the target has its own timeout.
+            Operations that have not started this many seconds after the last intended start are given up. Running
+            operations are always awaited: the target has its own timeout.
         begin : callable, optional
-            Called with the start of the run, in nanoseconds of `time.perf_counter_ns`, once all are connected.
+            Called with the start of the run, in nanoseconds of `time.perf_counter_ns`, once all clients are connected.
 
         Returns
         -------
@@ -205,7 +206,7 @@ class Generator:
         return {s.name: _joined(s, parts, start_ns, cpu_s) for s, parts in zip(streams, by_stream, strict=True)}
 
     def _await_ready(self) -> None:
-        """Wait until all are connected; if one fails, abort the others, so that they can be reused."""
+        """Wait until all processes are connected; if one fails, abort the others, so that they can be reused."""
         answers = [self._receive(place) for place in range(len(self._pipes))]
         if not any(isinstance(answer, ChronotileError) for answer in answers):
             return
@@ -241,7 +242,7 @@ def _runnable(stream: Stream) -> bool:
 
 
 def _shares(stream: Stream, processes: int) -> list[_Share]:
-    """Assign operations to clients round-robin, so each process gets a share by its number of clients."""
+    """Assign operations to clients round-robin, so each process gets a share proportional to its clients."""
     owners = np.arange(stream.clients) % processes
     owner = owners[np.arange(len(stream.schedule)) % stream.clients]
     shares = []
@@ -303,7 +304,7 @@ def _run_load(pipe: Connection, shares: Sequence[_Share]) -> tuple[str, Any]:
         if (span := pipe.recv()) is None:
             return "done", ([], 0.0)
         before = os.times()
-        # A garbage collection during a run would count as time of the target.
+        # A garbage collection during a run would be measured as time of the target.
         gc.collect()
         gc.disable()
         found = _run_shares(shares, clients, *span)

@@ -44,7 +44,7 @@ class Report:
         return markup.document(self.title, f"<h1>{escape(self.title)}</h1>{notes}{markup.GAP}{sections}")
 
     def text(self, table: Callable[[list[str], list[list[str]], frozenset[int]], str]) -> str:
-        """The tables for a terminal, each as `table` sets header and rows; the numbered columns to the right."""
+        """Format the tables for a terminal. `table` formats header and rows, with the given columns aligned right."""
         parts = [
             f"{words}\n\n{table(rows[0], rows[1:], frozenset(range(1, len(rows[0]))))}" for words, rows in self._tables
         ]
@@ -59,8 +59,8 @@ def duration(milliseconds: float) -> str:
 
 
 def percentiles(title: str, histograms: Mapping[str, Any]) -> str:
-    """Curves of times by percentile, as far as samples allow; `histograms` are in microseconds. Empty if none has two
-    samples.
+    """Curves of times by percentile, up to the highest percentile that the samples support; `histograms` are in
+    microseconds. Empty if none has two samples.
     """
     curves = {}
     for name, histogram in histograms.items():
@@ -107,7 +107,7 @@ def _curves(
 
 
 def ratios(title: str, found: Sequence[Comparison], base: str) -> str:
-    """Confidence intervals of ratios, one line each, against "no difference"."""
+    """Plot confidence intervals of ratios, one line each, and a line at "no difference"."""
     ends = [found_.difference.low for found_ in found] + [found_.difference.high for found_ in found] + [1.0]
     low, high = min(ends) / 1.05, max(ends) * 1.05
     bottom = _TOP + 26 * len(found) + 10

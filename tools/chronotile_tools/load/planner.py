@@ -1,10 +1,10 @@
 """Capacity planning: from measured operation costs to the performance of a given cluster.
 
-The model is linear with few terms, and states all of them. The cost of a read grows with its rows, which grow with the
-visits in the history until the history is full. The cost is node time, spread evenly over the nodes and multiplied by
-the number of replicas asked. If all clients of a visit read at once, as detectors of one camera do, each waits for all:
-the read time is clients times node time divided by nodes. Maintenance by day costs node time for each tile that is
-rewritten, and time of the processes that rewrite them.
+The model is linear with few terms, and reports all of them as assumptions. The cost of a read grows with its rows,
+which grow with the visits in the history until the history is full. The cost is node time, spread evenly over the nodes
+and multiplied by the number of replicas asked. If all clients of a visit read concurrently, as detectors of one camera
+do, each waits for all: the read time is clients times node time divided by nodes. Daily maintenance costs node time for
+each tile that is rewritten, and time of the processes that rewrite them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Measured:
     visits : float
         Visits in the history that was read.
     read_node_s : float
-        Time of one node that one client's read takes, all replicas together: processor seconds over a node's cores. Or,
-        where all clients asked at once, the seconds each waited times nodes over clients: :meth:`loaded`.
+        Node time of one client's read, summed over all replicas: processor seconds divided by a node's cores. If
+        measured while all clients read concurrently: the seconds that each waited, times nodes divided by clients
+        (:meth:`loaded`).
     store_node_s : float
         Node time of one client's store.
     read_alone_s : float
@@ -44,9 +45,9 @@ class Measured:
     store_rows : float
         Rows that one client stores at a visit.
     bytes_per_row : float
-        Bytes on disk, in one replica.
+        Bytes per row on disk, in one replica.
     partition_bytes : float
-        Size of the largest partition, with this number of visits in the history.
+        Size of the largest partition, with `visits` visits in the history.
     tile_s, tile_node_s : float
         Maintenance of a tile: seconds of the process that rewrites it, and node time.
     replication, consistency : int, str
@@ -75,7 +76,9 @@ class Measured:
 
     @classmethod
     def loaded(cls, read_s: float, *, nodes: int, clients: int, visits: float, **others: Any) -> Self:
-        """From the seconds that each of `clients` waited for a read while all queried `nodes` nodes concurrently."""
+        """Measures from the seconds that each of `clients` waited for a read while all queried `nodes` nodes
+        concurrently.
+        """
         return cls(visits=visits, read_node_s=read_s * nodes / clients, **others)
 
     @classmethod
@@ -83,8 +86,8 @@ class Measured:
         cls, costs: Costs, overrides: Mapping[str, Any] | None = None, *, system: str = "chronotile", cores: int = 32,
         margin: float = 1.0,
     ) -> Self:  # fmt: skip
-        """From costs of three copies by majority, on nodes of `cores` processors that are as fast as those measured,
-        with some values replaced. Processor times are multiplied by `margin`.
+        """Measures from costs with three copies at QUORUM, on nodes with `cores` processors as fast as the measured
+        ones. `overrides` replace single values. Processor times are multiplied by `margin`.
         """
         tile_s, tile_core_s = (
             (costs["chronotile.maintain_tile"], costs["chronotile.maintain_tile_nodes"])
@@ -106,7 +109,7 @@ class Measured:
 
     @classmethod
     def from_results(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Self:
-        """From the ``results.json`` of the experiment ``scaling``, with some values replaced.
+        """Measures from the ``results.json`` of the experiment ``scaling``; `overrides` replace single values.
 
         Raises
         ------
@@ -136,13 +139,13 @@ class Demand:
     clients : int
         Clients that read and store at every visit, concurrently: detectors of a camera.
     visits_per_day : float
-        Averaged over the year.
+        Visits per day, averaged over the year.
     visit_s : float
         Seconds between visits during the night.
     history_days : float
         Length of the history that is read and kept.
     tiles_per_day : float
-        Tiles that maintenance rewrites on a day: see :class:`~chronotile_tools.load.capacity.SurveyLoad`.
+        Tiles that maintenance rewrites per day: see :class:`~chronotile_tools.load.capacity.SurveyLoad`.
     """
 
     clients: int = 189
@@ -172,16 +175,16 @@ class Cluster:
     nodes, replication, consistency : int, int, str
         Number of nodes, replication factor, and consistency level of reads.
     core_speed : float
-        Speed of a node, all cores together, relative to the measured node.
+        Speed of a node (sum of its cores), relative to the measured node.
     disks, disk_tb : int, float
         Disks per node, and the size of each in 10^12 bytes.
     disk_fill_max : float
         Largest share of the disks for data; the rest is for compaction, repair and growth.
     busy_max : float
-        Largest share of time that a node may be busy during visits or maintenance; the rest is for compaction, repair
-        and a lost node.
+        Largest share of time for which a node may be busy during visits or maintenance; the rest is for compaction,
+        repair and a lost node.
     maintenance_h_max : float
-        Hours within which the maintenance of a day must end.
+        Hours available for one day's maintenance.
     """
 
     nodes: int = 12
@@ -218,11 +221,11 @@ class Maintenance:
     tiles : float
         Tiles that are rewritten.
     node_h : float
-        Hours of one node, all its processors busy.
+        Node hours, with all processors of the node busy.
     processes : int
-        Fewest processes that end within the hours given; they share the work.
+        Fewest processes that finish within the available hours; they share the work.
     busy : float
-        Share of those hours that the nodes are busy.
+        Share of the available hours for which the nodes are busy.
     """
 
     tiles: float
@@ -242,13 +245,13 @@ class Plan:
     read_s, store_s : float
         Seconds that each client waits if all are active concurrently.
     busy : float
-        Share of time that nodes are busy during visits.
+        Share of time for which nodes are busy during visits.
     bytes_per_node : float
-        On disk, with a full history.
+        Bytes on a node's disks, with a full history.
     disk_fill : float
         Share of the disks in use.
     partition_bytes : float
-        The largest partition.
+        Size of the largest partition.
     maintenance : Maintenance or None
         Maintenance of a day; None if its cost or the number of tiles was not given.
     nodes_needed : int or None
@@ -299,7 +302,7 @@ def plan(measured: Measured, demand: Demand, cluster: Cluster, *, visits: float 
     cluster : Cluster
         The planned cluster.
     visits : float, optional
-        Visits since the survey began. By default a full history.
+        Visits since the survey began. Default: those of a full history.
     """
     first = _figures(measured, demand, cluster, visits)
     needed = _nodes_needed(measured, demand, cluster, visits)
@@ -371,7 +374,7 @@ def _problems(found: Plan, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _nodes_needed(measured: Measured, demand: Demand, cluster: Cluster, visits: float | None) -> int | None:
-    """Time and bytes are inversely proportional to the number of nodes, so one plan gives the answer."""
+    """The fewest nodes that suffice. One plan tells, because time and bytes are inversely proportional to the nodes."""
     single = _figures(measured, demand, replace(cluster, nodes=cluster.replication), visits)
     if single.partition_bytes > PARTITION_BYTES_MAX:
         return None
@@ -388,11 +391,11 @@ def _assumptions(measured: Measured, demand: Demand, cluster: Cluster) -> tuple[
         f"rows of a read grow in step with the visits in the history: measured with {measured.visits:,.0f}, full with "
         f"{demand.plateau_visits:,.0f} ({demand.visits_per_day:g} a day for {demand.history_days:g} days)",
         f"a read takes {measured.read_node_s * 1e3:.3g} ms of a node at the measured history and with {asked_then} "
-        f"replicas asked; here {asked} are asked, and the cost goes with their number",
-        f"a node is {speed} as the measured one, and load is even over {cluster.nodes} nodes",
+        f"replicas asked; here {asked} are asked, and the cost is proportional to their number",
+        f"a node is {speed} as the measured one, and the load is spread evenly over {cluster.nodes} nodes",
         f"{demand.clients} clients ask at once, every {demand.visit_s:g} s; each waits for all",
-        f"compaction, repair and a lost node are left {1 - cluster.busy_max:.0%} of the time and "
-        f"{1 - cluster.disk_fill_max:.0%} of the disks",
+        f"{1 - cluster.busy_max:.0%} of the time and {1 - cluster.disk_fill_max:.0%} of the disks are reserved for "
+        "compaction, repair and a lost node",
     ]
     if measured.read_alone_s:
         lines.append(
@@ -402,7 +405,7 @@ def _assumptions(measured: Measured, demand: Demand, cluster: Cluster) -> tuple[
     if measured.store_node_s:
         lines.append(
             f"a store takes {measured.store_node_s * 1e3:.3g} ms of a node with {measured.replication} copies; the "
-            f"cost goes with the copies, here {cluster.replication}"
+            f"cost is proportional to the copies, here {cluster.replication}"
         )
     if found := _maintenance(measured, demand, cluster):
         lines.append(
@@ -410,13 +413,13 @@ def _assumptions(measured: Measured, demand: Demand, cluster: Cluster) -> tuple[
             f"and {measured.tile_node_s * 1e3:.3g} ms of a node; processes do not wait for each other"
         )
     if measured.bytes_per_row and measured.store_rows:
-        rows = f"{measured.store_rows:,.0f} rows a store of" if measured.store_rows > 1 else "a store adds"
+        rows = f"{measured.store_rows:,.0f} rows of " if measured.store_rows > 1 else ""
         lines.append(
-            f"{rows} {measured.bytes_per_row:,.0f} bytes a copy, whatever their age, dropped after "
+            f"a store adds {rows}{measured.bytes_per_row:,.0f} bytes per copy, regardless of their age, dropped after "
             f"{demand.history_days:g} days"
         )
     else:
-        lines.append("bytes a row or rows a store were not given: disks are not planned")
+        lines.append("bytes per row or rows per store were not given: disks are not planned")
     if not measured.store_node_s:
         lines.append("the cost of a store was not given: storing is not planned")
     return tuple(lines)

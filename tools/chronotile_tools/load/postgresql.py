@@ -30,9 +30,9 @@ def programs() -> Path | None:
 
 @contextmanager
 def postgresql() -> Iterator[str]:
-    """Run a server with an empty database on a free port of 127.0.0.1; the value is the database's URL.
+    """Run a server with an empty database on a free port of 127.0.0.1; yields the database's URL.
 
-    Its data are removed at the end. It does not wait for the disk, since nothing has to survive a crash.
+    Its data are removed at the end. It does not sync to disk, since nothing has to survive a crash.
 
     Raises
     ------
@@ -69,7 +69,8 @@ def postgresql() -> Iterator[str]:
 
 @contextmanager
 def _server(account: str, command: list[str], log: Path) -> Iterator[None]:
-    """Run a server that ends with this process, however that ends: then the pipe it listens to is closed."""
+    """Run a server that ends with this process, even if that is killed: the end of the process closes a pipe that the
+    server's shell reads."""
     watch = 'exec 3<&0; "$@" </dev/null & server=$!; cat <&3 >/dev/null; kill -INT $server; wait $server'
     user = account if os.geteuid() == 0 else None
     with log.open("wb") as out:

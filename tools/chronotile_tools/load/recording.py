@@ -1,9 +1,9 @@
 """Recordings of a load run: times of every operation, and their histograms.
 
-Three times are distinguished. *Service*: from the start of an operation to its end. *Waiting*: from its intended start
-to its start, which grows when the system cannot keep up. *Response*: the sum of both, as experienced by a client that
-arrives at the intended start. A load generator that measures only service time omits clients that would have arrived
-during a stall (coordinated omission).
+Every operation has three times. *Service*: from its start to its end. *Waiting*: from its intended start to its start,
+which grows when the system cannot keep up. *Response*: the sum of both, as experienced by a client that arrives at the
+intended start. A load generator that measures only service time omits clients that would have arrived during a stall
+(coordinated omission).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _histogram(nanoseconds: Any) -> Any:
 
 @dataclass(frozen=True)
 class Latency:
-    """The distribution of one kind of times, milliseconds."""
+    """The distribution of one kind of time, in milliseconds."""
 
     count: int
     mean: float
@@ -73,12 +73,12 @@ class Recording:
     Attributes
     ----------
     name : str
-        The stream.
+        Name of the stream.
     due_ns, started_ns, ended_ns : array of int64
-        Nanoseconds from the start of the run.
+        Intended start, start and end of each operation, in nanoseconds from the start of the run.
     outcome : array of uint8
-        :data:`DONE`, :data:`TIMED_OUT`, :data:`FAILED` or :data:`UNSERVED`. All outcomes are part of every
-        distribution.
+        :data:`DONE`, :data:`TIMED_OUT`, :data:`FAILED` or :data:`UNSERVED`. Distributions include operations of all
+        outcomes.
     rows : array of int64
         Rows returned or stored by each operation.
     worker : array of uint8
@@ -126,7 +126,7 @@ class Recording:
         return _histogram(self.times_ns(part)[mine])
 
     def latency(self, part: Part = "response") -> Latency:
-        """The distribution of one kind of times."""
+        """The distribution of one kind of time."""
         return Latency.of(self.histogram(part))
 
     def count(self, outcome: int) -> int:
@@ -152,17 +152,18 @@ class Recording:
 
     @property
     def per_second(self) -> float:
-        """Throughput per second, from the first operation due to the last one done."""
+        """Operations done per second, from the first intended start to the end of the last operation done."""
         done = self.outcome == DONE
         if not done.any():
             return 0.0
-        # Unserved operations end when the run was given up.
+        # The end of unserved operations is the time at which they were given up.
         took = (self.ended_ns[done | (self.outcome == UNSERVED)].max() - self.due_ns.min()) / 1e9
         return float(np.count_nonzero(done) / max(took, 1e-9))
 
     def write_log(self, folder: Path, tag: str) -> list[Path]:
-        """Append to HdrHistogram logs, one a worker, an interval for each kind of times tagged ``TAG/PART``, with ``_``
-        for what a tag cannot have: commas and white space."""
+        """Append to HdrHistogram logs, one per worker, an interval for each kind of time, tagged ``TAG/PART``. Commas
+        and white space, which a tag must not contain, are replaced by ``_``.
+        """
         files = []
         for worker in np.unique(self.worker).tolist():
             path = folder / f"worker-{worker}.hlog"
@@ -182,7 +183,7 @@ class Recording:
 
 
 def merged(histograms: Iterable[Any]) -> Any:
-    """One histogram of all values: counts are added. Percentiles of parts must never be averaged."""
+    """Merge histograms by adding their counts. Percentiles of parts must never be averaged."""
     total = new_histogram()
     for histogram in histograms:
         total.add(histogram)

@@ -1,4 +1,4 @@
-"""When each operation of a load is due."""
+"""Schedules: the time at which each operation of a load is due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPERATIONS_MAX = 5_000_000
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Intended starts of operations, fixed before the first of them runs: an open loop.
+    """Intended starts of operations, fixed before the run begins: an open loop.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Schedule:
 
     @property
     def rate(self) -> float:
-        """Operations that become due in a second of the counted period."""
+        """Operations that become due per second of the counted period."""
         counted = int(np.count_nonzero(self.due_ns >= self.warm_up_ns))
         return counted / self.seconds if self.seconds else float("inf")
 

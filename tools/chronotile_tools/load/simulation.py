@@ -1,8 +1,10 @@
-"""Discrete-event simulation of reads on a cluster: tail latency with slow nodes, and what else has no formula.
+"""Discrete-event simulation of reads on a cluster, for quantities without a formula, such as tail latency with slow
+nodes.
 
 A node is a queue with as many servers as it has cores, first come, first served. A client sends a request to one of the
-replicas of its partition, the coordinator. After some work the coordinator asks as many replicas as must answer, which
-may include itself, and replies once they have. Not simulated: disks, pauses for garbage collection, and full networks.
+replicas of its partition, the coordinator. After some work, the coordinator asks as many replicas as must answer, which
+may include itself, and replies once they have answered. Not simulated: disks, pauses for garbage collection, and
+network congestion.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ __all__ = ["Clients", "Nodes", "Outcome", "Policy", "hint_delivery_s", "simulate
 _EWMA = 0.25
 """Weight of a new latency in a coordinator's estimate of a replica's."""
 _EXPLORED = 0.02
-"""Share of requests whose replicas are chosen at random, so that estimates of slow replicas are renewed."""
+"""Share of requests whose replicas are chosen at random, so that estimates of slow replicas are updated."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,19 @@ class Nodes:
     coordinate_ms, read_ms : float
         Mean processor time of a request at its coordinator and at each replica asked; exponential.
     network_ms : float
-        Between any two, one way.
+        Latency between any two nodes, one way.
     slow : dict of int to float
         Factors on the processor time of slow nodes.
     delay_ms : dict of int to (float, float)
-        Mean time that a request waits for a processor on a node that other programs keep busy: as coordinator, and as a
-        replica that another node asks; exponential.
+        Mean time that a request waits for a processor on a node that other programs keep busy: at a coordinator, and at
+        a replica that another node asks; exponential.
     hung : dict of int to float
-        Nodes that answer nothing. At this second all others notice: they stop asking them, and repeat pending requests.
+        Nodes that do not answer, each with the second at which all others notice: they then stop asking it, and repeat
+        pending requests.
     down : set of int
         Nodes that all others know to be down.
     replays_per_s, replay_ms : dict of int to float, float
-        Hints that are delivered to a node each second, and the processor time of each.
+        Hints delivered to a node per second, and the processor time of each.
     """
 
     count: int = 3
@@ -81,16 +84,16 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Policy:
-    """How slow answers are handled.
+    """Replica selection and speculation.
 
     Attributes
     ----------
     fastest : bool
-        Coordinators ask the replicas that lately answered fastest; otherwise any.
+        Coordinators ask the replicas with the lowest recent latencies; otherwise random ones.
     server_ms : float, optional
         Time after which a coordinator asks one more replica (`speculative_retry`).
     client_ms : float, optional
-        Time after which a client sends the request to another replica too (`speculative_ms`).
+        Time after which a client also sends the request to another replica (`speculative_ms`).
     """
 
     fastest: bool = True
@@ -105,7 +108,7 @@ class Clients:
     Attributes
     ----------
     count : int
-        Clients.
+        Number of clients.
     think_ms : float
         Mean time from an answer to the next request; exponential.
     at : int, optional
@@ -126,11 +129,11 @@ class Outcome:
     latency_ms, sent_ms : array, array
         Latency and time of sending of each request, in the order of sending.
     per_s : float
-        Answers a second.
+        Answers per second.
     busy : float
-        Mean share of time that cores were busy.
+        Mean share of time for which cores were busy.
     extra : float
-        Requests beyond those that no speculation would have sent, to coordinators and replicas, for each answer.
+        Additional requests to coordinators and replicas due to speculation, per answer.
     """
 
     latency_ms: np.ndarray
@@ -140,14 +143,14 @@ class Outcome:
     extra: float
 
     def percentile(self, share: float) -> float:
-        """Milliseconds within which a share, in percent, was answered."""
+        """Latency in milliseconds at this percentile."""
         return float(np.percentile(self.latency_ms, share))
 
 
 def simulate(
     nodes: Nodes, clients: Clients, *, requests: int, policy: Policy | None = None, warm_up: float = 0.2, seed: int = 1
 ) -> Outcome:
-    """Simulate until `requests` were answered; the first share `warm_up` of them is left out."""
+    """Simulate until `requests` requests are answered; the first share `warm_up` of them is left out."""
     return _Simulation(nodes, clients, policy or Policy(), seed).run(requests, warm_up)
 
 
@@ -254,7 +257,7 @@ class _Simulation:
     def ask_replicas(self, attempt: _Attempt) -> None:
         places = self.live_replicas(attempt.request.place)
         self.random.shuffle(places)
-        # Where estimates are equal, as at first, the coordinator asks itself.
+        # If estimates are equal, as at the start, the coordinator asks itself first.
         places.sort(key=lambda place: place != attempt.at)
         if self.policy.fastest and self.random.random() >= _EXPLORED:
             places.sort(key=self.estimates[attempt.at].__getitem__)
@@ -302,7 +305,7 @@ class _Simulation:
     # ------------------------------------------------------------------ nodes
 
     def live_replicas(self, place: int) -> list[int]:
-        """Replicas not known to be down: a partition is stored on as many neighbours of a ring as it has copies."""
+        """Replicas not known to be down: the copies of a partition are on consecutive nodes of the ring."""
         nodes = self.nodes
         ring = [(place + step) % nodes.count for step in range(nodes.replication)]
         return [node for node in ring if node not in nodes.down and not self.is_noticed(node)]
@@ -329,11 +332,11 @@ class _Simulation:
 
 
 def _nothing() -> None:
-    """The end of a replayed hint concerns nobody."""
+    """Event at the end of a replayed hint: no request waits for it."""
 
 
 def hint_delivery_s(missed_bytes: float, *, throttle_bytes_per_s: float = 2**20, threads: int = 2) -> float:
-    """Seconds to deliver hints of so many bytes to one node. Cassandra divides the throttle of a thread by the number
-    of the other nodes, so that together they send `threads` times the throttle, regardless of their number.
+    """Seconds to deliver this many bytes of hints to one node. Cassandra divides the throttle of a thread by the number
+    of other nodes, so that in total they send `threads` times the throttle, regardless of their number.
     """
     return missed_bytes / (throttle_bytes_per_s * threads)

@@ -1,7 +1,7 @@
 """Differences between runs, with their uncertainty.
 
-Runs are compared as pairs: two neighbours in time, one of each kind. The runs of a resample are merged before the
-percentile is taken; percentiles of runs are never averaged.
+Runs are compared in pairs of neighbours in time, one of each kind. The runs of a resample are merged before the
+percentile is computed; percentiles of runs are never averaged.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RESAMPLES = 4_000
 POWER = 0.8
 _BATCH = 500
 _QUIET_LAGS = 5
-"""Number of consecutive insignificant lags after which correlations are taken to have ended. The formula's max(5,
-sqrt(log10(count))), of any count that fits a machine.
+"""Number of consecutive insignificant lags after which correlations are assumed to have ended. The formula is max(5,
+sqrt(log10(count))), which is 5 for every count that fits in memory.
 """
 
 
@@ -52,13 +52,13 @@ class Difference:
 
     @property
     def found(self) -> bool:
-        """Whether the interval leaves out "no difference"."""
+        """Whether the interval excludes "no difference"."""
         return not self.low <= 1 <= self.high
 
     @property
     def verdict(self) -> str:
-        """``"yes"`` for a significant difference; ``"below detectable"`` for one that appears but is smaller than such
-        runs can establish; ``"no"`` otherwise.
+        """``"yes"`` for a significant difference; ``"below detectable"`` for one that is smaller than these runs can
+        establish; ``"no"`` otherwise.
         """
         if not self.found:
             return "no"
@@ -74,7 +74,7 @@ class Estimate:
     value, low, high : float
         The statistic and its confidence interval.
     block : int
-        Samples in a block of the bootstrap.
+        Samples per block of the bootstrap.
     independent : float
         Effective number of independent samples for the mean.
     """
@@ -102,25 +102,25 @@ def compare(
     first, second : sequence of Recording
         At least two of each; runs at the same position are neighbours in time.
     what : float or "mean"
-        Which percentile, 0 to 100, or the mean.
+        Statistic to compare: a percentile, 0 to 100, or the mean.
     part : {"response", "service", "waiting"}
-        Which time.
+        Kind of time.
     confidence : float
-        Of the interval: 0.95 for 95 %.
+        Confidence level of the interval: 0.95 for 95 %.
     seed : int
-        Of the resampling.
+        Random seed of the resampling.
 
     Raises
     ------
     InvalidInputError
-        Fewer than two pairs, or a run without such times.
+        There are fewer than two pairs, or a run has no such times.
 
     Notes
     -----
-    At each end, the interval is the wider of two. The first is a bootstrap over pairs, which assumes no distribution;
-    with few pairs its percentiles are too narrow, so its tails are widened by Student's t as in Hesterberg (2015),
-    "What Teachers Should Know About the Bootstrap", section 5.3. The second is Student's t on the logarithms of the
-    pairs' ratios; without it, five pairs that scatter widely to one side would count as proof.
+    Each end of the interval is the more distant of two. The first is that of a bootstrap over pairs, which assumes no
+    distribution; with few pairs its percentiles are too narrow, so its tails are widened by Student's t as in
+    Hesterberg (2015), "What Teachers Should Know About the Bootstrap", section 5.3. The second is that of Student's t
+    on the logarithms of the pairs' ratios; without it, five pairs that scatter widely to one side would count as proof.
     """
     count = len(first)
     if count < 2 or len(second) != count:
@@ -148,19 +148,19 @@ def compare(
 
 
 def compare_values(first: Sequence[float], second: Sequence[float], *, confidence: float = 0.95) -> Difference:
-    """Compare paired figures that are one number a run, such as requests a second or seconds of a repair.
+    """Compare paired figures with one number per run, such as requests per second or seconds of a repair.
 
     Parameters
     ----------
     first, second : sequence of float
         At least two of each, above zero; figures at the same position are neighbours in time.
     confidence : float
-        Of the interval: 0.95 for 95 %.
+        Confidence level of the interval: 0.95 for 95 %.
 
     Raises
     ------
     InvalidInputError
-        Fewer than two pairs, or a figure that is not above zero.
+        There are fewer than two pairs, or a figure is not above zero.
 
     Notes
     -----
@@ -227,9 +227,9 @@ def block_bootstrap(
     Parameters
     ----------
     samples : array of float
-        At least ten.
+        At least ten samples.
     what : float or "mean"
-        Which percentile, 0 to 100, or the mean.
+        Statistic to estimate: a percentile, 0 to 100, or the mean.
     """
     values = np.asarray(samples, float)
     count = len(values)

@@ -17,13 +17,13 @@ __all__ = ["REQUESTS", "Aggregates", "Cones", "Footprints", "History", "Ranges",
 S = 10**9
 DAY_S = 86_400
 START_NS = 1_767_225_600 * S
-"""2026-01-01."""
+"""2026-01-01T00:00 UTC."""
 
 # Large primes spread operations over tags and days without a pattern.
 _TAG_STEP, _DAY_STEP = 7_919, 104_729
 
 REQUESTS = {"A": (1, 1, 3_600), "B": (10, 1, 3_600), "C": (1, 7, 21_600), "D": (1, 30, 86_400)}
-"""Tags, days, and interval seconds of the published requests."""
+"""Tags, days, and seconds of an interval, of the published requests."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class History:
     Attributes
     ----------
     url : str
-        The archive.
+        URL of the archive.
     decimals : int
-        Decimals of a value. With two, a value takes less than a byte; with fifteen, some seven.
+        Decimals of a value. With two, a value takes less than a byte; with fifteen, about seven bytes.
     """
 
     url: str
@@ -61,7 +61,7 @@ class History:
             plant.maintain()
 
     def extend(self, days: range) -> None:
-        """Store further days, by their numbers; those of the history are numbered from 0."""
+        """Store further days by number; the days of the history are numbered from 0."""
         with historian.open(self.url, create=False) as plant:
             self._write(plant, np.array([plant.tag(self.tag(place)).number for place in range(self.tags)]), days)
 
@@ -85,7 +85,7 @@ class History:
 
 
 class _Plant:
-    """A client of a historian, or of the service that serves it."""
+    """A client of a historian, or of a service."""
 
     def __init__(self, url: str, history: History) -> None:
         self.history = history
@@ -111,7 +111,7 @@ class Aggregates:
     history : History
         Content of the archive.
     kind : {"A", "B", "C", "D"}
-        Which request.
+        Published request.
     points_only : bool
         Compute from values, without hourly statistics.
     """
@@ -173,7 +173,7 @@ class _RangesClient(_Plant):
 
 @dataclass(frozen=True)
 class Writes:
-    """Batches of `values` new values, one per tag as far as possible.
+    """Batches of `values` new values, spread over as many tags as possible.
 
     Attributes
     ----------
@@ -235,7 +235,7 @@ class _FootprintsClient:
 
 @dataclass(frozen=True)
 class Cones:
-    """All three tables around a place in a survey's field: the read of another client."""
+    """All three tables around a position in a survey's field: the read of another client."""
 
     url: str
     survey: Survey

@@ -36,17 +36,17 @@ EXPERIMENTS: dict[str, Callable[[Bench], None]] = {
 """Experiments by name; the first docstring line of each function describes it."""
 
 ON_ANY_CLUSTER = frozenset({"consistency", "growing-reads"})
-"""Experiments for an existing cluster: they disturb no node and need no second cluster."""
+"""Experiments that can run on an existing cluster: they disturb no node and need no second cluster."""
 
 
 def run(name: str, out: Path, settings: Settings | None = None, echo: Callable[[str], object] = print) -> Bench:
-    """Run an experiment; return it with its report and results, which are also written to `out`. Nodes that it started
+    """Run an experiment; return it with its report and results, which are also written to `out`. Nodes that it starts
     are stopped at the end, even if it is interrupted or killed.
 
     Raises
     ------
     InvalidInputError
-        Unknown experiment, or one that cannot be run on an existing cluster.
+        The experiment is unknown, or cannot run on an existing cluster.
     DataFileError
         The folder already contains an experiment.
     """
@@ -58,7 +58,7 @@ def run(name: str, out: Path, settings: Settings | None = None, echo: Callable[[
     if chosen.url is not None and name not in ON_ANY_CLUSTER:
         able = ", ".join(sorted(ON_ANY_CLUSTER))
         raise InvalidInputError(
-            f"{name} needs its own nodes: omit the URL, which is for {able}",
+            f"{name} needs its own nodes: omit the URL, which is only for {able}",
             kind="invalid-request",
         )
     with Generator(processes=2) as generator:

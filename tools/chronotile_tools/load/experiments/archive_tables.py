@@ -1,4 +1,4 @@
-"""Statements of the study of read repair: an option of an archive's tables that no URL sets, and a small table."""
+"""CQL of the study of read repair: an option of an archive's tables that no URL parameter sets, and a small table."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ __all__ = ["COLUMNS", "create_pairs", "read_pair", "read_repairs", "set_read_rep
 
 _PAIRS = "pairs.pairs"
 COLUMNS = {"one of two columns": "first", "both columns": "first, second"}
-"""Columns of the small table to read."""
+"""Columns of the small table to read, by name of the case."""
 
 
 def read_repairs(cluster: lab.Cluster, keyspace: str) -> dict[str, str]:
-    """The option ``read_repair`` of each table of a keyspace."""
+    """Value of the option ``read_repair``, by table of a keyspace."""
     with cluster.nodes[0].connect() as connection:
         found = connection.select("keyspace_name, table_name, read_repair", "system_schema.tables")
     return {table: mode for owner, table, mode in found if owner == keyspace}
 
 
 def set_read_repair(cluster: lab.Cluster, keyspace: str, mode: str) -> None:
-    """Give all tables that a keyspace has now this option. Tables that are created later have Cassandra's default."""
+    """Set the option of all existing tables of a keyspace. Tables that are created later have Cassandra's default."""
     tables = [table for table, found in read_repairs(cluster, keyspace).items() if found != mode]
     with cluster.nodes[0].connect() as connection:
         for table in tables:
@@ -27,7 +27,7 @@ def set_read_repair(cluster: lab.Cluster, keyspace: str, mode: str) -> None:
 
 
 def create_pairs(node: lab.Node) -> str:
-    """Create the small table with three copies; returns its keyspace."""
+    """Create the small table with replication factor 3; return its keyspace."""
     keyspace, _, _ = _PAIRS.partition(".")
     with node.connect() as connection:
         copies = f"{{'class': 'NetworkTopologyStrategy', '{node.dc}': 3}}"
@@ -43,6 +43,6 @@ def write_pair(node: lab.Node, id: int) -> None:
 
 
 def read_pair(node: lab.Node, id: int, columns: str) -> int:
-    """Read these columns of a row at QUORUM; returns the number of rows."""
+    """Read these columns of a row at QUORUM; return the number of rows."""
     with node.connect() as connection:
         return len(connection.run(f"SELECT {columns} FROM {_PAIRS} WHERE id = {id}", consistency="QUORUM").rows)

@@ -47,13 +47,12 @@ __all__ = [
 ]
 
 ONE_MACHINE = (
-    "All nodes, the clients and whatever else runs share one machine. Differences between arms of one report are what "
-    "it shows; absolute figures are not those of machines of their own, and say nothing beside other reports."
+    "All nodes, the clients and other programs share one machine. Compare the arms of one report; absolute figures "
+    "differ from those of separate machines, and cannot be compared with other reports."
 )
 _POLL_S = 0.25
 OTHERS_CLUSTER = (
-    "The cluster was there before: what else it does, and its state, are in the figures. Differences between arms of "
-    "one report are what it shows."
+    "The cluster existed before: its state and its other work affect the figures. Compare the arms of one report."
 )
 
 
@@ -68,13 +67,13 @@ class Settings:
     url : str, optional
         An existing cluster and keyspace, instead of laboratory nodes.
     heap : str
-        Heap of each node of the laboratory.
+        Heap of each laboratory node.
     versions : tuple of str
         The two versions to compare.
     seed : int
-        Of schedules.
+        Random seed of the schedules.
     run_s : float, optional
-        Seconds of each run, instead of the experiment's own.
+        Seconds of each run. Default: set by the experiment.
     """
 
     quick: bool = False
@@ -87,7 +86,7 @@ class Settings:
 
 @dataclass
 class Harness:
-    """Runs loads on temporary clusters, and reports progress. It stores nothing.
+    """Runs loads on temporary clusters, and reports progress. Does not store results.
 
     Attributes
     ----------
@@ -109,7 +108,7 @@ class Harness:
 
     @contextlib.contextmanager
     def cluster(self, nodes: int, **options: Any) -> Iterator[lab.Cluster]:
-        """A cluster of the laboratory, which ends with the block or with this process, however that ends."""
+        """A laboratory cluster, which ends with the block or with this process, even if that is killed."""
         with lab.up(nodes=nodes, heap=self.settings.heap, echo=self.echo, **options) as cluster:
             yield cluster
 
@@ -126,7 +125,7 @@ class Bench(Harness):
     Attributes
     ----------
     name : str
-        The experiment.
+        Name of the experiment.
     out : path
         Folder of its files.
     """
@@ -150,7 +149,7 @@ class Bench(Harness):
 
     @contextlib.contextmanager
     def url(self, nodes: int) -> Iterator[tuple[str, lab.Cluster | None]]:
-        """The given keyspace, or one of a new cluster, which is None for a given one."""
+        """URL of the keyspace and its cluster: those of a new cluster, or the given URL and None."""
         given = self.settings.url
         if given is None:
             with self.cluster(nodes) as cluster:
@@ -163,7 +162,7 @@ class Bench(Harness):
         with ct.open(given) as archive:
             if archive.datasets():
                 raise InvalidInputError(f"{given} holds data: use an empty keyspace", kind="invalid-request")
-        self.report.notes.append(f"The keyspace of {given} was made for this and is still there.")
+        self.report.notes.append(f"The keyspace of {given} was created for this experiment and is kept.")
         yield given, None
 
     def measure_harness(self, rate: float, clients: int) -> None:
@@ -174,9 +173,9 @@ class Bench(Harness):
         took = found.latency()
         self.results["harness_ms"] = asdict(took)
         self.report.notes.append(
-            f"The load generator itself, with a target that does nothing and {rate:g} operations a second: response "
+            f"The load generator itself, with a no-op target and {rate:g} operations per second: response "
             f"{page.duration(took.p50)} (p50), {page.duration(took.p99)} (p99), "
-            f"{found.client_cpu_s / max(len(found), 1) * 1e6:.0f} us of processor an operation."
+            f"{found.client_cpu_s / max(len(found), 1) * 1e6:.0f} us of processor time per operation."
         )
 
     def keep(self, arm: str, number: int, run: Run) -> None:
@@ -192,7 +191,7 @@ class Bench(Harness):
 
     def show_latencies(self, title: str, runs: Runs, arms: Sequence[str]) -> None:
         """Add a table and curves of the merged runs of all arms."""
-        words = "From the intended start to the end; runs merged. Waiting is the part before an operation could start."
+        words = "From the intended start to the end; runs merged. Waiting: from the intended start to the start."
         streams = list(runs[arms[0]][0])
         parts = {(arm, stream): [run[stream] for run in runs[arm]] for arm in arms for stream in streams}
         rows = [[f"{arm}: {stream}", *latency_cells(made)] for (arm, stream), made in parts.items()]
@@ -205,7 +204,7 @@ class Bench(Harness):
     def show_comparisons(
         self, runs: Runs, arms: Sequence[str], *, title: str = "Differences", **how: Any
     ) -> list[Comparison]:
-        """Compare every arm with the first, beside the control. Skipped with a note if a run served nothing."""
+        """Compare every arm, and the control, with the first arm. Skipped with a note if a run served nothing."""
         empty = {name for name, made in runs.items() for run in made for each in run.values() if not each.served}
         if empty:
             idle = ", ".join(sorted(empty))
@@ -221,10 +220,10 @@ class Bench(Harness):
             for each in found
         ]  # fmt: skip
         words = (
-            f"Time over that of {arms[0]}, with 95 % intervals over {found[0].difference.pairs} pairs "
+            f"Ratio of times to those of {arms[0]}, with 95 % intervals over {found[0].difference.pairs} pairs "
             "of neighbouring runs. The control is the first arm against itself. Detectable is the smallest difference "
-            "that runs of this scatter would have shown in four of five cases: nothing below it can be claimed, so a "
-            "smaller one is marked so, whatever its interval."
+            "that runs with this scatter would show in four of five cases: no smaller difference can be claimed, so a "
+            "smaller one is marked, regardless of its interval."
         )
         header = ["arm, stream", "statistic", "ratio", "95 % interval", "detectable", "differs"]
         self.report.table(title, words, header, rows)
@@ -233,8 +232,8 @@ class Bench(Harness):
         )
         control = [each.difference.found for each in found if each.is_control]
         self.report.notes.append(
-            f"{title}: the control's interval leaves out 1, where there is no difference, in {sum(control)} of "
-            f"{len(control)} cases; one in twenty is to be expected."
+            f"{title}: the control's interval excludes 1 (no difference) in {sum(control)} of "
+            f"{len(control)} cases; one in twenty is expected."
         )
         self.results.setdefault("comparisons", []).extend(asdict(each) for each in found)
         return found
@@ -242,7 +241,7 @@ class Bench(Harness):
     def finish(self) -> Path:
         """Write ``results.json`` and ``report.html``."""
         described = [
-            f"chronotile {ct.__version__}, Cassandra {lab.versions.release(lab.versions.DEFAULT).version} unless said, "
+            f"chronotile {ct.__version__}, Cassandra {lab.versions.release(lab.versions.DEFAULT).version} by default, "
             f"Python {platform.python_version()}, {os.cpu_count()} processors, {platform.platform()}; load average "
             f"{os.getloadavg()[0]:.1f} at the end."
         ]
@@ -281,7 +280,7 @@ LATENCY_HEADER = ("arm", "operations", "mean", "p50", "p95", "p99", "worst", "wa
 
 
 def latency_cells(parts: Sequence[Recording]) -> list[str]:
-    """Table cells, after the name, for runs that belong together."""
+    """Table cells for the merged runs of an arm, without its name."""
     histogram = merged(each.histogram() for each in parts)
     waiting = merged(each.histogram("waiting") for each in parts)
     took = page.duration
@@ -305,13 +304,13 @@ def mean_interval(found: Recording) -> str:
 
 
 def archive_url(cluster: lab.Cluster, keyspace: str, **parameters: Any) -> str:
-    """A keyspace of a cluster, with parameters of the URL."""
+    """URL of a keyspace of a cluster, with parameters."""
     query = "&".join(f"{name}={value}" for name, value in parameters.items())
     return f"{cluster.url(keyspace)}?{query}" if query else cluster.url(keyspace)
 
 
 def with_parameters(url: str, **parameters: Any) -> str:
-    """A URL with further parameters."""
+    """Add parameters to a URL."""
     query = "&".join(f"{name}={value}" for name, value in parameters.items())
     return f"{url}{'&' if '?' in url else '?'}{query}"
 
@@ -322,12 +321,12 @@ def cpu_s(nodes: Iterable[lab.Node]) -> float:
 
 
 def disk_bytes(cluster: lab.Cluster, keyspace: str) -> int:
-    """Bytes of a keyspace's tables on all nodes, flushed."""
+    """Bytes of a keyspace's tables on all nodes, after a flush."""
     return sum(node_bytes(cluster, keyspace))
 
 
 def node_bytes(cluster: lab.Cluster, keyspace: str) -> list[int]:
-    """Bytes of a keyspace's tables on each node, flushed."""
+    """Bytes of a keyspace's tables on each node, after a flush."""
     found = []
     for node in cluster.nodes:
         node.nodetool("flush", keyspace)
@@ -338,14 +337,14 @@ def node_bytes(cluster: lab.Cluster, keyspace: str) -> list[int]:
 def _folder_bytes(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        # Files may disappear meanwhile: after compaction, or as hints are delivered.
+        # Compaction and the delivery of hints may delete files during the walk.
         with contextlib.suppress(FileNotFoundError):
             total += path.stat().st_size if path.is_file() else 0
     return total
 
 
 def hint_bytes(cluster: lab.Cluster) -> int:
-    """Bytes of the hints that nodes keep for others, as far as they are in files."""
+    """Bytes of the hint files that nodes keep for others."""
     return sum(_folder_bytes(node.folder / "data" / "hints") for node in cluster.nodes)
 
 
@@ -371,7 +370,7 @@ def timeouts(nodes: Sequence[lab.Node]) -> int:
 
 
 def bean_value(node: lab.Node, kind: str, name: str) -> int:
-    """The counter or gauge of a metric of a node."""
+    """Value of a node's metric, a counter or gauge."""
     bean = f"org.apache.cassandra.metrics:type={kind},name={name}"
     return int(node.nodetool("sjk", "mx", "-mg", "-b", bean, "-f", "Count").split()[-1])
 
@@ -389,11 +388,11 @@ class StoreCost:
     rows : int
         Rows stored.
     read_s : list of float
-        Seconds of each detector-visit's read of its footprint before the store, where every database was read.
+        Seconds of each read of a detector-visit's footprint from this database, before the store.
     reads : list of Footprint
-        Rows and seconds of these reads by table, without what failed; `known` is not kept.
+        Rows and seconds of these reads by table, without failed attempts; `known` is not kept.
     failures : int
-        Reads and stores that failed and were tried again.
+        Reads and stores that failed and were retried.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -413,12 +412,12 @@ def load_survey(
     Parameters
     ----------
     read_all : bool
-        Whether each detector-visit reads its footprint from every database, and not from one of them alone. What the
-        first returns decides which objects are known.
+        Whether each detector-visit reads its footprint from every database instead of only one. The known objects are
+        those that the first database returns.
     before : callable
-        Called with each visit before it, to change the state of databases or nodes; not measured.
+        Called before each visit with its number, to change the state of databases or nodes; not measured.
     tries : int
-        How often a read or a store is tried; the time of failed ones counts.
+        Attempts per read or store; the time of failed ones counts.
     """
     wanted = Schema.read(schema)
     for name, url in urls.items():
@@ -449,7 +448,7 @@ def load_survey(
 def _read_known(
     drivers: dict[str, ChronotileDriver], stored: dict[str, StoreCost], turn: Sequence[str], e: Exposure, tries: int
 ) -> Any:
-    """Read a footprint from databases in turn; the objects that the first of all databases in it returns."""
+    """Read a footprint from the databases in `turn`; return the objects of the first of `drivers` that was read."""
     known = {}
     for name in turn:
         entry, began = stored[name], time.perf_counter()
@@ -461,7 +460,7 @@ def _read_known(
 
 
 def _try(call: Callable[[], Any], entry: StoreCost, tries: int) -> Any:
-    """The result of a call that is tried again while nodes do not answer it; the last failure is raised."""
+    """Result of a call that is retried while nodes do not answer; the last failure is raised."""
     for _ in range(tries - 1):
         try:
             return call()

@@ -1,5 +1,5 @@
-"""Changes of an alert production database: re-association by day, archiving, restoring and removal of old slices; in a
-file, and on three nodes.
+"""Changes of an alert production database: daily re-association; archiving, restoring and removal of old slices; in
+files, and on three nodes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Step:
     seconds, cpu_s : float
         Duration, and processor time of all nodes.
     slices, rows, bytes : int
-        Slices with their rows, and bytes of files; 0 bytes without files.
+        Number of slices and of their rows, and bytes of files; 0 bytes without files.
     """
 
     name: str
@@ -62,15 +62,15 @@ class Changes:
     change_s : list of float
         Seconds of each day's re-association.
     changed : list of int
-        Sources that each re-associated.
+        Sources changed by each re-association.
     change_cpu_s : float
-        The nodes' processor time of all of them.
+        Total processor time of the nodes for all re-associations.
     steps : list of Step
-        What was done with old slices at the end.
+        Archiving, restoring and removal of old slices at the end.
     recent_s, whole_s : dict of str to list of float
-        Seconds of reads of the latest slices and of all that there is, by state.
+        Seconds of reads of the latest slices, and of the whole database, by state.
     rows : dict of str to int
-        Sources and forced sources of a read of all that there is, by state.
+        Sources and forced sources in a read of the whole database, by state.
     """
 
     stored: Mapping[str, StoreCost]
@@ -86,14 +86,14 @@ class Changes:
 def change_file(
     survey: Survey, schema: str, one_in: int, keep_days: float, repeat: int, echo: Callable[[str], object]
 ) -> Changes:
-    """The changes in files."""
+    """Measure the changes in files."""
     with tempfile.TemporaryDirectory() as folder:
         urls = {name: f"sqlite:{Path(folder) / name}.db" for name in (UNCHANGED, REASSOCIATED)}
         return _change(urls, survey, schema, one_in, keep_days, repeat, [], echo)
 
 
 def change_nodes(harness: Harness, survey: Survey, schema: str, one_in: int, keep_days: float, repeat: int) -> Changes:
-    """The changes on three nodes with three copies at QUORUM."""
+    """Measure the changes on three nodes with replication factor 3 at QUORUM."""
     with harness.cluster(3) as cluster:
         urls = {
             name: archive_url(cluster, name.replace("-", "_"), replication=3, consistency="QUORUM")
@@ -126,7 +126,7 @@ def _change(
 
 
 def _chosen(database: Apdb, survey: Survey, visit: int, one_in: int) -> pa.Table:
-    """Sources of a visit that a day's search for solar-system objects has linked."""
+    """Sources of a visit that are re-associated, as if a daily search for solar-system objects had linked them."""
     at = survey.time(visit)
     region = survey.footprint(visit, 0, PADDING_DEG)
     columns = [names.SOURCE_ID, names.RA, names.DEC, names.TIME]

@@ -1,4 +1,4 @@
-"""What consistency levels cost."""
+"""Cost of consistency levels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVELS = ("ONE", "QUORUM", "ALL")
 
 
 def run(bench: Bench) -> None:
-    """Reads and writes at ONE, QUORUM and ALL on three nodes with three copies."""
+    """Reads and writes at ONE, QUORUM and ALL on three nodes with replication factor 3."""
     quick = bench.settings.quick
     seconds = bench.seconds(3, 20)
     reads, writes = (10.0, 3.0) if quick else (40.0, 10.0)
@@ -57,7 +57,7 @@ def _compare_with_published(bench: Bench, found: Sequence[Comparison]) -> None:
             cells = ["", ""] if here is None else [f"{here.ratio:.2f}", f"{here.low:.2f} to {here.high:.2f}"]
             rows.append([f"{level} over ONE, {stream}", f"{ratio:.2f}", *cells])
     words = (
-        "Mean response. A write here is a batch, whose record is decided on by a majority at every level, so that "
-        "levels differ less than those of single rows."
+        "Ratios of mean response times. A write here is a batch, whose record is written by lightweight transaction at "
+        "every level, so levels differ less than for single rows."
     )
-    bench.report.table("Beside the published", words, ["", "published", "here", "95 % interval"], rows)
+    bench.report.table("Comparison with published figures", words, ["", "published", "here", "95 % interval"], rows)

@@ -21,9 +21,10 @@ class Load:
     Attributes
     ----------
     tags, days, step_s : int
-        The history before the node is added.
+        The history.
     days_more : int
-        Days that are stored before it, and again after it, to see what each node takes of them.
+        Further days that are stored before the node is added, and again afterwards, to measure what each node stores of
+        them.
     """
 
     tags: int
@@ -34,19 +35,18 @@ class Load:
 
 @dataclass(frozen=True)
 class Expansion:
-    """What became of the data. Lists have a figure for each node.
+    """Times and sizes of an expansion. Lists have one figure per node.
 
     Attributes
     ----------
     join_s : float
         Seconds until the new node had its data and served clients.
     cleanup_s : list of float
-        Seconds of the cleanup on each of the three old nodes, one after the other, less what a command takes that does
-        nothing.
+        Seconds of the cleanup on each of the three old nodes, one after the other, minus those of a no-op command.
     before, joined, cleaned : list of int
-        Bytes of the tables: of three nodes, of four, and of four after the cleanup. All but the second compacted.
+        Bytes of the tables on three nodes, on four, and on four after the cleanup; compacted in the first and third.
     growth_before, growth_after : list of int
-        Bytes that the same amount of new values added, on three nodes and on four.
+        Bytes added by the same number of new values, on three nodes and on four.
     """
 
     join_s: float
@@ -59,9 +59,9 @@ class Expansion:
 
 
 def measure(harness: Harness, load: Load) -> Expansion:
-    """Add a node to three with three copies of the data, and clean up the others."""
+    """Add a node to three with replication factor 3, and run cleanup on the others."""
     with harness.cluster(3) as cluster:
-        # With two decimals, a value takes so little room that files' own overhead would be most of it.
+        # With two decimals, values are so small that most bytes would be the overhead of files.
         history = History(cluster.url("bench"), load.tags, load.days, load.step_s, decimals=15)
         harness.echo(f"storing {history.values:,} values")
         history.store()
@@ -102,7 +102,7 @@ def _compacted(cluster: lab.Cluster) -> list[int]:
 
 
 def run(bench: Bench) -> None:
-    """A fourth node for three: seconds to join and to clean up, bytes on each node before and after."""
+    """Add a fourth node to three: seconds to join and to clean up, bytes on each node before and after."""
     quick = bench.settings.quick
     load = Load(tags=50, days=1 if quick else 5, step_s=10, days_more=1)
     bench.measure_harness(10.0, clients=1)

@@ -30,11 +30,11 @@ __all__ = [
 
 BACKLOG = 5_000
 TRIES = 5
-"""How often a read or a store is tried while a node is away."""
+"""Attempts per read or store while a node is down."""
 SETTLE_S = 2 * outage.FLUSH_S + 10.0
-"""Seconds after which hints of writes that timed out are in files, too."""
+"""Seconds after which the hints of timed-out writes are also in files."""
 NOTICE_S = 20.0
-"""Seconds after which the others have noticed that a killed node is gone."""
+"""Seconds after which the other nodes have detected that a node was killed."""
 UP, KILLED, AWAY, RETURNED = "all up", "just killed", "one away", "returned"
 PHASES = (UP, KILLED, AWAY, RETURNED)
 AS_STORED, MAINTAINED = "as stored", "maintained"
@@ -46,12 +46,12 @@ def setup_name(copies: int, level: str) -> str:
 
 
 WHOLE = setup_name(3, "QUORUM")
-"""The set-up that decides which objects are known; a second database with it is maintained."""
+"""The set-up whose reads decide which objects are known; a second database of this set-up is maintained."""
 
 
 @dataclass(frozen=True)
 class Grown:
-    """Databases that grew side by side.
+    """Results of databases that grew side by side.
 
     Attributes
     ----------
@@ -66,12 +66,12 @@ class Grown:
 
 
 def evenly(visits: int, days: float, detectors: int, seed: int) -> Survey:
-    """A survey of one field, seen at even intervals."""
+    """A survey of one field at equal intervals."""
     return Survey(visits, detectors, visits, days / visits, seed=seed)
 
 
 def grow_file(survey: Survey, schema: str, maintain_days: float, echo: Callable[[str], object]) -> Grown:
-    """The survey in two files, one of which is maintained every `maintain_days`."""
+    """Store the survey in two files, one of which is maintained every `maintain_days`."""
     with tempfile.TemporaryDirectory() as folder:
         urls = {name: f"sqlite:{Path(folder) / name.replace(' ', '-')}.db" for name in (AS_STORED, MAINTAINED)}
         return Grown(_grow(urls, survey, schema, [], [MAINTAINED], maintain_days, echo), {})
@@ -81,9 +81,9 @@ def grow_nodes(
     harness: Harness, survey: Survey, schema: str, maintain_days: float, *, setups: Sequence[tuple[int, str]],
     clients: int, seconds: float, warm_up: int,
 ) -> Grown:  # fmt: skip
-    """The survey on three nodes with each of `setups` (replication factor, consistency level), and once more with
-    maintenance; then reads by clients that never wait. Before, `warm_up` visits of the survey are stored elsewhere:
-    nodes that have just started compile their code.
+    """Store the survey on three nodes with each of `setups` (replication factor, consistency level), and once more with
+    maintenance; then read with clients that never wait. Before that, `warm_up` visits are stored in another database,
+    because newly started nodes compile their code.
     """
     with harness.cluster(3) as cluster:
         urls = {
@@ -111,13 +111,13 @@ class Outages:
     Attributes
     ----------
     stored : StoreCost
-        Every detector-visit.
+        Reads and stores of all detector-visits.
     phases : list of str
-        Of each visit: :data:`PHASES`, or "" for the first twelve months.
+        Phase of each visit, one of :data:`PHASES`, or "" in the first twelve months.
     delivery_s : float
-        Seconds from the last visit until no node kept hints; at least :data:`SETTLE_S`.
+        Seconds from the last visit until no node had hints; at least :data:`SETTLE_S`.
     rows, rows_alone : int
-        Rows of a footprint at the end, from all nodes, and from the returned node while the others were stopped.
+        Rows of a footprint at the end, read from all nodes, and from the returned node while the others were stopped.
     """
 
     stored: StoreCost
@@ -128,8 +128,8 @@ class Outages:
 
 
 def lose_node(harness: Harness, survey: Survey, schema: str, year: int, phase: int) -> Outages:
-    """Store `year` visits; then go through :data:`PHASES`, and through all but the first of them again, with `phase`
-    visits each, until the survey ends.
+    """Store `year` visits; then go through :data:`PHASES` with `phase` visits each, and repeat all but the first phase
+    until the survey ends.
     """
     phases = [_phase(visit - year, phase) for visit in range(survey.visits)]
     with harness.cluster(3) as cluster:
@@ -164,7 +164,7 @@ def lose_node(harness: Harness, survey: Survey, schema: str, year: int, phase: i
 
 
 def _phase(visit: int, length: int) -> str:
-    """Phase of a visit, counted from the first after twelve months."""
+    """Phase of a visit by its number, counted from the first visit after twelve months."""
     if visit < 0:
         return ""
     turn = visit // length
@@ -182,8 +182,8 @@ def _rows(target: Footprints) -> int:
 def share(
     harness: Harness, survey: Survey, schema: str, *, rate: float, cones: Sequence[float], clients: int, seconds: float
 ) -> tuple[list[str], Runs]:
-    """Reads of footprints on three nodes, `rate` a second, while others read `cones` a second; names of the arms, and
-    their runs.
+    """Read footprints on three nodes, `rate` per second, while other clients read `cones` per second; return the names
+    of the arms and their runs.
     """
     with harness.cluster(3) as cluster:
         url = archive_url(cluster, "shared", replication=3, consistency="QUORUM")
@@ -206,7 +206,7 @@ def share(
 
 
 def cones_name(others: float) -> str:
-    """Name of an arm with so many cones a second."""
+    """Name of an arm with this many cones per second."""
     return f"{others:g} cones a second" if others else "alone"
 
 
@@ -246,13 +246,13 @@ class Partitioned:
     Attributes
     ----------
     stored : StoreCost
-        Reads and stores while the survey was stored.
+        Reads and stores of the survey.
     read_s : dict of str to list of float
-        Seconds of reads of the last twelve months, :data:`AS_STORED` and :data:`MAINTAINED`.
+        Seconds of reads of the last twelve months, by state: :data:`AS_STORED` and :data:`MAINTAINED`.
     read_cpu_s : dict of str to float
-        The nodes' processor time of such a read.
+        Processor time of the nodes for such a read, by state.
     slices, tiles, bytes : int
-        Slices of sources, which are tables on a cluster; tiles and bytes of all tables, after maintenance.
+        Slices of sources (on a cluster, each is a table); tiles and bytes of all tables, after maintenance.
     """
 
     stored: StoreCost
@@ -266,7 +266,7 @@ class Partitioned:
 def partition_file(
     survey: Survey, schema: str, months: Sequence[str], repeat: int, echo: Callable[[str], object]
 ) -> dict[str, Partitioned]:
-    """Costs of :func:`layouts` in files."""
+    """Measure the costs of :func:`layouts` in files."""
     with tempfile.TemporaryDirectory() as folder:
         urls = {name: f"sqlite:{Path(folder) / str(place)}.db" for place, name in enumerate(layouts(months))}
         return _partition(urls, survey, schema, months, repeat, [], echo)
@@ -275,7 +275,7 @@ def partition_file(
 def partition_nodes(
     harness: Harness, survey: Survey, schema: str, months: Sequence[str], repeat: int, warm_up: int
 ) -> dict[str, Partitioned]:
-    """Costs of :func:`layouts` on three nodes with three copies at QUORUM."""
+    """Measure the costs of :func:`layouts` on three nodes with replication factor 3 at QUORUM."""
     with harness.cluster(3) as cluster:
         _warm_up(cluster, survey, schema, warm_up, harness.echo)
         urls = {
@@ -286,7 +286,9 @@ def partition_nodes(
 
 
 def layouts(months: Sequence[str]) -> dict[str, Layout]:
-    """Windows and slices of each of `months`, and windows of the first in slices of the last, by name."""
+    """Layouts by name: for each length in `months`, windows and slices of that length; and windows of the first length
+    in slices of the last.
+    """
     found = {f"{length}, a table each": Layout(window=length, slice=length) for length in months}
     return {**found, f"{months[0]} in tables of {months[-1]}": Layout(window=months[0], slice=months[-1])}
 

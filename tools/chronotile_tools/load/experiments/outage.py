@@ -1,4 +1,4 @@
-"""A node away while values are written, and the delivery of its hints."""
+"""A node that is down while values are written, and the delivery of its hints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["FLUSH_S", "PHASES", "Load", "Outage", "measure", "run"]
 
 PHASES = ("all up", "one away", "returned")
 FLUSH_S = 12.0
-"""Seconds after which hints are in files: nodes write them every ten."""
+"""Seconds after which hints are in files: nodes flush them every ten seconds."""
 _POLL_S = 0.1
 VALUES_A_BATCH = 100
 
@@ -31,20 +31,21 @@ class Load:
     Attributes
     ----------
     tags, days, step_s : int
-        The history before.
+        The history stored before the runs.
     written : float
-        Values written a second.
+        Values written per second.
     rate : float
-        Reads of a day a second.
+        Reads per second, each of one day.
     seconds : float
-        Length of the runs before the outage and after it.
+        Length of the runs before and after each outage.
     away_s : tuple of float
-        Lengths of the runs while the node is away, one after the other. Two lengths tell the speed of the delivery from
+        Lengths of the outages, one after the other. With two lengths, the speed of the delivery can be separated from
         the time until it begins.
     rounds : int
         Outages of each length.
     throttle_kib : int
-        KiB a second of a delivery thread. Cassandra's default is 1,024; less makes a short delivery last.
+        KiB per second of a delivery thread. Cassandra's default is 1,024; a lower value prolongs short deliveries, so
+        that they can be measured.
     """
 
     tags: int
@@ -60,18 +61,18 @@ class Load:
 
 @dataclass(frozen=True)
 class Outage:
-    """An outage.
+    """Measurements of one outage.
 
     Attributes
     ----------
     away_s : float
-        Length of the run while the node was away.
+        Length of the run while the node was down.
     hints, bytes : int
-        Hints written meanwhile on the other nodes, and their bytes in files.
+        Hints written by the other nodes during the outage, and their bytes in files.
     start_s : float
         Seconds from the node's start until it served clients.
     delivery_s : float
-        Seconds from then until all hints were delivered.
+        Seconds after that until all hints were delivered.
     """
 
     away_s: float
@@ -82,7 +83,7 @@ class Outage:
 
 
 def measure(harness: Harness, load: Load) -> tuple[Runs, list[Outage]]:
-    """Runs by phase (:data:`PHASES`), and what each outage left. The third of three nodes is away."""
+    """Measure outages of the third of three nodes: runs by phase (:data:`PHASES`), and figures of each outage."""
     runs: Runs = {phase: [] for phase in PHASES}
     outages = []
     with harness.cluster(3, settings={"hinted_handoff_throttle_in_kb": load.throttle_kib}) as cluster:
@@ -131,12 +132,12 @@ def _deliver(cluster: lab.Cluster, away_s: float, hints_before: int) -> Outage:
 
 
 def rule_s(load: Load, missed_bytes: float) -> float:
-    """Seconds that the delivery should take: hints arrive at twice the throttle."""
+    """Expected seconds of the delivery: hints arrive at twice the throttle."""
     return hint_delivery_s(missed_bytes, throttle_bytes_per_s=load.throttle_kib * 1_024)
 
 
 def run(bench: Bench) -> None:
-    """Reads and writes before, during and after the absence of one of three nodes, and the delivery of its hints."""
+    """Reads and writes before, during and after an outage of one of three nodes, and the delivery of its hints."""
     quick = bench.settings.quick
     load = Load(
         tags=20, days=2, step_s=10, written=2_000.0 if quick else 5_000.0, rate=10.0, seconds=bench.seconds(2, 20),
@@ -151,10 +152,10 @@ def run(bench: Bench) -> None:
         for each in outages
     ]  # fmt: skip
     words = (
-        f"A node was away while {load.written:,.0f} values a second were written. Delivery is counted from when the "
-        "node served clients; nodes look for hints to deliver every ten seconds, which the rule does not count: hints "
-        f"arrive at twice the throttle, {load.throttle_kib} KiB a second."
+        f"A node was down while {load.written:,.0f} values per second were written. The delivery time begins when the "
+        f"node serves clients. Expected: hints arrive at twice the throttle of {load.throttle_kib} KiB per second; not "
+        "included is that nodes look for hints to deliver only every ten seconds."
     )
-    header = ["away", "hints", "bytes", "node served after", "hints delivered after", "by the rule"]
+    header = ["down", "hints", "bytes", "node served after", "hints delivered after", "expected"]
     bench.report.table("Hints", words, header, rows)
     bench.results["outages"] = [vars(each) for each in outages]

@@ -24,7 +24,7 @@ __all__ = ["ARMS", "NODES", "TAKEN", "CpuThrottle", "Load", "Starved", "measure"
 
 NODES, CLIENTS = 3, 40
 ARMS = ("none", "one node", "two nodes", "three nodes")
-"""Arms by the number of nodes that are starved."""
+"""Names of the arms, by the number of starved nodes."""
 VALUES_A_BATCH = 100
 TAKEN = 0.8
 PERIOD_S = 0.02
@@ -33,7 +33,7 @@ PERIOD_S = 0.02
 class CpuThrottle:
     """Starves processes of CPU time: suspends each for most of every 20 ms.
 
-    This emulates other work on a node's machine. Real work would affect all nodes, because they share one machine. As a
+    This emulates other work on a node's machine; real work would affect all nodes, because they share one machine. As a
     context manager, it resumes all processes at the end.
     """
 
@@ -61,7 +61,7 @@ class CpuThrottle:
         while not self._ended.is_set():
             with self._lock:
                 chosen = self._chosen
-                # Hold the lock, so that a node that is no longer chosen is not left suspended.
+                # Hold the lock meanwhile, so that a node that is no longer chosen is not left suspended.
                 for process in chosen:
                     process.signal(signal.SIGSTOP)
                 try:
@@ -79,13 +79,13 @@ class Load:
     Attributes
     ----------
     rate : float
-        Reads a second at each node.
+        Reads per second at each node.
     seconds : float
         Length of a run.
     written : float
-        Values written a second, a third of them at each node; 0 for none.
+        Values written per second, a third of them at each node; 0 for none.
     count_timeouts : bool
-        Whether to count requests between nodes that timed out, which takes seconds before each run.
+        Whether to count internode requests that timed out, which takes seconds per run.
     """
 
     rate: float
@@ -96,8 +96,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Starved:
-    """Runs by arm, with a stream for the reads at each node (``node1``) and, where values are written, for the writes
-    there (``node1 write``); and requests between nodes that timed out by arm, where they are counted.
+    """Runs by arm, with a stream for the reads at each node (``node1``) and, if values are written, one for the writes
+    at it (``node1 write``); and internode requests that timed out by arm, if they are counted.
     """
 
     runs: Runs
@@ -105,7 +105,7 @@ class Starved:
 
 
 def measure(harness: Harness, load: Load) -> Starved:
-    """Reads, and writes if there are any, at each of three nodes while none to three of them are starved."""
+    """Measure reads and optional writes at each of three nodes while none to three of them are starved."""
     late: dict[str, int] = {}
     # One rack per node: clients of a rack connect to its node.
     with harness.cluster(NODES, racks=NODES) as cluster, CpuThrottle() as starver:
@@ -145,7 +145,7 @@ def measure(harness: Harness, load: Load) -> Starved:
 
 
 def run(bench: Bench) -> None:
-    """Reads of up to a day at each of three nodes while one, two and three of them have a fifth of their time."""
+    """Reads of up to a day at each of three nodes while one, two and three of them get a fifth of their CPU time."""
     load = Load(rate=15.0 if bench.settings.quick else 30.0, seconds=bench.seconds(2, 20))
     bench.measure_harness(load.rate * NODES, CLIENTS)
     runs = measure(bench, load).runs
@@ -172,7 +172,8 @@ def _compare_with_published(bench: Bench, runs: Runs) -> None:
         )
         bench.results.setdefault("mean_ms", {})[ARMS[count]] = now
     words = (
-        "Mean milliseconds of a read at node 1 / 2 / 3 by the nodes that were starved. There processors were burnt by "
-        f"other work; here {TAKEN:.0%} of the node's time is taken by suspending its process."
+        "Mean milliseconds of a read at node 1 / 2 / 3, by starved nodes. Published: other work kept the processors "
+        f"busy. Here: a node is suspended for {TAKEN:.0%} of its time."
     )
-    bench.report.table("Beside the published", words, ["starved", "published", "here", "failed here"], rows)
+    header = ["starved", "published", "here", "failed here"]
+    bench.report.table("Comparison with published figures", words, header, rows)

@@ -1,5 +1,5 @@
-"""Reads at QUORUM of three copies, from tables that are repaired by reads and from tables that are not: while others
-write, and after a node missed writes.
+"""Reads at QUORUM with replication factor 3, from tables with and without read repair: while other clients write, and
+after a node missed writes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 
 BLOCKING, NONE = "BLOCKING", "NONE"
 MODES = (BLOCKING, NONE)
-"""Values of the tables' option ``read_repair``: Cassandra's default, and no repair by reads."""
+"""Values of the tables' option ``read_repair``: Cassandra's default, and no read repair."""
 
 ALONE, WRITTEN = "nobody writes", "others write"
 FRESH, OLDER = "being written", "older"
@@ -67,10 +67,11 @@ BEFORE, REPAIRED = "before", "repaired"
 _METRICS = "org.apache.cassandra.metrics"
 _ORDER = (ALONE, WRITTEN, WRITTEN, ALONE)
 _BEANS = "*:type=*a*e*,name=Re*i*e*,*"
-"""Beans of read repair, with types ``ReadRepair`` and ``Table``, and few others: each query starts a JVM."""
+"""Matches the beans of read repair, of the types ``ReadRepair`` and ``Table``, and few others. One pattern for both,
+because each query starts a JVM."""
 
 ReadSeconds = dict[str, dict[str, list[float]]]
-"""Seconds of reads, by kind of footprint and mode. Those at the same place in both modes were neighbours in time."""
+"""Seconds of reads, by kind of footprint and mode. Reads at the same position in both modes are neighbours in time."""
 
 
 def turn_name(number: int) -> str:
@@ -89,9 +90,9 @@ class Load:
     days : float
         Days over which visits are spread.
     transients : float
-        New sources of a visit in the field of view.
+        New sources per visit and field of view.
     warm_up : int
-        Reads of another database before anything is measured, and after a node has started.
+        Reads of another database before the measurements, and after the start of a node.
     """
 
     schema: str
@@ -106,15 +107,15 @@ class Load:
 
 @dataclass(frozen=True)
 class Repairs:
-    """Counters of read repair, of all nodes: partition reads whose replicas returned different digests, and writes of
-    missing rows to replicas.
+    """Counters of read repair, summed over all nodes: partition reads whose replicas returned different digests, and
+    writes of missing rows to replicas.
     """
 
     mismatches: int
     writes: int
 
     def since(self, earlier: Repairs) -> Repairs:
-        """What was counted since."""
+        """Increase of the counters since `earlier`."""
         return Repairs(self.mismatches - earlier.mismatches, self.writes - earlier.writes)
 
     def plus(self, other: Repairs) -> Repairs:
@@ -125,7 +126,7 @@ class Repairs:
 def read_repairs(text: str, keyspaces: Mapping[str, str]) -> dict[str, Repairs]:
     """Counters of a node by mode, from the JSON of its beans; `keyspaces` has the keyspace of each mode.
 
-    Cassandra counts mismatches for the node, in one counter for tables that reads repair and another for the others.
+    Cassandra counts mismatches per node, in one counter for tables with read repair and another for those without.
     """
     beans = {bean["name"]: bean for bean in json.loads(text[text.index("{") :])["beans"]}
     mismatches = {BLOCKING: "RepairedBlocking", NONE: "ReconcileRead"}
@@ -153,7 +154,7 @@ def apart(count: int) -> list[int]:
 
 
 class _Twins:
-    """A database of each mode with the same detector-visits, on one cluster."""
+    """Two databases, one per mode, with the same detector-visits on one cluster."""
 
     def __init__(self, cluster: lab.Cluster, load: Load, survey: Survey) -> None:
         self.cluster, self.survey = cluster, survey
@@ -170,10 +171,10 @@ class _Twins:
         self.universe = Universe(survey, schema)
         self.drivers = {mode: ChronotileDriver(url) for mode, url in self.urls.items()}
         self.rows: dict[int, int] = {}
-        """Acknowledged sources and forced sources by detector."""
+        """Number of acknowledged sources and forced sources, by detector."""
 
     def close(self) -> None:
-        """Close the databases. All tables must still have their mode."""
+        """Close the databases, after checking that all tables still have their mode."""
         for driver in self.drivers.values():
             driver.close()
         for mode, keyspace in self.keyspaces.items():
@@ -198,7 +199,7 @@ class _Twins:
         self._set_modes()
 
     def read(self, mode: str, detector: int) -> tuple[int, float, float]:
-        """Read a footprint: sources and forced sources, seconds, and processor time of the nodes meanwhile."""
+        """Read a footprint: number of sources and forced sources, seconds, and processor time of the nodes."""
         at = self.survey.time(self.survey.visits - 1) + 1 / 24
         region = self.survey.footprint(0, detector, PADDING_DEG)
         spent, began = cpu_s(self.cluster.nodes), time.perf_counter()
@@ -221,7 +222,7 @@ def _counted(nodes: Sequence[lab.Node], keyspaces: Mapping[str, str]) -> dict[st
 
 
 def measured(counts: Mapping[str, int]) -> int:
-    """Sources and forced sources. The rows of both are only ever added to."""
+    """Number of sources and forced sources. Objects are not counted, because only these two tables never shrink."""
     return counts[names.SOURCE] + counts[names.FORCED]
 
 
@@ -232,7 +233,7 @@ def since(later: Mapping[str, Repairs], earlier: Mapping[str, Repairs]) -> dict[
 
 @contextmanager
 def _twins(cluster: lab.Cluster, load: Load, survey: Survey) -> Iterator[tuple[_Twins, Callable[[], None]]]:
-    """Both databases, and a function that warms up nodes by reads of another one."""
+    """Both databases, and a function that warms up the nodes by reading another database."""
     url = archive_url(cluster, "warm_up", replication=3, consistency="QUORUM")
     few = growth.evenly(5, load.days, 1, survey.seed)
     load_survey({growth.WHOLE: url}, few, {growth.WHOLE: Layout()}, cluster.nodes, load.schema, read_all=True)
@@ -250,23 +251,23 @@ def _twins(cluster: lab.Cluster, load: Load, survey: Survey) -> Iterator[tuple[_
         twins.close()
 
 
-# ---------------------------------------------------------------------- others write
+# ---------------------------------------------------------------------- concurrent writers
 
 
 @dataclass
 class Concurrent:
-    """Reads while others write and while nobody does; by :data:`ALONE` and :data:`WRITTEN`.
+    """Reads without and with concurrent writers; by :data:`ALONE` and :data:`WRITTEN`.
 
     Attributes
     ----------
     read_s : dict of str to ReadSeconds
-        Reads of the footprint that is written (:data:`FRESH`) and of another one (:data:`OLDER`).
+        Reads of the footprint being written (:data:`FRESH`) and of another one (:data:`OLDER`).
     cpu_s : dict
         Processor time of the nodes during all reads, by mode. Includes the work for other clients.
     repairs : dict
         Counters by mode.
     store_s : dict of str to list of float
-        Seconds of the others' stores, by mode.
+        Seconds of the writers' stores, by mode.
     """
 
     read_s: dict[str, ReadSeconds] = field(default_factory=dict)
@@ -278,13 +279,13 @@ class Concurrent:
 def read_beside_writers(
     harness: Harness, load: Load, visits: int, rounds: int, stores: int, every_s: float
 ) -> Concurrent:
-    """Reads of both databases in turns, after `visits` visits: alternately while nobody writes, and while another
-    client of each database stores a detector-visit every `every_s` seconds, `stores` of them.
+    """Store `visits` visits; then read both databases in turns, alternately without writers, and while another client
+    of each database stores a detector-visit every `every_s` seconds, `stores` in total.
 
     Raises
     ------
     AssertionError
-        A read lacked acknowledged rows, or returned rows that nobody had stored.
+        A read lacked acknowledged rows, or returned rows that no client had stored.
     """
     blocks = _ORDER * rounds
     survey = load.survey(visits + stores * blocks.count(WRITTEN), harness.settings.seed)
@@ -316,7 +317,7 @@ def _pause(seconds: float) -> Iterator[Callable[[], bool]]:
 
 
 class _Writers:
-    """A client of each database that stores the visits of one detector, from `first` on."""
+    """One client per database that stores the visits of one detector, from visit `first`."""
 
     def __init__(self, twins: _Twins, detector: int, first: int) -> None:
         survey = twins.survey
@@ -337,16 +338,16 @@ class _Writers:
             driver.close()
 
     def acknowledged(self, mode: str) -> int:
-        """Rows of the footprint that are certainly stored."""
+        """Rows of the footprint whose store was acknowledged."""
         return self._rows[self._ended[mode]]
 
     def begun(self, mode: str) -> int:
-        """Rows of the footprint whose store has at least begun."""
+        """Rows of the footprint whose store has begun."""
         return self._rows[self._begun[mode]]
 
     @contextmanager
     def storing(self, count: int, every_s: float) -> Iterator[Callable[[], bool]]:
-        """Store `count` further visits in each database meanwhile; yields whether that lasts."""
+        """Store `count` further visits in each database in the background; yields whether this still runs."""
         stop = threading.Event()
 
         def work(mode: str) -> None:
@@ -376,7 +377,7 @@ def _read_pairs(
     twins: _Twins, places: Mapping[str, int], writers: _Writers, found: Concurrent, phase: str,
     lasts: Callable[[], bool],
 ) -> None:  # fmt: skip
-    """Read each footprint from both databases, in turns, as long as the period lasts."""
+    """Read each footprint from both databases in turns while the period lasts."""
     took = found.read_s.setdefault(phase, {kind: {mode: [] for mode in MODES} for kind in places})
     spent = found.cpu_s.setdefault(phase, dict.fromkeys(MODES, 0.0))
     for turn in itertools.count():
@@ -405,7 +406,7 @@ class Turn:
     name : str
         :data:`BEFORE` the outage, :func:`turn_name`, or :data:`REPAIRED`.
     read_s : ReadSeconds
-        Footprints of which the node missed visits (:data:`MISSED`), and others (:data:`COMPLETE`).
+        Footprints with visits that the node missed (:data:`MISSED`), and others (:data:`COMPLETE`).
     cpu_s : dict of str to dict of str to float
         Processor time of the nodes during these reads.
     repairs : dict of str to Repairs
@@ -420,7 +421,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Repaired:
-    """Repair of a database: seconds, and processor time of the nodes."""
+    """Cost of the repair of a database: seconds, and processor time of the nodes."""
 
     seconds: float
     cpu_s: float
@@ -428,16 +429,16 @@ class Repaired:
 
 @dataclass
 class Missed:
-    """Reads after a node missed writes: every turn, and the repair of each database before the last turn."""
+    """Reads after a node missed writes: all turns, and the repair of each database before the last turn."""
 
     turns: list[Turn] = field(default_factory=list)
     repaired: dict[str, Repaired] = field(default_factory=dict)
 
 
 def read_what_was_missed(harness: Harness, load: Load, footprints: int, visits: int, missed: int, turns: int) -> Missed:
-    """Store `visits` visits of twice as many footprints as `footprints` in both databases, the last `missed` of half of
-    them while a node is down and nobody keeps hints for it. When it is back, read all `turns` times, repair, and read
-    again.
+    """Store `visits` visits of 2 x `footprints` footprints in both databases; for half of them, store the last `missed`
+    visits while a node is down and the others keep no hints for it. After it returns, read all footprints `turns`
+    times, repair, and read again.
 
     Raises
     ------
@@ -473,7 +474,7 @@ def _turns(
     twins: _Twins, places: Mapping[str, Sequence[int]], turns: Sequence[str], found: Missed,
     echo: Callable[[str], object],
 ) -> None:  # fmt: skip
-    """In each turn, read each footprint from both databases, a complete one and one of the others in turns."""
+    """In each turn, read each footprint from both databases, alternating between complete and other footprints."""
     earlier = twins.repairs()
     for name in turns:
         turn = Turn(name, {kind: {mode: [] for mode in MODES} for kind in places})
@@ -503,8 +504,8 @@ def _repair(cluster: lab.Cluster, keyspace: str) -> Repaired:
 
 
 def read_columns(harness: Harness, rows: int, turns: int) -> dict[str, list[Repairs]]:
-    """Write rows of two columns while a node is down and nobody keeps hints for it. When it is back, it reads `rows` of
-    them `turns` times for each of :data:`COLUMNS`.
+    """Write rows of two columns while a node is down and the others keep no hints for it. After its return, it
+    coordinates reads of `rows` rows, `turns` times for each of :data:`COLUMNS`.
 
     Returns
     -------

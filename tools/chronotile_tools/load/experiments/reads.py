@@ -37,13 +37,13 @@ class Load:
     Attributes
     ----------
     rate : float
-        Reads a second of the first steps.
+        Reads per second in the first steps.
     seconds : float
         Length of a step.
     written : float
-        Values written a second meanwhile; 0 for none.
+        Values written per second during the reads; 0 for none.
     count_timeouts : bool
-        Whether to count requests between nodes that timed out, which takes seconds a step.
+        Whether to count internode requests that timed out, which takes seconds per step.
     """
 
     rate: float
@@ -54,8 +54,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a ramp: its length of reads and their rate, its run, and what happened between nodes meanwhile, which
-    is unknown for an external cluster.
+    """A step of a ramp: length and rate of its reads, its run, and the internode messages that failed, which are
+    unknown for an external cluster.
     """
 
     days: float
@@ -78,16 +78,16 @@ class Step:
 def ramp(
     harness: Harness, cluster: lab.Cluster | None, history: History, load: Load, fresh: Iterator[int], number: int = 0
 ) -> Iterator[Step]:
-    """Reads that grow from 0.1 to 10 days, then more of them, until the cluster falls behind.
+    """Increase the length of reads from 0.1 to 10 days, then their rate, until the cluster falls behind.
 
     Parameters
     ----------
     cluster : Cluster, optional
-        The nodes; None if they are not of the laboratory.
+        The laboratory cluster; None for an external one.
     fresh : iterator of int
-        Numbers of writing runs that were not used.
+        Unused run numbers for writes.
     number : int
-        Number of the ramp, for its seed.
+        Number of the ramp; determines its seed.
     """
     counts = [(days, 1) for days in DAYS] + [(DAYS[-1], 2**k) for k in range(1, DOUBLINGS_MAX + 1)]
     for days, times in counts:
@@ -101,7 +101,7 @@ def measure_step(
     harness: Harness, cluster: lab.Cluster | None, history: History, load: Load, days: float, rate: float,
     fresh: Iterator[int], number: int = 0,
 ) -> Step:  # fmt: skip
-    """One step of a ramp."""
+    """Measure one step of a ramp."""
     counted = cluster if load.count_timeouts else None
     before, late = _dropped(cluster), _timeouts(counted)
     schedule = Schedule.poisson(rate, load.seconds, warm_up_s=0.5, seed=harness.settings.seed + number)
@@ -117,7 +117,7 @@ def measure_step(
 
 
 def run(bench: Bench) -> None:
-    """Reads that grow from 0.1 to 10 days by 20 clients, then more of them, until the cluster falls behind."""
+    """Reads by 20 clients, of 0.1 to 10 days, then at increasing rate, until the cluster falls behind."""
     quick = bench.settings.quick
     load = Load(rate=20.0 if quick else 40.0, seconds=bench.seconds(4, 30))
     bench.measure_harness(load.rate, CLIENTS)
@@ -163,8 +163,8 @@ def _show(bench: Bench, steps: Sequence[Step]) -> None:
         for step in steps
     ]  # fmt: skip
     words = (
-        f"{CLIENTS} clients, one run each, from the shortest reads on. The interval of the mean minds that neighbours "
-        "in time depend on each other; dropped are messages between nodes that came too late. Published: "
+        f"{CLIENTS} clients, one run per step, from the shortest reads on. The interval of the mean accounts for the "
+        "correlation of neighbours in time. Dropped: internode messages that arrived too late. Published: "
         f"{published.GROWING}."
     )
     header = [*LATENCY_HEADER[:-1], "mean, 95 %", "dropped", ""]
@@ -177,7 +177,7 @@ def _show(bench: Bench, steps: Sequence[Step]) -> None:
         "worst": (places, [each.max for each in took]),
     }
     drawing = page.lines("Growing reads", "step, as in the table", "milliseconds", series)
-    bench.report.drawing("Response time by step", "One run a step.", drawing)
+    bench.report.drawing("Response time by step", "One run per step.", drawing)
     bench.results["steps"] = {
         step.name: {"p50_ms": each.p50, "p99_ms": each.p99, "saturated": step.reads.saturated}
         for step, each in zip(steps, took, strict=True)

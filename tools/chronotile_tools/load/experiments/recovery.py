@@ -39,11 +39,11 @@ class Load:
     Attributes
     ----------
     rate : float
-        Writes a second, and as many reads, of each front end.
+        Writes per second, and reads per second, of each front end.
     quiet_s : float
-        Seconds before the first cut, and after each.
+        Seconds before the first cut, and after each cut.
     timeout_s : int
-        Seconds after which the client gives up a request.
+        Request timeout of the clients, in seconds.
     """
 
     rate: float
@@ -53,8 +53,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Cut:
-    """The network of a node was cut: seconds from the start of the run, and operations that each node, in order,
-    coordinated in the second half of the quiet time after it, by front end.
+    """A cut of a node's network: seconds from the start of the run, and by front end the operations that each node
+    coordinated in the second half of the quiet time afterwards.
     """
 
     node: int
@@ -65,8 +65,8 @@ class Cut:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Operations of a stream by the second in which they were due: number, those that failed, and the median and the
-    largest response time in milliseconds.
+    """Operations of a stream by the second in which they were due: number, failures, and median and largest response
+    time in milliseconds.
     """
 
     due: list[int]
@@ -149,7 +149,7 @@ def _dataset(archive: ct.Archive) -> ct.Dataset:
 
 @contextmanager
 def _service(url: str) -> Iterator[str]:
-    """A service of an archive; its URL."""
+    """Run a service for an archive; yields its URL."""
     command = [sys.executable, "-m", "chronotile", "serve", url, "--listen", "127.0.0.1:0", "--log-format", "off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -161,13 +161,13 @@ def _service(url: str) -> Iterator[str]:
 
 
 def measure(harness: Harness, load: Load, cut_s: float) -> tuple[dict[str, Timeline], list[Cut]]:
-    """Timelines by stream, such as ``service write``, and the cuts: each of three nodes is cut off once, for `cut_s`
-    seconds.
+    """Cut off each of three nodes once, for `cut_s` seconds; return timelines by stream, such as ``service write``, and
+    the cuts.
 
     Raises
     ------
     LabError
-        Networks cannot be cut here: that needs root and network namespaces.
+        Nodes cannot be cut off here: that needs root and network namespaces.
     """
     with harness.cluster(3, network="namespaces") as cluster:
         urls = {name: f"{cluster.url(keyspace)}?timeout_s={load.timeout_s}" for name, keyspace in _KEYSPACES.items()}
@@ -179,7 +179,7 @@ def measure(harness: Harness, load: Load, cut_s: float) -> tuple[dict[str, Timel
         with _service(urls["service"]) as served:
             seconds = load.quiet_s + len(cluster.nodes) * (cut_s + load.quiet_s)
             streams = list(_streams(load, seconds, urls["archive"], plants, served))
-            # Clients and nodes compile and cache what they need; the first connections are made.
+            # Warm-up: clients and nodes compile code, fill caches and open connections.
             harness.generator.run(list(_streams(load, load.quiet_s, urls["archive"], plants, served, run=1)))
             cuts: list[Cut] = []
             worker = threading.Thread()
@@ -211,7 +211,7 @@ def _streams(
 def _cut_each(
     cluster: lab.Cluster, load: Load, cut_s: float, start_ns: int, cuts: list[Cut], echo: Callable[[str], object]
 ) -> None:
-    """Cut each node off and let it come back, one after the other."""
+    """Cut off and reconnect each node, one after the other."""
 
     def now_s() -> float:
         return (time.perf_counter_ns() - start_ns) / 1e9
@@ -235,7 +235,7 @@ def _cut_each(
 
 
 def _coordinated(nodes: Sequence[lab.Node]) -> list[dict[str, int]]:
-    """Operations on tables that each node has coordinated since its start, by front end."""
+    """Operations that each node has coordinated since its start, by front end."""
     names = {keyspace: name for name, keyspace in _KEYSPACES.items()}
     found = []
     for node in nodes:

@@ -1,4 +1,4 @@
-"""The published requests A to D on clusters of several sizes, whole and with a node down."""
+"""The published requests A to D on clusters of several sizes, with all nodes and with one down."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class RateLoad:
     Attributes
     ----------
     nodes : tuple of int
-        Nodes of each cluster; each of more than one is also measured with its last node down.
+        Number of nodes of each cluster; clusters of more than one are also measured with the last node down.
     tags, days, step_s : int
-        The history: so many tags with a value every `step_s` seconds for so many days.
+        The history: tags with a value every `step_s` seconds for a number of days.
     written : float
-        Values written a second meanwhile.
+        Values written per second during the runs.
     seconds : float
         Length of a run.
     rounds : int
@@ -62,12 +62,12 @@ class RateLoad:
 
     @property
     def setups(self) -> list[tuple[int, int]]:
-        """Nodes and live nodes, in an order in which turns there and back stop and start few nodes."""
+        """Nodes and live nodes of each set-up, ordered so that passes forwards and backwards restart few nodes."""
         return [(nodes, live) for nodes in self.nodes for live in ((nodes,) if nodes == 1 else (nodes, nodes - 1))]
 
 
 def run(bench: Bench) -> None:
-    """Requests A to D a second while values are written, on one, three and four nodes, whole and with one down."""
+    """Throughput of requests A to D while values are written, on one, three and four nodes, and with one down."""
     quick = bench.settings.quick
     written = 1_000.0 if quick else 5_000.0
     bench.measure_harness(50.0, CLIENTS)
@@ -90,9 +90,9 @@ def run(bench: Bench) -> None:
 
 
 def rates(harness: Harness, load: RateLoad) -> Rates:
-    """Requests done a second by request and set-up, one figure for each round.
+    """Requests done per second by request and set-up, one figure per round.
 
-    The clusters run side by side, each alone under load in its turn, so that set-ups take turns as arms do.
+    The clusters run side by side, and only one is under load at a time, so that set-ups are interleaved like arms.
     """
     found: Rates = {}
     fresh = itertools.count()
@@ -106,7 +106,7 @@ def rates(harness: Harness, load: RateLoad) -> Rates:
         for number, setup in interleaved(list(setups), load.rounds):
             nodes, live = setups[setup]
             _bring_to(clusters[nodes], live)
-            # A set-up's first requests find its caches cold: the order of requests turns with each round.
+            # Caches are cold for the first requests of a set-up, so the order of requests is reversed each round.
             for name in list(_REQUESTS) if number % 2 == 0 else reversed(_REQUESTS):
                 kind, points_only = _REQUESTS[name]
                 done = _throughput(histories[nodes], kind, points_only, load.written, load.seconds, next(fresh))
@@ -121,7 +121,7 @@ _REQUESTS = {
     for kind in REQUESTS
     for points_only in (False, True)
 }
-"""Requests by name: answered from statistics of hours where there are any, or from values."""
+"""Requests by name: answered from hourly statistics where they exist, or from values only."""
 
 
 def _history(cluster: lab.Cluster, load: RateLoad) -> History:
@@ -130,7 +130,7 @@ def _history(cluster: lab.Cluster, load: RateLoad) -> History:
 
 
 def _bring_to(cluster: lab.Cluster, live: int) -> None:
-    """Stop or start the last node. What a started node has missed is delivered first."""
+    """Stop or start the last node; after a start, wait until its hints are delivered."""
     last = cluster.nodes[-1]
     if live < len(cluster.nodes):
         last.stop()
@@ -140,7 +140,7 @@ def _bring_to(cluster: lab.Cluster, live: int) -> None:
 
 
 def _setups(cluster: lab.Cluster) -> Iterator[str]:
-    """The whole cluster; and the cluster with its last node down, if the others can serve without it."""
+    """The cluster with all nodes; then with its last node down, if the others can serve without it."""
     nodes = cluster.nodes
     yield setup_name(len(nodes), len(nodes))
     if len(nodes) > 1:
@@ -158,13 +158,13 @@ def setup_name(nodes: int, live: int) -> str:
 def _down(node: lab.Node) -> Iterator[None]:
     node.stop()
     yield
-    # The cluster ends next, so the node stays down.
+    # The node stays down, because the cluster ends next.
 
 
 def _throughput(
     history: History, kind: str, points_only: bool, written: float, seconds: float, fresh: int
 ) -> list[Stream]:
-    """Requests that are all due at once, while values are written. Those not started in time are given up."""
+    """Requests that are all due at the start, while values are written. Those not started in time are given up."""
     target = Aggregates(history.url, history, kind, points_only)
     backlog = Stream("request", target, Schedule.backlog(BACKLOG), CLIENTS)
     return [backlog, _writes(history, written, seconds, fresh)]
@@ -205,23 +205,23 @@ def _show(
                 setup: speeds[setup, name].per_second for setup in setups
             }
     words = (
-        f"Requests done a second by {CLIENTS} clients that never wait, of {history.tags} tags with a value every "
-        f"{history.step_s} s for {history.days} days, while {written:,.0f} values a second are written. Published: "
-        "1,000 tags of a value a second and 5,000 written. Ours answer from statistics of hours where there are any; "
-        "those from values may not. Set-ups are measured one after the other, once each."
+        f"Requests done per second by {CLIENTS} clients that never wait, with {history.tags} tags, one value every "
+        f"{history.step_s} s for {history.days} days, while {written:,.0f} values per second are written. Published: "
+        "1,000 tags with one value per second, and 5,000 values per second written. Requests here use hourly "
+        'statistics where they exist, except those "from values". Set-ups are measured one after the other, once each.'
     )
     header = ["request", "published, 1 node", "published, 4", *setups]
-    bench.report.table("Requests a second, beside the published", words, header, rows)
+    bench.report.table("Requests per second, and published figures", words, header, rows)
     rows = [
         [f"{setup}: {kind}", *latency_cells([found])[:-1], mean_interval(found)]
         for (setup, kind), found in latencies.items()
     ]
-    words = "From the intended start, at about half the requests that were done a second above; one run each."
+    words = "From the intended start, at about half the throughput above; one run each."
     header = [*LATENCY_HEADER[:-1], "mean, 95 %"]
     bench.report.table("Response times at half load", words, header, rows)
     places = list(range(1, len(setups) + 1))
     series = {
         kind: (places, [max(speeds[setup, kind].per_second, 1e-3) for setup in setups]) for kind in published.REQUESTS
     }
-    drawing = page.lines("Requests a second", "set-up, as in the table", "requests a second", series)
-    bench.report.drawing("Requests a second by set-up", ", ".join(setups), drawing)
+    drawing = page.lines("Requests per second", "set-up, as in the table", "requests per second", series)
+    bench.report.drawing("Requests per second by set-up", ", ".join(setups), drawing)

@@ -38,7 +38,7 @@ LEVELS = {1: "ONE", 3: "QUORUM"}
 
 @dataclass
 class _Setup:
-    """A number of nodes and a replication factor."""
+    """A number of nodes and a replication factor, and what was measured with them."""
 
     nodes: int
     copies: int
@@ -59,7 +59,7 @@ class _Setup:
 
 
 def run(bench: Bench) -> None:
-    """Reads of a detector's footprint over twelve months by nodes and copies, for `chronotile bench plan`."""
+    """Reads of a detector's footprint over twelve months by number of nodes and copies, for `chronotile bench plan`."""
     quick = bench.settings.quick
     survey = Survey(visits=24 if quick else 120, detectors=1 if quick else 4, nights=24 if quick else 60,
                     days_between=15.0 if quick else 6.0, seed=bench.settings.seed)  # fmt: skip
@@ -120,7 +120,7 @@ def _layout() -> Layout:
 
 
 def measured(survey: Survey, setup: _Setup) -> Measured:
-    """Measures for a plan. A node represents all processors of this machine."""
+    """Measures for a plan, in which a node has all processors of this machine."""
     cores = os.cpu_count() or 1
     stores = len(setup.stored.seconds)
     return Measured(
@@ -150,23 +150,23 @@ def _show(bench: Bench, survey: Survey, setups: list[_Setup]) -> None:
         )  # fmt: skip
         bench.results.setdefault("setups", {})[setup.name] = asdict(found) | {"per_second": setup.per_second}
     words = (
-        f"Three tables of a footprint over twelve months, after {survey.visits} visits of one field, which stand for "
-        f"{survey.visits * HEMISPHERE_VISITS:,.0f} of a hemisphere. Service time of a read alone; reads a second of "
-        f"{CLIENTS} clients that never wait, and their service time; processor time of all nodes for a read and for a "
-        "store; bytes of a row on disk, one copy."
+        f"Three tables of a footprint over twelve months, after {survey.visits} visits of one field, which represent "
+        f"{survey.visits * HEMISPHERE_VISITS:,.0f} visits of a hemisphere. Service time of a read without others; "
+        f"throughput of {CLIENTS} clients that never wait, and their service time; processor time of all nodes for a "
+        "read and for a store; bytes of a row on disk, in one copy."
     )
-    header = ["", "read alone", "reads a second", "service p99", "nodes' processor", "store", "nodes' processor",
-              "bytes a row"]  # fmt: skip
+    header = ["", "read alone", "reads per second", "service p99", "nodes' processor", "store", "nodes' processor",
+              "bytes per row"]  # fmt: skip
     bench.report.table("Reads by nodes and copies", words, header, rows)
     names = {setup.name: setup for setup in setups}
     one, three = names["3 nodes, RF 1"], names["3 nodes, RF 3"]
     then = published.FOOTPRINT_READS_180K["Cassandra, QUORUM", 3] / published.FOOTPRINT_READS_180K["Cassandra", 1]
-    now = f"{one.per_second / three.per_second:.2f}" if three.per_second else "nothing was done in the time"
+    now = f"{one.per_second / three.per_second:.2f}" if three.per_second else "no read finished in time"
     rows = [["RF 3 by majority over RF 1, three nodes, under load", f"{then:.2f}", now]]
-    words = "A ratio of times a read. The number of nodes cannot be compared: here they share processors."
-    bench.report.table("Beside the published", words, ["", "published", "here"], rows)
+    words = "Ratio of times per read. Numbers of nodes cannot be compared, because nodes here share processors."
+    bench.report.table("Comparison with published figures", words, ["", "published", "here"], rows)
     bench.results["measured"] = asdict(measured(survey, three))
     bench.report.notes.append(
-        f"results.json is what `chronotile bench plan` reads: three nodes with three copies, a node being all "
+        f"`chronotile bench plan` reads results.json: the costs with three nodes and three copies, for nodes with all "
         f"{os.cpu_count()} processors of this machine."
     )

@@ -25,10 +25,10 @@ MAINTENANCE = {
     "compact": ("compact", "bench"),
     "garbagecollect": ("garbagecollect", "bench"),
 }
-"""Maintenance commands, by the names of the published figures."""
+"""Maintenance commands, by the names of their published figures."""
 
 _DAYS_OF_RUNS = 60
-"""More than the runs of an experiment, each of which writes to a day of its own after the history."""
+"""Days after the history for the runs, each of which writes to its own day; more than the runs of an experiment."""
 SPECULATION = "?speculative_retry=99percentile"
 """The default setting in the syntax of 3.11."""
 
@@ -50,11 +50,11 @@ class Load:
     rounds : int
         Rounds of maintenance.
     days_a_round : int
-        Days of values that are stored before each of them, so that maintenance has new data.
+        Days of values stored before each round, so that maintenance has new data.
     rate : float
-        Reads of a day a second, and batches of 200 values written a second.
+        Reads per second, each of one day, and writes per second, each a batch of 200 values.
     warm_up : int
-        Runs of each cluster before all others, so that its nodes have compiled what they do most.
+        Unmeasured runs on each cluster before the others, so that its nodes have compiled their code.
     """
 
     versions: tuple[str, str]
@@ -72,8 +72,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Compared:
-    """Figures of two versions, by their full names: clients' runs, the histograms of the most used table on each node,
-    and seconds of maintenance on the first node by what was done, with those of a command that does nothing.
+    """Figures of two versions, by their full names: clients' runs, the histograms of the most used table on the first
+    node, and seconds of each maintenance command on the first node, including a no-op command.
     """
 
     names: list[str]
@@ -83,7 +83,7 @@ class Compared:
 
 
 def measure(harness: Harness, load: Load) -> Compared:
-    """Put the same load on two clusters in turns, then maintain each."""
+    """Put the same load on two clusters in turns, then measure maintenance of each."""
     names = [f"Cassandra {lab.versions.release(version).version}" for version in load.versions]
     with ExitStack() as stack:
         clusters = {
@@ -116,7 +116,7 @@ def measure(harness: Harness, load: Load) -> Compared:
 
 
 def run(bench: Bench) -> None:
-    """Two versions under the same load: clients' times, the tables' own histograms, repair, compaction, collection."""
+    """Two versions under the same load: clients' times, table histograms, repair, compaction, garbage collection."""
     quick = bench.settings.quick
     load = Load(
         bench.settings.versions, nodes=2 if quick else 3, seconds=bench.seconds(2, 30), tags=20,
@@ -199,11 +199,11 @@ def _show(
         ]
         rows.append([label, *(f"{value:g}" for value in then[label]), *(f"{max(seconds, 0):.2f}" for seconds in own)])
     words = (
-        "Latencies are the table's own, inside the first node. Seconds of maintenance are medians of rounds in turns, "
-        "less what nodetool takes to do nothing. Published: 3.11 and a beta of 4.0 on machines of their own, 90 "
-        "minutes of 3 million rows an hour."
+        "Latencies are those that the table reports on the first node. Seconds of maintenance are medians of "
+        "interleaved rounds, minus those of a no-op nodetool command. Published: 3.11 and a beta of 4.0 on separate "
+        "machines, after 90 minutes of 3 million rows per hour."
     )
     header = ["", "published 3.11", "published 4.0", *names]
-    bench.report.table("Inside the nodes, beside the published", words, header, rows)
+    bench.report.table("Figures of the nodes, and published figures", words, header, rows)
     bench.results["histograms"] = histograms
     bench.results["maintenance_s"] = maintenance

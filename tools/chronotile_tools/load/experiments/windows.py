@@ -26,14 +26,14 @@ LAYOUTS = {
     "a_year": Layout(window="360d", slice="360d", object_window="360d", object_slice="360d"),
 }
 WORDS = {
-    "months": "a table a month: twelve partitions for a pixel, dropped month by month",
-    "months_in_a_year": "a table a year with months in order inside a pixel's partition",
-    "a_year": "a table a year, not divided inside",
+    "months": "one table per month: twelve partitions per pixel, dropped month by month",
+    "months_in_a_year": "one table per year, with months in order within a pixel's partition",
+    "a_year": "one table per year, not divided further",
 }
 
 
 def run(bench: Bench) -> None:
-    """Twelve months' footprints with a table a month, months within a year's partition, and years."""
+    """Reads of twelve months' footprints with tables by month, with months within a year's partition, and by year."""
     quick = bench.settings.quick
     survey = Survey(visits=24 if quick else 120, detectors=1 if quick else 4, nights=24 if quick else 60,
                     days_between=15.0 if quick else 6.0, seed=bench.settings.seed)  # fmt: skip
@@ -81,8 +81,8 @@ def run(bench: Bench) -> None:
     bench.show_comparisons(runs, names)
     words = (
         "; ".join(f"{name}: {text}" for name, text in WORDS.items())
-        + ". Three copies, read and written by majority. Processor time is of all nodes, of a store and of a read; "
-        "with few reads a second the nodes' own maintenance is in it."
+        + ". Replication factor 3, read and written at QUORUM. Processor time of a store and of a read is that of all "
+        "nodes; at few reads per second, it includes the nodes' background work."
     )
-    header = ["", "store", "its processor", "read's processor", "bytes a row", "tables", "largest partition"]
-    bench.report.table("What each costs", words, header, rows)
+    header = ["", "store", "store's processor", "read's processor", "bytes per row", "tables", "largest partition"]
+    bench.report.table("Costs of each layout", words, header, rows)

@@ -14,16 +14,16 @@ __all__ = ["BLOCK_ROWS", "COLUMNS", "DAYS", "DAY_US", "FIRST_US", "blocks", "wri
 
 DAYS = 365
 FIRST_US = 1_767_225_600_000_000
-"""2026-01-01, microseconds since 1970."""
+"""2026-01-01T00:00 UTC, in microseconds since 1970."""
 DAY_US = 86_400_000_000
 COLUMNS = 100
 BLOCK_ROWS = 1_000_000
 _PLACED = 10
-"""Columns that identify and place a job; the others are settings and measurements."""
+"""Number of columns that identify and locate a job; the others are settings and measurements."""
 
 
 def blocks(rows: int) -> Iterator[pa.Table]:
-    """Jobs in the order of their ids and times, in tables of up to a million; always the same for a number of rows."""
+    """Jobs in the order of their ids and times, in tables of up to a million rows; the same for the same `rows`."""
     for first in range(0, rows, BLOCK_ROWS):
         yield _block(first, min(BLOCK_ROWS, rows - first), rows)
 
@@ -37,7 +37,7 @@ def write_csv(tables: Iterator[pa.Table], path: Path) -> Iterator[pa.Table]:
 
 
 def _block(first: int, rows: int, all_rows: int) -> pa.Table:
-    """The jobs after the first `first`."""
+    """The next `rows` of `all_rows` jobs after the first `first`."""
     rng = np.random.default_rng([20260101, first])
     run = np.repeat(np.arange(rows), rng.integers(2, 200, size=rows))[:rows]
     runs = int(run[-1]) + 1
@@ -64,7 +64,7 @@ def _block(first: int, rows: int, all_rows: int) -> pa.Table:
         match place % 6:
             case 0:  # the same for all jobs of a run
                 columns[name] = pa.array(rng.integers(0, 1_000, size=runs)[run])
-            case 1:  # mostly nothing
+            case 1:  # mostly null
                 columns[name] = pa.array(rng.integers(0, 100, size=rows), mask=rng.random(rows) < 0.95)
             case 2:
                 columns[name] = _text("v", rng.integers(0, 50, size=runs)[run])

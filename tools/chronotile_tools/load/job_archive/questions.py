@@ -20,7 +20,7 @@ __all__ = ["KINDS", "Answered", "Question", "Questions", "System", "ask_at_once"
 
 
 class System(Protocol):
-    """A system that holds the jobs. Its threads share it.
+    """A system that stores the jobs; used by several threads.
 
     Answers are numbers, Arrow tables, or lists of tuples that begin with the id.
     """
@@ -28,19 +28,19 @@ class System(Protocol):
     name: str
 
     def by_ids(self, ids: list[int]) -> Any:
-        """Whole jobs of ids, of any time."""
+        """Complete rows of the jobs with these ids, at any time."""
 
     def count(self, user: str, cloud: str, start: int) -> Any:
-        """Number of failed jobs of a user in a cloud, of five days."""
+        """Number of a user's failed jobs in a cloud within five days."""
 
     def rows(self, user: str, cloud: str, start: int) -> Any:
         """The jobs that :meth:`count` counts."""
 
     def jobsets(self, user: str, jobsets: list[int]) -> Any:
-        """Jobs of a user's jobsets, of any time."""
+        """Jobs of a user's jobsets, at any time."""
 
     def tasks(self, tasks: list[int]) -> Any:
-        """Jobs of tasks, of any time."""
+        """Jobs of tasks, at any time."""
 
     def year(self) -> Any:
         """Sum of the counts by cloud and status."""
@@ -59,7 +59,7 @@ class Questions:
     jobs : int
         Total number of jobs.
     many : int
-        Ids of a look-up of many.
+        Number of ids in a lookup of many ids.
     """
 
     def __init__(self, table: pa.Table, jobs: int, many: int = 10_000) -> None:
@@ -69,8 +69,8 @@ class Questions:
         self._ids, self._many = range(1, jobs + 1), min(many, jobs)
 
     def of(self, kind: str, number: int) -> Question:
-        """The question of a kind that has this number."""
-        # Drawn before it is asked, so that the time of a system is its own.
+        """Question `number` of a kind."""
+        # Parameters are drawn here, so that drawing them is not measured.
         return _DRAW[kind](self, random.Random(f"{kind} {number}"))
 
     def _five_days(self, choose: random.Random) -> tuple[str, str, int]:
@@ -125,7 +125,7 @@ def comparable(answer: Any) -> int | list[int]:
 
 @dataclass(frozen=True)
 class Answered:
-    """Times of questions as clients waited for them, and the answers in comparable form, in the order of clients."""
+    """Response times of questions, and the answers in comparable form, in the order of clients."""
 
     seconds: list[float]
     answers: list[int | list[int]]
@@ -156,7 +156,7 @@ def check_alike(kind: str, answers: Mapping[str, Sequence[int | list[int]]]) -> 
     Raises
     ------
     LoadError
-        They did not.
+        Answers differ.
     """
     first, *others = answers
     for other in others:

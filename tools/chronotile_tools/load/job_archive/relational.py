@@ -46,18 +46,18 @@ class PostgreSQL:
     Parameters
     ----------
     url : str
-        The database, as psycopg takes it.
+        URL of the database, as accepted by psycopg.
     schema : pyarrow.Schema
         Columns of the jobs.
     csv : Path
         The jobs, with a header.
     rows : int
-        Their number.
+        Number of jobs.
 
     Attributes
     ----------
     load_rows_s, index_s : float
-        Rows loaded in a second, by one connection; seconds that indexes and statistics took after that.
+        Rows loaded per second by one connection; seconds for building indexes and statistics afterwards.
     version : str
         Release of the server.
     """

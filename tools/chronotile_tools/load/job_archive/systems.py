@@ -32,7 +32,7 @@ class Chronotile:
     Attributes
     ----------
     load_rows_s, index_s : float
-        Rows loaded in a second, by two processes; seconds that the indexes took after that.
+        Rows loaded per second by two processes; seconds for building the indexes afterwards.
     """
 
     name = "Chronotile"
