@@ -43,7 +43,7 @@ def judged(cluster: lab.Cluster, name: str, *, limits: Limits | None = None, rea
     reach = reach or access(cluster)
     jmx = any(rule.jmx for rule in rules)
     earlier = None
-    if any(rule.two_looks for rule in rules):
+    if any(rule.two_snapshots for rule in rules):
         earlier = ops.observe(reach, jmx=jmx, jmx_timeout_s=wait_s)
         time.sleep(1)
     return ops.check(ops.observe(reach, jmx=jmx, jmx_timeout_s=wait_s), earlier, rules=rules)

@@ -100,7 +100,7 @@ def test_a_rule_needs_an_earlier_look_a_baseline_or_jmx_exactly_where_it_says_so
     )  # fmt: skip
     for rule in RULES.values():
         assert values(rule, RuleInput(now, before, USUAL)) is True, rule.name
-        assert values(rule, RuleInput(now, None, USUAL)) is not rule.two_looks, rule.name
+        assert values(rule, RuleInput(now, None, USUAL)) is not rule.two_snapshots, rule.name
         assert values(rule, RuleInput(now, before, None)) is not rule.needs_baseline, rule.name
         if not rule.jmx and rule.name != "repair-failed":
             without = RuleInput(snapshot(blind, minutes=1, repairs=repaired), snapshot(blind, repairs=repaired), USUAL)
@@ -145,7 +145,7 @@ def test_counts_are_judged_at_their_limit_and_counters_by_what_they_grew_in_a_mi
             )
         if field == "dropped":
             return changed(dropped={"READ": 5 + count - count // 2, "MUTATION": count // 2})
-        return changed(**{field: count + (5 if RULES[rule].two_looks else 0)})
+        return changed(**{field: count + (5 if RULES[rule].two_snapshots else 0)})
 
     assert level(rule, with_count(quiet)) == "ok"
     if warning is not None:
@@ -154,7 +154,7 @@ def test_counts_are_judged_at_their_limit_and_counters_by_what_they_grew_in_a_mi
         assert level(rule, with_count(max(last, warning))) == "warning"
     if critical is not None:
         assert level(rule, with_count(critical)) == "critical"
-    if RULES[rule].two_looks:
+    if RULES[rule].two_snapshots:
         assert level(rule, with_count(-3)) == "ok", "a counter that was set back is no growth"
         half = one(rule, with_count(critical or 2), minutes=0.5)
         assert half.findings[0].value == pytest.approx(2 * (critical or 2)), "in a minute"
@@ -318,7 +318,7 @@ def test_other_limits_leave_the_other_rules_alone() -> None:
     assert check(snapshot(changed(heap=Heap(600, 1_000, 0, 0, 0))), rules=rules).level == "critical"
 
 
-def test_a_restart_between_two_looks_makes_counters_unknown() -> None:
+def test_a_restart_between_two_snapshots_makes_counters_unknown() -> None:
     again = changed(started=START + timedelta(seconds=30), hints_written=1)
     reason = "unknown in the earlier snapshot, or restarted since"
     assert one("hints-written", again).unchecked == [f"hints-written: 10.0.0.1: {reason}"]
@@ -409,7 +409,7 @@ def test_shares_are_exact() -> None:
     assert found.words == "6000 ms of 60 s went into collections"
 
 
-def test_rates_are_of_the_time_between_two_looks_and_never_negative() -> None:
+def test_rates_are_of_the_time_between_two_snapshots_and_never_negative() -> None:
     more, less = changed(hints_written=6), changed(hints_written=4)
     for seconds, minutes in ((30, 0.5), (0.5, 0.5 / 60), (0, 0.001 / 60)):
         now, before = snapshot(more, minutes=seconds / 60), snapshot(QUIET)

@@ -149,7 +149,7 @@ def up(name: str, settings: tuple[str, ...], client_certificates: bool, tls: boo
 @cluster_option
 @json_option
 def status(name: str | None, as_json: bool) -> None:
-    """Show the nodes of a cluster: process, memory, and whether they take clients.
+    """Show the nodes of a cluster: process, memory, and whether they accept clients.
 
     \b
     Example:
@@ -191,7 +191,7 @@ def _cluster_facts(cluster: laboratory.Cluster) -> dict[str, Any]:
 @cluster_option
 @click.option("--dc", metavar="NAME", help="Data centre. [default: that of the first node]")
 @click.option("--rack", metavar="NAME", help="Rack. [default: the one with the fewest nodes]")
-@click.option("--heap", metavar="SIZE", help="Heap size. [default: as the others]")
+@click.option("--heap", metavar="SIZE", help="Heap size. [default: that of the cluster]")
 def add(name: str | None, **options: Any) -> None:
     """Add a node and wait until it has streamed its data and serves clients.
 
@@ -261,7 +261,7 @@ for _simple in (
 
 @lab.command(short_help="Decommission a node.")
 @nodes_arguments
-@click.option("--force", is_flag=True, help="Even if fewer nodes remain than a keyspace's replication factor.")
+@click.option("--force", is_flag=True, help="Proceed even if fewer nodes remain than a keyspace's replication factor.")
 def decommission(nodes: Nodes, force: bool) -> None:
     """Permanently remove live nodes after they have streamed their data to the others.
 
@@ -442,7 +442,7 @@ def down(name: str | None, every: bool, yes: bool) -> None:
         confirm(f"Stop {', '.join(names)} and delete all data?", yes)
     for one in names:
         clusters.take_down(one)
-        click.echo(f"cluster {one} is down, its folder removed")
+        click.echo(f"cluster {one} is down, and its folder was removed")
 
 
 @lab.command("list", short_help="List the clusters.")

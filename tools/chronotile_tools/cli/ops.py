@@ -64,18 +64,18 @@ class Time(ParamType[datetime]):
 class WorkGroup(LateGroup):
     """A group whose help separates read-only commands from those that change a cluster."""
 
-    looking = ("status", "check", "watch", "record", "report", "export", "dashboard", "journal", "settings")
+    read_only = ("status", "check", "watch", "record", "report", "export", "dashboard", "journal", "settings")
     """Names of read-only commands."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
-        for title, of in (
-            ("Read-only commands", [one for one in commands if one[0] in self.looking]),
+        for title, listed in (
+            ("Read-only commands", [one for one in commands if one[0] in self.read_only]),
             ("Commands that change a cluster (except \"plan\" and \"status\")",
-             [one for one in commands if one[0] not in self.looking]),
+             [one for one in commands if one[0] not in self.read_only]),
         ):  # fmt: skip
             with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in of])
+                formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in listed])
 
 
 class WaitingLine(ProgressLine):
@@ -129,9 +129,9 @@ def status(access: library.Access, jmx_timeout_s: float, as_json: bool) -> None:
     \b
     status   U up, D down; N normal, J joining, L leaving, M moving, as
              seen by the other nodes; ! if they disagree
-    heap     in use after the last collection
+    heap     in use after the last garbage collection
     hints    hint files kept for nodes that were down
-    pending  compactions
+    pending  compactions that wait
     clock    ok: no offset from this machine beyond the round-trip
              uncertainty
     """
@@ -210,7 +210,7 @@ def check(
     assert access is not None
     jmx = any(rule.jmx for rule in rules)
     before = None
-    if any(rule.two_looks for rule in rules):
+    if any(rule.two_snapshots for rule in rules):
         before = library.observe(access, jmx=jmx, jmx_timeout_s=jmx_timeout_s)
         time.sleep(interval_s)
     now = library.observe(access, jmx=jmx, jmx_timeout_s=jmx_timeout_s)
@@ -343,9 +343,9 @@ def _overrun_warning(spent_s: float, every_s: float) -> str:
     missed = int(spent_s / every_s)
     if missed < 1:
         return ""
-    looks = "one snapshot was" if missed == 1 else f"{missed} snapshots were"
+    skipped = "one snapshot was" if missed == 1 else f"{missed} snapshots were"
     return (
-        f"behind: this snapshot took {spent_s:.1f} s, so {looks} skipped; use --every "
+        f"behind: this snapshot took {spent_s:.1f} s, so {skipped} skipped; use --every "
         f"{math.ceil(spent_s * 1.2)}, or JMX over HTTP (--jolokia), which is faster than nodetool"
     )
 

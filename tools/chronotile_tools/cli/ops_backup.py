@@ -32,7 +32,7 @@ _backup = click.argument("name", metavar="BACKUP")
 
 
 def _text_echo(as_json: bool) -> Echo:
-    """Print a line for people: to standard error where standard output has JSON."""
+    """Print progress lines; to standard error if standard output is JSON."""
     return functools.partial(click.echo, err=as_json)
 
 
@@ -202,7 +202,7 @@ def rehearse(
     click.echo(json.dumps(dataclasses.asdict(report), indent=2) if as_json else str(report))
 
 
-@backup.command(short_help="On a node's machine: send its files of a backup.")
+@backup.command(short_help="On a node's machine: send its files to a backup.")
 @click.option("--to", "url", required=True, metavar="STORE")
 @click.option("--name", required=True, metavar="BACKUP")
 @click.option("--node", "host_id", required=True, metavar="HOST-ID")

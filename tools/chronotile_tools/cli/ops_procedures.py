@@ -94,8 +94,8 @@ def _journals(access: Access | None, folder: str | None) -> list[Path]:
 def merge_settings(old: Path, ours: Path, new: Path, out: Path | None) -> None:
     """Merge a cassandra.yaml for an upgrade: OLD and NEW are the files that come with the releases, OURS is the node's.
     Settings that you never changed follow the new release; those that you changed stay. Each difference is shown. The
-    exit code is 4 if some need your attention: your value and the default both changed, or the new release no longer
-    has a setting.
+    exit code is 4 if a setting needs your attention: your value and the default both changed, or the new release no
+    longer has the setting.
     """
     merged = settings.merge(settings.read(old), settings.read(ours), settings.read(new))
     for difference in merged.differences:

@@ -18,7 +18,7 @@ from chronotile_tools.ops.procedures.nodes import any_serving
 from chronotile_tools.ops.repair import Repair, reading, segments
 
 repair = procedure(
-        Repair,
+    Repair,
     click.option("--keyspace", "keyspaces", multiple=True, metavar="NAME", help="Only this keyspace; repeatable."),
     click.option("--table", "tables", multiple=True, metavar="KEYSPACE.TABLE", help="Only this table; repeatable."),
     click.option("--capacity", "capacity_mbit", type=click.FloatRange(0), default=0.0, metavar="MBIT/S",
@@ -26,7 +26,7 @@ repair = procedure(
                  "afterwards. [default: the nodes' own]"),
     click.option("--segment-time", "segment_s", type=click.FloatRange(10), default=segments.SECONDS_MAX,
                  show_default=True, metavar="SECONDS", help="Segments that take longer are stopped and halved."),
-    click.option("--anyway", is_flag=True, help="Even if the nodes repair automatically (auto_repair)."),
+    click.option("--anyway", is_flag=True, help="Repair even if the nodes repair automatically (auto_repair)."),
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ class _Group:
     share: float
 
     def cells(self) -> list[str]:
-        """Its line of the table."""
+        """Cells of its row in the table."""
         name = self.tables[0] if len(self.tables) == 1 else f"{self.tables[0]} and {len(self.tables) - 1} more"
         by_node = self.nodes and not self.segments
         pieces = count_text(self.nodes, "node") if by_node else count_text(self.segments, "segment")

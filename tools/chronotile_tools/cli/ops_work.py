@@ -39,20 +39,20 @@ class Session:
         self, access: Access, folder: str | None, manual: bool, commands: dict[str, str], *, quiet: bool = False
     ) -> None:
         nodes = AccessNodes(access)
-        # Progress and instructions leave standard output to a report in JSON.
+        # For JSON output, print progress and instructions to standard error.
         echo = functools.partial(click.echo, err=quiet)
         self.context = Context(nodes, _actuator(access, manual, commands, echo), echo, archive_url=nodes.archive_url)
         self.folder = journal.default_folder(cluster_name(access)) if folder is None else Path(folder)
 
 
 def cluster_name(access: Access) -> str:
-    """The cluster's own name."""
+    """The name of the cluster as a node reports it."""
     nodes = AccessNodes(access)
     return nodes.query(any_serving(nodes), statements.select("cluster_name", "system.local"))[0]["cluster_name"]
 
 
 def session_options(command: Command) -> Command:
-    """Access to the cluster, and the options of all procedures; the command gets `session`."""
+    """Add the options for access to the cluster and those of all procedures; the command gets `session`."""
 
     @access_options
     def run(access: Access, journal_folder: str | None, manual: bool, **options: Any) -> Any:

@@ -14,13 +14,13 @@ from chronotile.terminal import table_text
 
 _OUT = click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default="studies", show_default=True, metavar="FOLDER",
-    help="Folder of the pages; data/ in it has the results, images/ the figures.",
+    help="Folder of the pages; its folder data/ contains the results, images/ the figures.",
 )  # fmt: skip
 
 
 @click.group(cls=LateGroup, short_help="Published tables and figures, repeated.")
 def study() -> None:
-    """Repeat published tables and figures, and write a page with theirs beside ours.
+    """Repeat published tables and figures, and write a page that compares them with ours.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def list_(as_json: bool) -> None:
 
 @study.command(short_help="Compute the results of a study, and write its page.")
 @click.argument("name")
-@click.option("--scale", metavar="SCALE", help="Amount of work; `study list` shows the choice.  [default: the first]")
+@click.option("--scale", metavar="SCALE", help="Amount of work; `study list` shows the scales.  [default: the first]")
 @click.option("--overwrite", is_flag=True, help="Replace results of other parameters instead of refusing.")
 @_OUT
 def run(name: str, scale: str | None, overwrite: bool, out: Path) -> None:

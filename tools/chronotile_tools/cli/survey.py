@@ -152,7 +152,9 @@ def report(logs: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> N
 @click.option("--out", "-o", default="apdb-pixels.html", show_default=True, metavar="FILE", help="Output file.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option("--measure", "url", metavar="ARCHIVE", help="Also measure layouts, in new databases beside this archive.")
+@click.option(
+    "--measure", "url", metavar="ARCHIVE", help="Also measure layouts, in new databases next to this archive."
+)
 @click.option("--measure-levels", default="8-10", show_default=True, metavar="FIRST-LAST", help="Levels to measure.")
 @click.option(
     "--windows", default="120d,30d,60d,360d", show_default=True, metavar="LENGTHS", help="Windows to measure."

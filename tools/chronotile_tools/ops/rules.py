@@ -61,7 +61,7 @@ class Rule:
     measure: Measure
     jmx: bool = False
     """Whether it needs JMX."""
-    two_looks: bool = False
+    two_snapshots: bool = False
     """Whether it measures what happened between two snapshots."""
     needs_baseline: bool = False
 
@@ -101,7 +101,7 @@ def check(
     findings: list[Finding] = []
     unchecked: list[str] = []
     for rule in applied:
-        if rule.two_looks and before is None:
+        if rule.two_snapshots and before is None:
             unchecked.append(f"{rule.name}: needs two snapshots")
         elif rule.needs_baseline and baseline is None:
             unchecked.append(f"{rule.name}: needs a recorded baseline (ops record, then --baseline)")
@@ -195,23 +195,24 @@ _ALL = [
     Rule(
         "hints-written", "per minute", 1e-9, None, "Writes are missing a replica now, and are stored as hints.",
         "Find out which node is down or slow (ops status).",
-        measures.per_minute(lambda node: node.hints_written, "hints written"), jmx=True, two_looks=True,
+        measures.per_minute(lambda node: node.hints_written, "hints written"), jmx=True, two_snapshots=True,
     ),
     Rule(
         "unavailable", "per minute", None, 1e-9, "Requests were rejected because too few replicas are up.",
         "Bring nodes back; see node-down.", measures.per_minute(measures.requests(lambda r: r.unavailables),
         "requests rejected"),
-        jmx=True, two_looks=True,
+        jmx=True, two_snapshots=True,
     ),
     Rule(
         "timeouts", "per minute", 1, 10, "Requests ran out of time: a replica is overloaded, hangs, or is cut off.",
         "Find the slow node by local latencies (ops status), its compactions, collections and disk.",
-        measures.per_minute(measures.requests(lambda r: r.timeouts), "requests timed out"), jmx=True, two_looks=True,
+        measures.per_minute(measures.requests(lambda r: r.timeouts), "requests timed out"), jmx=True,
+        two_snapshots=True,
     ),
     Rule(
         "dropped", "per minute", 1e-9, 60, "A node dropped messages that had waited too long: it is overloaded.",
         "Reduce the load or find out what slows the node; then repair what was written meanwhile.",
-        measures.per_minute(measures.dropped, "messages dropped"), jmx=True, two_looks=True,
+        measures.per_minute(measures.dropped, "messages dropped"), jmx=True, two_snapshots=True,
     ),
     Rule(
         "compactions-pending", "tasks", 20, 100, "Compaction falls behind: reads get slower, the disk fuller.",
@@ -222,7 +223,7 @@ _ALL = [
         "collecting", "% of the time", 10, 25, "Java spends its time on garbage collection.",
         "Look for large reads or partitions and tombstones; then check the heap size.", measures.collecting,
         jmx=True,
-        two_looks=True,
+        two_snapshots=True,
     ),
     Rule(
         "disk-used", "%", 60, 75,
@@ -291,12 +292,12 @@ _ALL = [
     ),
     Rule(
         "exceptions", "per minute", 1e-9, 10, "The node had unexpected errors.",
-        "Read its log.", measures.per_minute(lambda node: node.exceptions, "exceptions"), jmx=True, two_looks=True,
+        "Read its log.", measures.per_minute(lambda node: node.exceptions, "exceptions"), jmx=True, two_snapshots=True,
     ),
     Rule(
         "messages-expired", "per minute", 1e-9, 60, "Messages to other nodes expired before they could be sent.",
         "Check the network and the receiving nodes.",
-        measures.per_minute(lambda node: node.internode_expired, "messages expired"), two_looks=True,
+        measures.per_minute(lambda node: node.internode_expired, "messages expired"), two_snapshots=True,
     ),
     Rule(
         "compaction-room", "% of what is free", 50, 100,
