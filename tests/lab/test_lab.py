@@ -101,13 +101,13 @@ def test_places_that_cannot_be_are_refused(nodes: int | None, dc: str | None, ra
 
 @pytest.mark.parametrize(("dc", "racks"), [("1x1", 1), ("1x3", 1), ("1x6", 3), ("2x3", 3), ("east:5,west:2", 2)])
 def test_nodes_of_a_data_centre_own_equal_shares_of_the_ring(dc: str, racks: int) -> None:
-    standing = layout.places(None, dc, racks)
-    tokens = layout.tokens(standing)
+    locations = layout.places(None, dc, racks)
+    tokens = layout.tokens(locations)
     flat = [token for own in tokens for token in own]
     assert len(set(flat)) == len(flat)
     assert all(-(2**63) < token < 2**63 for token in flat)
-    for name in {place.dc for place in standing}:
-        owners = sorted((t, k) for k, place in enumerate(standing) if place.dc == name for t in tokens[k])
+    for name in {place.dc for place in locations}:
+        owners = sorted((t, k) for k, place in enumerate(locations) if place.dc == name for t in tokens[k])
         share = dict.fromkeys([k for _, k in owners], 0)
         for (before, _), (after, owner) in zip([(owners[-1][0] - 2**64, 0), *owners], owners, strict=False):
             share[owner] += after - before

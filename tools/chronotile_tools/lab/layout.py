@@ -68,17 +68,17 @@ def _data_centres(text: str) -> dict[str, int]:
     return counts
 
 
-def tokens(standing: Sequence[NodeLocation]) -> list[list[int]]:
-    """Tokens for nodes that start together, in the order of `standing`.
+def tokens(locations: Sequence[NodeLocation]) -> list[list[int]]:
+    """Tokens for nodes that start together, in the order of `locations`.
 
     The tokens of a data centre divide the ring evenly and alternate between nodes and racks, so nodes and racks own
     equal shares at any replication factor. With initial tokens, a new node need not wait for the others.
     """
-    centres = list(dict.fromkeys(place.dc for place in standing))
+    centres = list(dict.fromkeys(place.dc for place in locations))
     result: list[list[int]] = []
     turn = dict.fromkeys(centres, 0)
-    for place in standing:
-        count = sum(other.dc == place.dc for other in standing)
+    for place in locations:
+        count = sum(other.dc == place.dc for other in locations)
         step = ring.SIZE // (count * TOKENS_A_NODE)
         # No two nodes may own the same token, even in different data centres.
         offset = ring.TOKEN_MIN + 1 + centres.index(place.dc) * 997

@@ -24,7 +24,7 @@ from chronotile_tools.lab import (
     versions,
     watch,
 )
-from chronotile_tools.lab.cluster import Cluster, clear_away, end_processes
+from chronotile_tools.lab.cluster import Cluster, delete_cluster, end_processes
 from chronotile_tools.lab.errors import LabBusyError, LabError, LabExistsError, LabNotFoundError
 from chronotile_tools.lab.launching import START_SECONDS, Echo, quiet
 from chronotile_tools.lab.processes import Process
@@ -97,17 +97,17 @@ def up(
     LabError
         The cluster would not fit in memory (``lab-memory``), or starting it failed for another reason.
     """
-    standing = layout.places(nodes, dc, racks)
+    locations = layout.places(nodes, dc, racks)
     release = versions.release(version or software.default_version())
     heap_mb = resources.read_heap(heap)
     if auth and settings and "authenticator" in settings:
         raise InvalidInputError("give either auth or your own authenticator", kind="invalid-setting")
-    resources.check_memory(len(standing), heap_mb)
+    resources.check_memory(len(locations), heap_mb)
     resources.prepare(release, echo)
     name = places.checked_name(f"lab-{secrets.token_hex(4)}" if name is None else name)
     encryption: Encryption = "mutual" if tls == "mutual" else "server" if tls else "none"
     with operating(name, "start it", timeout_s=5):
-        _make_room(name, echo)
+        _clear_failed_start(name, echo)
         cluster = ClusterState(
             name=name,
             status="starting",
@@ -121,11 +121,11 @@ def up(
             settings=dict(settings or {}),
             java_options=list(java_options),
             nodes=[],
-            index_next=len(standing) + 1,
+            index_next=len(locations) + 1,
             owner=None if keep else Process.of(os.getpid()),
         )
         try:
-            _reserve(cluster, network, standing)
+            _reserve(cluster, network, locations)
             _start(cluster, timeout_s, echo)
         except BaseException as error:
             _abandon(cluster, error)
@@ -158,7 +158,7 @@ def survey() -> list[dict[str, Any]]:
             rows[-1] |= {"network": "-", "addresses": "-"}
             continue
         status: str = cluster.status
-        if status == "starting" and not _being_made(name):
+        if status == "starting" and not _is_starting(name):
             status = "half-made"
         running = sum(node.process is not None and node.process.alive() for node in cluster.nodes)
         rows.append(
@@ -175,7 +175,7 @@ def survey() -> list[dict[str, Any]]:
     return rows
 
 
-def _being_made(name: str) -> bool:
+def _is_starting(name: str) -> bool:
     try:
         with operating(name, "look at it", timeout_s=0):
             return False
@@ -183,7 +183,7 @@ def _being_made(name: str) -> bool:
         return True
 
 
-def _make_room(name: str, echo: Echo) -> None:
+def _clear_failed_start(name: str, echo: Echo) -> None:
     """Remove the remains of a failed start under this name. The caller holds the cluster's lock."""
     folder = state.folder(name)
     if not folder.exists():
@@ -195,10 +195,10 @@ def _make_room(name: str, echo: Echo) -> None:
     if found is not None and found.status == "ready":
         raise LabExistsError(f"cluster {name!r} exists: take it down first (chronotile lab down {name!r})")
     echo(f"removing the remains of an earlier start of {name}")
-    clear_away(name, found)
+    delete_cluster(name, found)
 
 
-def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.NodeLocation]) -> None:
+def _reserve(cluster: ClusterState, asked: str, locations: Sequence[layout.NodeLocation]) -> None:
     """Assign folder and network to the cluster, under the lock that serializes starting clusters."""
     kind = network.choose(asked)
     ports = (config.NATIVE_PORT, config.STORAGE_PORT)
@@ -206,7 +206,7 @@ def _reserve(cluster: ClusterState, asked: str, standing: Sequence[layout.NodeLo
         net = network.reserve(kind, [other.prefix for other in resources.all_states() if other.network == kind], ports)
         cluster.network, cluster.prefix = kind, net.prefix
         taken = resources.ports_taken()
-        for index, (place, own) in enumerate(zip(standing, layout.tokens(standing), strict=True), 1):
+        for index, (place, own) in enumerate(zip(locations, layout.tokens(locations), strict=True), 1):
             port = net.jmx_port([*taken, *(node.jmx_port for node in cluster.nodes)])
             cluster.nodes.append(
                 NodeState(
@@ -240,7 +240,7 @@ def _start(cluster: ClusterState, timeout_s: float, echo: Echo) -> None:
 def _abandon(cluster: ClusterState, error: BaseException) -> None:
     """Clean up after a failed start: stop all processes, but keep logs that a user may want to read."""
     if cluster.owner is not None or not state.folder(cluster.name).exists():
-        clear_away(cluster.name, cluster)
+        delete_cluster(cluster.name, cluster)
         return
     end_processes(cluster.name)
     if cluster.prefix:

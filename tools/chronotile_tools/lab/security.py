@@ -31,7 +31,7 @@ def replace_default_superuser(cluster: ClusterState, *, timeout_s: float) -> Non
     context = launching.client_context(cluster)
     address = cluster.nodes[0].address
     password = secrets.token_urlsafe(18)
-    with _patient_login(cluster, timeout_s) as connection:
+    with _login_with_retries(cluster, timeout_s) as connection:
         connection.run(f"ALTER KEYSPACE {_KEYSPACE} WITH replication = {_replication(cluster)}")
         options = f"PASSWORD = '{password}' AND SUPERUSER = true AND LOGIN = true"
         connection.run(f"CREATE ROLE IF NOT EXISTS {SUPERUSER} WITH {options}")
@@ -42,13 +42,13 @@ def replace_default_superuser(cluster: ClusterState, *, timeout_s: float) -> Non
         connection.run(f"DROP ROLE {_DEFAULT[0]}")
     # The node caches the login of the default user for a while.
     deadline = time.monotonic() + timeout_s
-    while _lets_in(address, context):
+    while _default_user_can_log_in(address, context):
         if time.monotonic() > deadline:
             raise LabError("the default user can still log in", kind="lab-cql")
         time.sleep(_RETRY_S)
 
 
-def _lets_in(address: str, context: ssl.SSLContext | None) -> bool:
+def _default_user_can_log_in(address: str, context: ssl.SSLContext | None) -> bool:
     try:
         wire.Connection(address, config.NATIVE_PORT, tls=context, credentials=_DEFAULT).close()
     except CqlError as error:
@@ -56,7 +56,7 @@ def _lets_in(address: str, context: ssl.SSLContext | None) -> bool:
     return True
 
 
-def _patient_login(cluster: ClusterState, timeout_s: float) -> wire.Connection:
+def _login_with_retries(cluster: ClusterState, timeout_s: float) -> wire.Connection:
     """Log in as the default user, which the nodes create some time after startup."""
     context = launching.client_context(cluster)
     deadline = time.monotonic() + timeout_s

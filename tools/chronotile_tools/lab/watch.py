@@ -32,18 +32,18 @@ def watch(name: str) -> None:
     created = state.load(name).created_utc
     while owner is not None and owner.alive():
         time.sleep(_LOOK_S)
-        if not _is_there(name, created):
+        if not _still_exists(name, created):
             return
     for _ in range(_TRIES_MAX):
         try:
-            if owner is not None and _is_there(name, created):
+            if owner is not None and _still_exists(name, created):
                 take_down(name)
             return
         except LabBusyError:
             continue
 
 
-def _is_there(name: str, created: str) -> bool:
+def _still_exists(name: str, created: str) -> bool:
     """Whether the watched cluster still exists, rather than a new one of the same name."""
     try:
         return state.load(name).created_utc == created

@@ -458,7 +458,7 @@ class Cluster:
         with state.changing(self.name) as changed:
             for node in nodes:
                 found = changed.node(node.index)
-                membership.strike_replaced(changed, found)
+                membership.remove_replaced(changed, found)
                 found.joined, found.host_id, found.replaces = True, node.host_id or found.host_id, None
 
     def _free_address(self, cluster: ClusterState, asked: str = "new") -> str:
@@ -492,10 +492,10 @@ def take_down(name: str, *, timeout_s: float = OPERATION_SECONDS) -> None:
         except LabError:
             # Its creation never finished, or its state is damaged: find its processes by their arguments.
             cluster = None
-        clear_away(name, cluster)
+        delete_cluster(name, cluster)
 
 
-def clear_away(name: str, cluster: ClusterState | None) -> None:
+def delete_cluster(name: str, cluster: ClusterState | None) -> None:
     """Delete all files, processes and networks of a cluster. The caller must hold its lock."""
     end_processes(name)
     if cluster is not None and cluster.prefix:

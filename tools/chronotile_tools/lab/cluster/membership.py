@@ -71,7 +71,7 @@ def _reseed(cluster: Cluster, index: int) -> None:
             launching.reseed(known, known.node(node.index))
 
 
-def strike_replaced(changed: ClusterState, fresh: NodeState) -> None:
+def remove_replaced(changed: ClusterState, fresh: NodeState) -> None:
     """Remove a replaced node from the state."""
     for node in list(changed.nodes):
         if node.address == fresh.replaces and node.index != fresh.index:
