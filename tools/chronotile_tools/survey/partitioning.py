@@ -49,7 +49,7 @@ class Measured:
     layout : Layout
         The layout.
     store_ms : tuple of float
-        Milliseconds to store a detector-visit, each of them.
+        Milliseconds to store each detector-visit.
     read_ms, maintained_ms : dict of str to tuple of float
         Milliseconds to read the footprint's three tables, by kind of :data:`READS`; before and after maintenance.
     rows : int
@@ -93,7 +93,7 @@ def layouts(
     found = {f"{scheme} {level}, windows {windows[0]}, slices {slices[0]}": base}
     found |= {f"level {other}": dataclasses.replace(base, level=other) for other in levels if other != level}
     for window in windows[1:]:
-        # A table of the base's length holds such a window, or has its length.
+        # A slice must hold at least a window: use the longer of the window and the base's slice.
         longer = max(slices[0], window, key=lambda text: values.days(text, "window"))
         found[f"windows {window}"] = dataclasses.replace(base, window=window, slice=longer)
     found |= {f"slices {length}": dataclasses.replace(base, slice=length) for length in slices[1:]}
@@ -118,9 +118,9 @@ def measure(
     schema : Schema
         The tables.
     repeat : int
-        How often each footprint is read.
+        Reads of each footprint.
     progress : callable, optional
-        Called with (detector-visits stored, in all).
+        Called with the detector-visits stored so far and in total.
     """
     places = [_numbered(url, number + 1) for number in range(len(wanted))]
     for place in places:
@@ -173,7 +173,7 @@ def _refuse_existing(url: str) -> None:
 
 
 def _fill(url: str, universe: Universe, stored: Callable[[], None]) -> list[float]:
-    """Store all detector-visits; milliseconds of each."""
+    """Store all detector-visits; return the milliseconds of each."""
     survey, driver, spent = universe.survey, ChronotileDriver(url), []
     for visit in range(survey.visits):
         for detector in range(survey.detectors):
@@ -195,7 +195,7 @@ def _cells(layout: Layout, footprint: Region) -> list[int]:
 def _read_all(
     database: own.Apdb, footprints: Sequence[Region], at: float, repeat: int
 ) -> tuple[dict[str, tuple[float, ...]], int]:
-    """Milliseconds by kind of read, in turns, and the rows of the footprints. The first round warms up."""
+    """Milliseconds of interleaved reads by kind, and the rows of the footprints. The first round warms up."""
     spent: dict[str, list[float]] = {kind: [] for kind in READS}
     rows = 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -214,7 +214,7 @@ def _read_all(
 
 
 def _read(database: own.Apdb, footprint: Region, at: float, kind: str, pool: ThreadPoolExecutor) -> int:
-    """Rows of all cells of a footprint: whole cells, so that every kind does the same work."""
+    """Number of rows in all cells of a footprint. Reads whole cells, so that every kind does the same work."""
     cells = _cells(database.layout, footprint)
     since = at - database.layout.history_days
     requests: list[tuple[str, list[int]]] = []
@@ -229,7 +229,7 @@ def _read(database: own.Apdb, footprint: Region, at: float, kind: str, pool: Thr
     return sum(pool.map(ask, requests) if kind == "side by side" else map(ask, requests))
 
 
-# ---------------------------------------------------------------------- what it says
+# ---------------------------------------------------------------------- report
 
 
 def _median(times: Sequence[float]) -> str:
@@ -255,7 +255,7 @@ def _lines(found: Sequence[Measured]) -> list[list[str]]:
 
 
 def text(found: Sequence[Measured]) -> str:
-    """The figures as a table; medians."""
+    """Medians as a table."""
     return table_text(_HEADER, _lines(found), frozenset(range(1, len(_HEADER))))
 
 
@@ -264,8 +264,8 @@ def sections(found: Sequence[Measured]) -> list[str]:
     best = [min(np.median(each.maintained_ms[kind]) for kind in READS) for each in found]
     fastest = found[int(np.argmin(best))].name
     words = (
-        "One survey in databases of several layouts; all rows of the cells that a footprint touches, twelve months of "
-        f"them. Marks are medians, lines reach from the least to the largest. Fastest after maintenance: {fastest}."
+        "One survey in databases of several layouts; all rows of twelve months in the cells that a footprint touches. "
+        f"Marks are medians; lines extend from the smallest to the largest value. Fastest after maintenance: {fastest}."
     )
     kinds = "; ".join(f"{kind}: {meaning}" for kind, meaning in READS.items())
     reads = _dots("milliseconds to read a footprint, after maintenance", [(e.name, e.maintained_ms) for e in found])
@@ -283,7 +283,7 @@ def sections(found: Sequence[Measured]) -> list[str]:
 
 
 def _dots(label: str, lines: Sequence[tuple[str, dict[str, tuple[float, ...]]]]) -> str:
-    """A line for each layout with a mark for the median of each kind, and its range."""
+    """Plot one line per layout, with the median and range of each kind."""
     left, right, top, step = 330.0, 1050.0, 40.0, 44.0
     bottom = top + step * len(lines)
     every = [value for _, kinds in lines for times in kinds.values() for value in times]

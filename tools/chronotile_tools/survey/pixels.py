@@ -1,8 +1,8 @@
 """Find sky pixels that suit a detector: a Monte Carlo study of square detectors on pixelizations at several levels.
 
-For each pixelization and level: how many pixels a detector touches, their area against its own, how many detectors
-would fit in a pixel, and how many detectors of a camera touch the same pixel (as in the spatial study of the technote
-DMTN-156 of the Rubin Observatory).
+For each pixelization and level: the number of pixels that a detector touches, the ratio of their area to the
+detector's, the number of detectors that fit in a pixel, and the number of a camera's detectors that touch the same
+pixel (as in the spatial study of the technote DMTN-156 of the Rubin Observatory).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Level:
     detectors_a_pixel : float
         Ratio of a pixel's mean area to the detector's area.
     histogram : tuple of int
-        How many detectors touched 1, 2, 3, ... pixels; the last of forty numbers counts all that touched more.
+        Number of detectors that touched 1, 2, 3, ... pixels; the last of forty numbers counts all that touched more.
     """
 
     scheme: str
@@ -68,14 +68,14 @@ def throw(
     detector_deg: float, padding_deg: float, count: int, levels: Iterable[int], seed: int = 1,
     schemes: Iterable[str] = SCHEMES,
 ) -> list[Level]:  # fmt: skip
-    """Throw square detectors at random, uniform on the sphere and turned at random.
+    """Place square detectors at random, uniformly on the sphere and with random rotations.
 
     Parameters
     ----------
     detector_deg, padding_deg : float
         Side of a detector, and the padding on each side, degrees.
     count : int
-        Detectors.
+        Number of detectors.
     levels : iterable of int
         Levels, 0 to 20.
     seed : int
@@ -86,10 +86,10 @@ def throw(
     wanted = sorted(set(levels))
     if not 0 < detector_deg <= 10 or padding_deg < 0 or count < 1:
         raise InvalidInputError(
-            "a detector is up to 10 degrees wide, and at least one is thrown", kind="invalid-setting"
+            "a detector must be at most 10 degrees wide, and count at least 1", kind="invalid-setting"
         )
     if not wanted or wanted[0] < 0 or wanted[-1] > 20:
-        raise InvalidInputError("levels are 0 to 20", kind="invalid-setting")
+        raise InvalidInputError("levels must be 0 to 20", kind="invalid-setting")
     thrown = [Exposure(0, 0, 0.0, ra, dec, detector_deg, angle=angle) for ra, dec, angle in _pointings(count, seed)]
     detectors = [each.footprint(padding_deg) for each in thrown]
     own = np.array([each.area for each in detectors])
@@ -105,8 +105,8 @@ def _pointings(count: int, seed: int) -> list[tuple[float, float, float]]:
 
 
 def clients_of_pixels(scheme: str, level: int, cameras: int, seed: int = 1, padding_deg: float = 0.0) -> list[int]:
-    """Throw whole cameras of 189 detectors at random. How many pixels are touched by 1, 2, 3, ... detectors of the same
-    camera: each detector is a client, which requests the pixel for itself.
+    """Place whole cameras of 189 detectors at random, and count the pixels that are touched by 1, 2, 3, ... detectors
+    of the same camera. Each detector is a client, which requests the pixel separately.
     """
     counts: Counter[int] = Counter()
     for ra, dec, angle in _pointings(cameras, seed):
@@ -138,8 +138,8 @@ def _level(scheme: str, level: int, detectors: Sequence[Region], own: Any) -> Le
 
 
 def recommended(found: Sequence[Level]) -> Level:
-    """Recommend a level: few pixels per detector, because each is a request, and little excess area. Among those with
-    at most nine pixels, the one with the least area and the fewest pixels.
+    """Recommend a level with few pixels per detector, because each is a request, and little excess area: among levels
+    with at most nine pixels, the one with the smallest area and the fewest pixels.
     """
     fit = [each for each in found if each.pixels <= PIXELS_MAX] or list(found)
     return min(fit, key=lambda each: each.area_ratio * max(each.pixels / PIXELS_BEST, 1.0))
@@ -177,7 +177,7 @@ def page(found: Sequence[Level], detector_deg: float, padding_arcsec: float, mor
     body = GAP.join([*(section(title, "", _plot(title, unit, points)) for title, unit, points in figures), *more])
     words = (
         f"Square detectors of {detector_deg:g} degrees, read with {padding_arcsec:g} arc seconds around them, at "
-        f"random places on the sphere; {advice(found)}."
+        f"random positions on the sphere; {advice(found)}."
     )
     title = "Pixels and detectors"
     return document(title, f"<h1>{title}</h1><p>{escape(words)}</p>{GAP}{body}")

@@ -1,7 +1,7 @@
 """Analyse logs of simulations: times by visit with linear fits, and a page of plots.
 
-A simulation that always points at one field sees it as often as a survey of a hemisphere would after many more visits:
-an equivalent visit counts those. One field of 9.6 square degrees in 20,626 represents 2,144 of them.
+A simulation that always points at one field observes it as often as a survey of a hemisphere with many more visits.
+Equivalent visits count the latter: one visit of a field of 9.6 out of 20,626 square degrees represents 2,144 of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TARGETS = (180_000, 300_000)
 PLATEAU_DAYS = 360.0
 _FIT_VISITS_MIN = 5
 VISITS_MIN, SHARE_MIN = 30, 0.1
-"""Least number of visits for an extrapolation, and least share of the target that they must cover."""
+"""Smallest number of visits for an extrapolation, and smallest share of the target that they must cover."""
 
 _TABLES = names.MAIN_TABLES
 _LABELS = {"read": "read, all three", "store": "store", **{name: f"read {name}" for name in _TABLES}}
@@ -43,7 +43,7 @@ class Fit:
     Attributes
     ----------
     offset, slope : float
-        Seconds at visit 0; seconds a visit.
+        Seconds at visit 0; seconds per visit.
     covariance : tuple of float
         Variance of the slope, covariance, variance of the offset.
     scatter : float
@@ -57,7 +57,7 @@ class Fit:
 
     @classmethod
     def through(cls, x: Any, y: Any) -> Fit | None:
-        """The line through times `y` at visits `x`; None where there are too few."""
+        """Fit a line to times `y` at visits `x`; None if there are too few."""
         if len(x) < _FIT_VISITS_MIN:
             return None
         (slope, offset), covariance = np.polyfit(x, y, 1, cov=True)
@@ -78,9 +78,9 @@ class Logs:
     Attributes
     ----------
     name : str
-        Its folder.
+        Name of its folder.
     run : dict
-        How it was run.
+        Settings of the run.
     factor : float
         Equivalent hemisphere visits per visit.
     visits, days : array
@@ -90,7 +90,7 @@ class Logs:
     rows : dict of str to array
         Mean rows read, by table and visit.
     cpu : dict of str to float
-        Median seconds of the client's processor: read, store.
+        Median processor seconds of the client, for reads and stores.
     cones : array
         Seconds of each concurrent cone read.
     """
@@ -107,29 +107,29 @@ class Logs:
 
     @property
     def nodes(self) -> int | None:
-        """Nodes of the cluster, where the folder's name says it: nodes-3."""
+        """Number of nodes, if the folder's name contains it: nodes-3."""
         found = re.search(r"nodes-(\d+)", self.name)
         return int(found[1]) if found else None
 
     def fit(self, what: str) -> Fit | None:
-        """The line through one kind of times, before the plateau; None where there are too few visits."""
+        """Line fitted to one kind of times before the plateau; None if there are too few visits."""
         keep = self.days < PLATEAU_DAYS
         return Fit.through(self.visits[keep], self.seconds[what][keep])
 
     def at_visit(self, what: str, visit: float) -> tuple[float, float] | None:
-        """Seconds expected at a later visit and one standard error; None where the simulation is too short to say."""
+        """Expected seconds at a later visit and one standard error; None if the simulation is too short."""
         fit, before = self.fit(what), self.visits[self.days < PLATEAU_DAYS]
         if fit is None or len(before) < VISITS_MIN or before.max() < visit * SHARE_MIN:
             return None
         return fit.at(visit)
 
     def plateau(self, what: str) -> tuple[float, float] | None:
-        """Mean and standard deviation of times past twelve months, where the simulation got there."""
+        """Mean and standard deviation of times after twelve months; None if the simulation is shorter."""
         late = self.seconds[what][self.days >= PLATEAU_DAYS]
         return (float(late.mean()), float(late.std())) if len(late) > 2 else None
 
     def first_month(self, what: str) -> float:
-        """Mean of the times of the first thirty days."""
+        """Mean of the times in the first thirty days."""
         return float(self.seconds[what][self.days < 30].mean())
 
 
@@ -139,7 +139,7 @@ def read_logs(folder: Path) -> Logs:
     Raises
     ------
     DataFileError
-        The folder holds none, or lines that are no log.
+        The folder contains no logs, or damaged ones.
     """
     try:
         return _logs_in(folder)
@@ -185,14 +185,14 @@ def _logs_in(folder: Path) -> Logs:
 
 
 def _by_visit(entries: Sequence[dict[str, Any]], values: Sequence[float]) -> tuple[Any, Any]:
-    """Visits, and for each the mean over its detectors."""
+    """Visits, and the mean of each over its detectors."""
     visits, places = np.unique([entry["visit"] for entry in entries], return_inverse=True)
     sums = np.bincount(places, np.asarray(values, float))
     return visits, sums / np.bincount(places)
 
 
 def figures(logs: Logs) -> dict[str, Any]:
-    """All figures, for programs."""
+    """All figures, as JSON values."""
     out: dict[str, Any] = {"name": logs.name, "driver": logs.run["driver"], "visits": len(logs.visits)}
     out |= {"engine": logs.run.get("engine"), "machine": logs.run.get("machine")}
     out["equivalent_visits_a_visit"] = logs.factor
@@ -215,7 +215,7 @@ def figures(logs: Logs) -> dict[str, Any]:
 
 
 def text(logs: Logs) -> str:
-    """The main figures, for people."""
+    """The main figures, as text."""
     lines = [f"{logs.name}: {logs.run['driver']}, {len(logs.visits)} visits (each {logs.factor:,.0f} of a hemisphere)"]
     lines += [f"  {where}"] if (where := _where(logs)) else []
     for what, label in _LABELS.items():
@@ -281,7 +281,7 @@ def page(found: Sequence[Logs]) -> str:
     sections.append(section("Figures", f"{words}.", _figures(found)))
     sections.append(section("Published figures", "Seconds to read the three tables of a detector.", _published(found)))
     if lines := scaling(found):
-        words = "Reading by number of nodes; the last column is 1 where time goes as 1/N. Bars are one standard error."
+        words = "Reading by number of nodes; the last column is 1 if time scales as 1/N. Bars are one standard error."
         sections.append(section("Scaling", words, _scaling(lines)))
     body = f"\n{GAP}".join(sections)
     return document("Simulated survey", f"<h1>Simulated survey</h1>{_about(found)}{body}")
@@ -303,7 +303,7 @@ def _tables(logs: Logs) -> str:
 
 @dataclass(frozen=True)
 class _Series:
-    """Times of one simulation in a plot, and what tells them apart there."""
+    """Times of one simulation in a plot, and how they are drawn."""
 
     name: str
     logs: Logs
@@ -315,7 +315,7 @@ class _Series:
 
     @property
     def trend(self) -> tuple[Any, Any] | None:
-        """Ends of the line, which stops where the plateau begins: visits and seconds."""
+        """Ends of the fitted line, as visits and seconds; it stops where the plateau begins."""
         fit = self.logs.fit(self.what)
         if fit is None:
             return None
@@ -377,7 +377,7 @@ def _published(found: Sequence[Logs]) -> str:
 
 @dataclass(frozen=True)
 class ScalingResult:
-    """Reading on clusters of one size, from one simulation or several.
+    """Reading on clusters of one size, from one or several simulations.
 
     Attributes
     ----------
@@ -386,7 +386,7 @@ class ScalingResult:
     seconds, error : float
         Seconds to read a detector's three tables at 180,000 visits, and one standard error.
     share : float
-        Those seconds times nodes, against the smallest cluster's: 1 where time goes as 1/N.
+        Ratio of `seconds` times `nodes` to that of the smallest cluster: 1 if time is proportional to 1/N.
     """
 
     nodes: int
@@ -396,7 +396,7 @@ class ScalingResult:
 
 
 def scaling(found: Sequence[Logs]) -> list[ScalingResult]:
-    """How reading goes with the number of nodes; empty unless there are clusters of two sizes."""
+    """Scaling of reads with the number of nodes; empty without clusters of two sizes."""
     by_nodes: dict[int, list[tuple[float, float]]] = {}
     for logs in found:
         ahead = logs.at_visit("read", TARGETS[0])
@@ -435,5 +435,5 @@ def _scaling(lines: Sequence[ScalingResult]) -> str:
         parts.append(plot.marker(("circle", "square")[number], left + 244 + 150 * number, 16, f"f{number}"))
         parts.append(plot.text(left + 256 + 150 * number, 20, label, "label"))
     rows = [[str(each.nodes), _pair((each.seconds, each.error)), f"{each.share:.2f}"] for each in lines]
-    figures = table(["nodes", f"at {TARGETS[0]:,} visits", "times nodes, against the smallest"], rows, "names")
+    figures = table(["nodes", f"at {TARGETS[0]:,} visits", "times nodes, relative to the smallest"], rows, "names")
     return plot.svg(1080, 340, "Reading by number of nodes", *parts) + figures

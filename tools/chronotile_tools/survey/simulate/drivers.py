@@ -20,18 +20,18 @@ Counts = dict[str, int]
 
 @dataclass
 class Footprint:
-    """What a driver read of a footprint.
+    """Result of a read of a footprint.
 
     Attributes
     ----------
     known : table
-        The objects that are in it.
+        The objects in the footprint.
     counts : dict of str to int
-        Rows of each table.
+        Rows read, by table.
     seconds : dict of str to float
-        Seconds that each table took.
+        Seconds of the read, by table.
     cpu_s : float
-        Processor time of this process for all of them.
+        Processor time of this process for all tables.
     """
 
     known: Any = None
@@ -57,7 +57,7 @@ class Driver(Protocol):
         """Read a footprint."""
 
     def rows(self, detection: Detection) -> Any:
-        """The rows of a detector-visit as :meth:`store` takes them; pipelines have them in this form."""
+        """The rows of a detector-visit in the form for :meth:`store`, which is the form that pipelines have."""
 
     def store(self, exposure: Exposure, rows: Any) -> None:
         """Store a detector-visit."""
@@ -78,7 +78,7 @@ class ChronotileDriver:
         self._apdb = own.open(url)
 
     def read(self, corners: Region, at: float) -> Footprint:
-        """See :class:`Driver`; the tables one after another, so that each has its time."""
+        """See :class:`Driver`. Reads the tables one after another, to time each."""
         read = Footprint()
         objects = read.timed(names.OBJECT, lambda: self._apdb.objects(corners))
         sources = read.timed(names.SOURCE, lambda: self._apdb.sources(corners, at=at))
@@ -96,7 +96,7 @@ class ChronotileDriver:
         self._apdb.store(exposure.mjd, *rows, visit=exposure.visit, detector=exposure.detector)
 
     def cone(self, ra: float, dec: float, radius: float, at: float) -> Counts:
-        """See :class:`Driver`; complete detector-visits alone."""
+        """See :class:`Driver`. Reads only complete detector-visits."""
         found = self._apdb.cone(ra, dec, radius, at=at)
         return {
             names.OBJECT: len(found.objects), names.SOURCE: len(found.sources), names.FORCED: len(found.forced_sources)
@@ -122,7 +122,7 @@ class PeerDriver:
         self._apdb = Apdb.from_uri(config)
 
     def read(self, corners: Region, at: float) -> Footprint:
-        """See :class:`Driver`: objects by region, the history of those objects by their ids, as the pipeline does."""
+        """See :class:`Driver`. Reads objects by region, then their history by ids, as the pipeline does."""
         region, visit_time = _sphgeom(corners), _time(at)
         read = Footprint()
         objects = read.timed(names.OBJECT, lambda: self._apdb.getDiaObjects(region))
@@ -167,7 +167,7 @@ def _time(mjd_tai: float) -> Any:
 
 
 def _sphgeom(region: Region) -> Any:
-    """The same polygon of lsst.sphgeom."""
+    """The region as a polygon of lsst.sphgeom."""
     from lsst.sphgeom import ConvexPolygon, LonLat, UnitVector3d
 
     _, arguments = region.__reduce__()

@@ -30,7 +30,7 @@ _JOIN_S = 30
 
 
 class SimulationError(ChronotileError, RuntimeError):
-    """A worker failed for a reason that is no error of Chronotile. Kind ``simulation-failed``; the message has its
+    """A worker failed with an error that is not Chronotile's. Kind ``simulation-failed``; the message contains its
     traceback.
     """
 
@@ -52,7 +52,7 @@ class Run:
     readers : int
         Processes that concurrently read cones of the patch.
     peer : bool
-        Whether `target` is driven through the interface of the LSST.
+        Whether to use `target` through the interface of the LSST.
     first_visit : int
         First visit, to continue an interrupted simulation.
     barrier : bool
@@ -94,20 +94,20 @@ def _lines(path: str) -> list[str]:
 
 
 def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list[Path]:
-    """Run a simulation; returns the log files. The database must exist.
+    """Run a simulation; return the log files. The database must exist.
 
-    `progress` is called with (detector-visits done, in all).
+    `progress` is called with the detector-visits done so far and in total.
 
     Raises
     ------
     BatchConflictError
-        The database holds other rows of a visit: the survey, or another one, was simulated on it before.
+        The database has other rows for a visit: a survey was simulated on it before.
     ChronotileError
-        Another error of a worker; the others were ended.
+        A worker failed with this error; the others were ended.
     SimulationError
-        A worker failed otherwise.
+        A worker failed with another error.
     InvalidInputError
-        Invalid settings.
+        A setting is invalid.
     """
     survey = plan.survey
     if not 1 <= plan.workers <= survey.detectors:
@@ -154,7 +154,7 @@ def run(plan: Run, progress: Callable[[int, int], object] | None = None) -> list
 
 
 def _opened(plan: Run) -> tuple[Schema, dict[str, Any] | None]:
-    """The schema of the database under the simulation, and the layout of one of ours."""
+    """Schema of the simulated database, and the layout if it is a Chronotile database."""
     if plan.peer:
         optional.require("a database of lsst.dax.apdb", "lsst", "lsst.dax.apdb", "pandas")
         from lsst.dax.apdb import ApdbConfig
@@ -194,7 +194,7 @@ def _wait(
 
 
 def _failure(plan: Run, value: ChronotileError | str) -> ChronotileError:
-    """What to raise for the error or the traceback of a process."""
+    """The error to raise for an error or a traceback of a process."""
     if isinstance(value, str):
         return SimulationError(f"a process failed:\n{value}", kind="simulation-failed")
     if not isinstance(value, BatchConflictError):
@@ -226,7 +226,7 @@ def _log(file: TextIO, **entry: Any) -> None:
 
 
 def _work(plan: Run, schema: str, number: int, barrier: Any, results: Any) -> None:
-    """One worker: its detectors, visit by visit."""
+    """Main function of a worker: simulate its detectors, visit by visit."""
     end_with_parent()
     try:
         with (plan.log / f"worker-{number}.jsonl").open("a") as file:
@@ -242,7 +242,7 @@ def _work(plan: Run, schema: str, number: int, barrier: Any, results: Any) -> No
             driver.close()
         results.put(("ended", number))
     except BaseException as error:
-        # Before the others fail at the barrier, so that the parent gets the cause first.
+        # Report this before the other workers fail at the barrier, so that the parent gets the cause first.
         _report_failure(results, error)
         if barrier is not None:
             barrier.abort()
@@ -271,7 +271,7 @@ def _detector_visit(universe: Universe, driver: Driver, visit: int, detector: in
 
 
 def _read(plan: Run, schema: str, number: int, stop: Any, results: Any) -> None:
-    """One reader: cones around places of the patch, one after another until the workers end."""
+    """Main function of a reader: read cones around positions in the patch, one after another, until the workers end."""
     end_with_parent()
     try:
         survey = plan.survey

@@ -38,24 +38,24 @@ class Survey:
     Attributes
     ----------
     visits : int
-        Visits in all.
+        Total number of visits.
     detectors : int
         Detectors of the camera, 1 to 189, from its middle outwards.
     nights : int, optional
-        Nights over which the visits are spread; by default 800 visits a night.
+        Nights over which the visits are spread. Default: 800 visits per night.
     days_between : float
         Days from one night to the next: more than 1 spreads few nights over months.
     ra, dec, radius : float
         Observed patch of sky in degrees; radius 0 for a single field.
     variables, transients : float
-        Variable objects in a field of view of 9.6 square degrees, and new sources of each visit in it.
+        Variable objects per field of view of 9.6 square degrees, and new sources per visit in it.
     density : path, optional
-        Parquet file with columns ra and dec, such as a star catalogue: objects are as dense as its stars are. By
-        default they are uniform.
+        Parquet file with columns ra and dec, such as a star catalogue, whose density the objects follow. By default,
+        objects are uniformly distributed.
     start_mjd_tai : float
-        The day of the first night.
+        Day of the first night, MJD in TAI.
     seed : int
-        The same seed makes the same survey.
+        Random seed; the same seed gives the same survey.
     """
 
     visits: int = 100
@@ -86,16 +86,16 @@ class Survey:
 
     @property
     def visits_a_night(self) -> int:
-        """Visits of one night."""
+        """Visits per night."""
         return VISITS_A_NIGHT if self.nights is None else -(-self.visits // self.nights)
 
     def time(self, visit: int) -> float:
-        """MJD in TAI of a visit, from 0 on."""
+        """Time of a visit, numbered from 0: MJD in TAI."""
         night, place = divmod(visit, self.visits_a_night)
         return self.start_mjd_tai + night * self.days_between + NIGHT_BEGINS_DAYS + place * VISIT_S / 86_400
 
     def pointing(self, visit: int) -> tuple[float, float]:
-        """Where the camera points, ra and dec in degrees: anywhere in the patch."""
+        """Pointing of the camera, ra and dec in degrees: a random position in the patch."""
         if self.radius == 0:
             return self.ra, self.dec
         rng = np.random.default_rng([self.seed, 1, visit])
@@ -108,7 +108,7 @@ class Survey:
         return Exposure(visit, detector, self.time(visit), ra, dec, DETECTOR_DEG, PLACES[detector])
 
     def footprint(self, visit: int, detector: int, padding: float = 0.0) -> Region:
-        """The part of the sky that a detector sees, and `padding` degrees around it."""
+        """The part of the sky that a detector covers, plus `padding` degrees around it."""
         return self.exposure(visit, detector).footprint(padding)
 
 
@@ -121,7 +121,7 @@ class Universe(Simulation):
 
     @cached_property
     def _variables(self) -> tuple[Any, Any]:
-        """Positions of all variable objects that can come into view."""
+        """Positions of all variable objects that may be observed."""
         survey = self.survey
         reach = survey.radius + 2.6
         rng = np.random.default_rng([survey.seed, 2])
@@ -136,7 +136,7 @@ class Universe(Simulation):
                 f"{survey.density} has no star within {reach:g} degrees of the patch", kind="invalid-setting"
             )
         chosen = rng.choice(near, count)
-        # Blur by half a pixel, so that no two objects coincide.
+        # Shift by about half a pixel, so that no two objects coincide.
         blur = rng.normal(0, 0.05, (2, count))
         dec_new = np.clip(dec[chosen] + blur[0], -90, 90)
         return (ra[chosen] + blur[1] / np.maximum(np.cos(np.radians(dec_new)), 1e-3)) % 360, dec_new
@@ -160,8 +160,8 @@ class Universe(Simulation):
 
 
 def _camera() -> list[tuple[float, float]]:
-    """Middles of the detectors in the field, degrees: 21 rafts (five by five less the corners) of nine; from the middle
-    of the camera outwards."""
+    """Centres of the detectors in the field, in degrees: 21 rafts (five by five without the corners) of nine; ordered
+    from the middle of the camera outwards."""
     rafts = [(i, j) for i in range(-2, 3) for j in range(-2, 3) if abs(i) + abs(j) < 4]
     places = [(3 * i + k, 3 * j + m) for i, j in rafts for k in (-1, 0, 1) for m in (-1, 0, 1)]
     places.sort(key=lambda place: (place[0] ** 2 + place[1] ** 2, place))
@@ -169,11 +169,11 @@ def _camera() -> list[tuple[float, float]]:
 
 
 PLACES = _camera()
-"""Offsets of the detectors' middles from the pointing."""
+"""Offsets of the detectors' centres from the pointing."""
 
 
 def _in_cap(rng: np.random.Generator, count: int, ra: float, dec: float, radius: float) -> tuple[Any, Any]:
-    """Positions that are uniform on a cap of the sky, degrees."""
+    """Positions in degrees, distributed uniformly over a cap of the sky."""
     height = rng.uniform(np.cos(np.radians(radius)), 1, count)
     away, turn = np.arccos(height), rng.uniform(0, 2 * np.pi, count)
     dec_r = np.radians(dec)
