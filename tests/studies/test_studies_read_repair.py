@@ -47,13 +47,13 @@ def test_counters_of_a_node_are_told_apart_by_mode_and_summed_over_the_tables_of
 
 
 def test_detectors_of_the_study_have_a_detector_between_them() -> None:
-    chosen = experiment.apart(44)
+    chosen = experiment.separate_detectors(44)
     assert len(set(chosen)) == 44
     for one, other in combinations(chosen, 2):
         (x, y), (a, b) = PLACES[one], PLACES[other]
         assert max(abs(x - a), abs(y - b)) > 2 * DETECTOR_DEG
     with pytest.raises(AssertionError, match="not 100"):
-        experiment.apart(100)
+        experiment.separate_detectors(100)
 
 
 class FakeNode:

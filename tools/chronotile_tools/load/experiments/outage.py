@@ -131,7 +131,7 @@ def _deliver(cluster: lab.Cluster, away_s: float, hints_before: int) -> Outage:
     return Outage(away_s, hints, kept, served - began, ended - served)
 
 
-def rule_s(load: Load, missed_bytes: float) -> float:
+def expected_delivery_s(load: Load, missed_bytes: float) -> float:
     """Expected seconds of the delivery: hints arrive at twice the throttle."""
     return hint_delivery_s(missed_bytes, throttle_bytes_per_s=load.throttle_kib * 1_024)
 
@@ -148,7 +148,7 @@ def run(bench: Bench) -> None:
     bench.show_latencies("Reads of a day of a tag, writes of 100 values", runs, PHASES)
     rows = [
         [f"{each.away_s:g} s", f"{each.hints:,}", f"{each.bytes:,}", duration(each.start_s * 1e3),
-         duration(each.delivery_s * 1e3), duration(rule_s(load, each.bytes) * 1e3)]
+         duration(each.delivery_s * 1e3), duration(expected_delivery_s(load, each.bytes) * 1e3)]
         for each in outages
     ]  # fmt: skip
     words = (

@@ -108,7 +108,7 @@ def measure(harness: Harness, load: Load) -> Starved:
     """Measure reads and optional writes at each of three nodes while none to three of them are starved."""
     late: dict[str, int] = {}
     # One rack per node: clients of a rack connect to its node.
-    with harness.cluster(NODES, racks=NODES) as cluster, CpuThrottle() as starver:
+    with harness.cluster(NODES, racks=NODES) as cluster, CpuThrottle() as throttle:
         history = History(cluster.url("bench"), tags=20, days=4, step_s=10)
         harness.echo(f"storing {history.values:,} values")
         history.store()
@@ -131,14 +131,14 @@ def measure(harness: Harness, load: Load) -> Starved:
         def done(arm: str, number: int, run: Run) -> None:
             nonlocal seen
             if load.count_timeouts:
-                starver.choose([])
+                throttle.choose([])
                 before, seen = seen, timeouts(cluster.nodes)
                 late[arm] = late.get(arm, 0) + seen - before
             harness.keep(arm, number, run)
 
         processes = [process for node in cluster.nodes if (process := node.state.process) is not None]
         arms = [
-            Arm(name, streams, functools.partial(starver.choose, processes[:count])) for count, name in enumerate(ARMS)
+            Arm(name, streams, functools.partial(throttle.choose, processes[:count])) for count, name in enumerate(ARMS)
         ]
         runs = run_arms(harness.generator, arms, done=done)
     return Starved(runs, late)

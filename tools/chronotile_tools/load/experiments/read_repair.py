@@ -48,11 +48,11 @@ __all__ = [
     "Repaired",
     "Repairs",
     "Turn",
-    "apart",
     "read_beside_writers",
     "read_columns",
     "read_repairs",
     "read_what_was_missed",
+    "separate_detectors",
     "turn_name",
 ]  # fmt: skip
 
@@ -139,7 +139,7 @@ def read_repairs(text: str, keyspaces: Mapping[str, str]) -> dict[str, Repairs]:
     return found
 
 
-def apart(count: int) -> list[int]:
+def separate_detectors(count: int) -> list[int]:
     """Detectors that share no pixel with each other, from the middle of the camera outwards."""
     chosen: list[int] = []
     for detector, (x, y) in enumerate(PLACES):
@@ -153,7 +153,7 @@ def apart(count: int) -> list[int]:
 # ---------------------------------------------------------------------- databases of both modes
 
 
-class _Twins:
+class _Databases:
     """Two databases, one per mode, with the same detector-visits on one cluster."""
 
     def __init__(self, cluster: lab.Cluster, load: Load, survey: Survey) -> None:
@@ -232,7 +232,7 @@ def since(later: Mapping[str, Repairs], earlier: Mapping[str, Repairs]) -> dict[
 
 
 @contextmanager
-def _twins(cluster: lab.Cluster, load: Load, survey: Survey) -> Iterator[tuple[_Twins, Callable[[], None]]]:
+def _databases(cluster: lab.Cluster, load: Load, survey: Survey) -> Iterator[tuple[_Databases, Callable[[], None]]]:
     """Both databases, and a function that warms up the nodes by reading another database."""
     url = archive_url(cluster, "warm_up", replication=3, consistency="QUORUM")
     few = growth.evenly(5, load.days, 1, survey.seed)
@@ -240,15 +240,15 @@ def _twins(cluster: lab.Cluster, load: Load, survey: Survey) -> Iterator[tuple[_
     with ExitStack() as stack:
         other = ChronotileDriver(url)
         stack.callback(other.close)
-        twins = _Twins(cluster, load, survey)
+        databases = _Databases(cluster, load, survey)
 
         def warm_up() -> None:
             for _ in range(load.warm_up):
                 other.read(few.footprint(0, 0, PADDING_DEG), few.time(few.visits - 1))
 
         warm_up()
-        yield twins, warm_up
-        twins.close()
+        yield databases, warm_up
+        databases.close()
 
 
 # ---------------------------------------------------------------------- concurrent writers
@@ -290,18 +290,18 @@ def read_beside_writers(
     blocks = _ORDER * rounds
     survey = load.survey(visits + stores * blocks.count(WRITTEN), harness.settings.seed)
     found = Concurrent()
-    with harness.cluster(3) as cluster, _twins(cluster, load, survey) as (twins, _):
+    with harness.cluster(3) as cluster, _databases(cluster, load, survey) as (databases, _):
         harness.echo(f"storing {visits} visits of two detectors in both databases")
-        places = dict(zip((FRESH, OLDER), apart(2), strict=True))
-        twins.store(range(visits), list(places.values()))
-        writers = _Writers(twins, places[FRESH], visits)
+        places = dict(zip((FRESH, OLDER), separate_detectors(2), strict=True))
+        databases.store(range(visits), list(places.values()))
+        writers = _Writers(databases, places[FRESH], visits)
         for phase, group in itertools.groupby(blocks):
-            earlier = twins.repairs()
+            earlier = databases.repairs()
             for _ in group:
                 period = writers.storing(stores, every_s) if phase == WRITTEN else _pause(stores * every_s)
                 with period as lasts:
-                    _read_pairs(twins, places, writers, found, phase, lasts)
-            counted, known = since(twins.repairs(), earlier), found.repairs.get(phase)
+                    _read_pairs(databases, places, writers, found, phase, lasts)
+            counted, known = since(databases.repairs(), earlier), found.repairs.get(phase)
             found.repairs[phase] = counted if known is None else {m: known[m].plus(counted[m]) for m in MODES}
             harness.echo(f"{phase}: {counted}")
         found.store_s = writers.store_s
@@ -319,15 +319,15 @@ def _pause(seconds: float) -> Iterator[Callable[[], bool]]:
 class _Writers:
     """One client per database that stores the visits of one detector, from visit `first`."""
 
-    def __init__(self, twins: _Twins, detector: int, first: int) -> None:
-        survey = twins.survey
-        known = twins.drivers[BLOCKING].read(survey.footprint(0, detector, PADDING_DEG), survey.time(first)).known
-        self._stored = [twins.universe.observe(survey.exposure(visit, detector), known)
+    def __init__(self, databases: _Databases, detector: int, first: int) -> None:
+        survey = databases.survey
+        known = databases.drivers[BLOCKING].read(survey.footprint(0, detector, PADDING_DEG), survey.time(first)).known
+        self._stored = [databases.universe.observe(survey.exposure(visit, detector), known)
                         for visit in range(first, survey.visits)]  # fmt: skip
         self._exposures = [survey.exposure(visit, detector) for visit in range(first, survey.visits)]
-        self._drivers = {mode: ChronotileDriver(url) for mode, url in twins.urls.items()}
+        self._drivers = {mode: ChronotileDriver(url) for mode, url in databases.urls.items()}
         rows = [measured(each.rows) for each in self._stored]
-        self._rows = list(itertools.accumulate(rows, initial=twins.rows[detector]))
+        self._rows = list(itertools.accumulate(rows, initial=databases.rows[detector]))
         self.store_s: dict[str, list[float]] = {mode: [] for mode in MODES}
         self._begun = dict.fromkeys(MODES, 0)
         self._ended = dict.fromkeys(MODES, 0)
@@ -374,7 +374,7 @@ class _Writers:
 
 
 def _read_pairs(
-    twins: _Twins, places: Mapping[str, int], writers: _Writers, found: Concurrent, phase: str,
+    databases: _Databases, places: Mapping[str, int], writers: _Writers, found: Concurrent, phase: str,
     lasts: Callable[[], bool],
 ) -> None:  # fmt: skip
     """Read each footprint from both databases in turns while the period lasts."""
@@ -385,9 +385,9 @@ def _read_pairs(
             return
         for kind, detector in places.items():
             for mode in MODES if turn % 2 == 0 else MODES[::-1]:
-                fewest = writers.acknowledged(mode) if kind == FRESH else twins.rows[detector]
-                rows, seconds, cpu = twins.read(mode, detector)
-                most = writers.begun(mode) if kind == FRESH else twins.rows[detector]
+                fewest = writers.acknowledged(mode) if kind == FRESH else databases.rows[detector]
+                rows, seconds, cpu = databases.read(mode, detector)
+                most = writers.begun(mode) if kind == FRESH else databases.rows[detector]
                 if not fewest <= rows <= most:
                     raise AssertionError(f"{mode}, {phase}, {kind}: {rows} rows instead of {fewest} to {most}")
                 took[kind][mode].append(seconds)
@@ -447,47 +447,47 @@ def read_what_was_missed(harness: Harness, load: Load, footprints: int, visits: 
     """
     survey = load.survey(visits, harness.settings.seed)
     found = Missed()
-    detectors = apart(2 * footprints)
+    detectors = separate_detectors(2 * footprints)
     places = {COMPLETE: detectors[::2], MISSED: detectors[1::2]}
     with (
         harness.cluster(3, settings={"hinted_handoff_enabled": False}) as cluster,
-        _twins(cluster, load, survey) as (twins, warm_up),
+        _databases(cluster, load, survey) as (databases, warm_up),
     ):
         last = cluster.nodes[-1]
         harness.echo(f"storing {visits} visits of {2 * footprints} detectors in both databases")
-        twins.store(range(visits), places[COMPLETE])
-        twins.store(range(visits - missed), places[MISSED])
-        _turns(twins, places, [BEFORE], found, harness.echo)
+        databases.store(range(visits), places[COMPLETE])
+        databases.store(range(visits - missed), places[MISSED])
+        _turns(databases, places, [BEFORE], found, harness.echo)
         last.stop()
-        twins.store(range(visits - missed, visits), places[MISSED])
+        databases.store(range(visits - missed, visits), places[MISSED])
         last.start()
         warm_up()
-        _turns(twins, places, list(map(turn_name, range(1, turns + 1))), found, harness.echo)
+        _turns(databases, places, list(map(turn_name, range(1, turns + 1))), found, harness.echo)
         for mode in MODES:
-            found.repaired[mode] = _repair(cluster, twins.keyspaces[mode])
+            found.repaired[mode] = _repair(cluster, databases.keyspaces[mode])
             harness.echo(f"{mode}: {found.repaired[mode]}")
-        _turns(twins, places, [REPAIRED], found, harness.echo)
+        _turns(databases, places, [REPAIRED], found, harness.echo)
     return found
 
 
 def _turns(
-    twins: _Twins, places: Mapping[str, Sequence[int]], turns: Sequence[str], found: Missed,
+    databases: _Databases, places: Mapping[str, Sequence[int]], turns: Sequence[str], found: Missed,
     echo: Callable[[str], object],
 ) -> None:  # fmt: skip
     """In each turn, read each footprint from both databases, alternating between complete and other footprints."""
-    earlier = twins.repairs()
+    earlier = databases.repairs()
     for name in turns:
         turn = Turn(name, {kind: {mode: [] for mode in MODES} for kind in places})
         turn.cpu_s = {kind: dict.fromkeys(MODES, 0.0) for kind in places}
         for number, pair in enumerate(zip(*places.values(), strict=True)):
             order = MODES if number % 2 == len(found.turns) % 2 else MODES[::-1]
             for (kind, detector), mode in itertools.product(zip(places, pair, strict=True), order):
-                rows, seconds, cpu = twins.read(mode, detector)
-                if rows != twins.rows[detector]:
-                    raise AssertionError(f"{mode}, {name}: {rows} rows instead of {twins.rows[detector]}")
+                rows, seconds, cpu = databases.read(mode, detector)
+                if rows != databases.rows[detector]:
+                    raise AssertionError(f"{mode}, {name}: {rows} rows instead of {databases.rows[detector]}")
                 turn.read_s[kind][mode].append(seconds)
                 turn.cpu_s[kind][mode] += cpu
-        later = twins.repairs()
+        later = databases.repairs()
         turn.repairs, earlier = since(later, earlier), later
         found.turns.append(turn)
         echo(f"{name}: {turn.repairs}")
