@@ -373,7 +373,7 @@ def test_a_table_says_whether_it_was_ever_repaired_whole() -> None:
     long_ago = START - timedelta(days=5)
     for table, words in (
         (TableRepair("survey", "t", 864_000, long_ago, None), "created, never fully repaired, 5.0 d ago"),
-        (TableRepair("survey", "t", 864_000, long_ago, START), "repaired whole 60 s ago"),
+        (TableRepair("survey", "t", 864_000, long_ago, START), "fully repaired 60 s ago"),
     ):
         (found,) = measured("repair-age", QUIET, repairs=[table])
         assert found.words.replace("1.0 min", "60 s").startswith(words)

@@ -48,9 +48,9 @@ CQL_SECONDS = 5.0
 Bean = Mapping[str, Any]
 """Attributes of a managed bean by name."""
 
-# Each query starts a JVM, so use as few as possible. The patterns select what is needed (StorageService, Storage,
-# GarbageCollector, DroppedMessage, OperatingSystem; ClientRequest, Compaction, CommitLog) and leave out both the
-# thousands of beans of tables and GCInspector, whose attribute ``AndResetStats`` sets its statistics back when read.
+# Each query starts a JVM, so use as few as possible. The patterns select the required beans (StorageService, Storage,
+# GarbageCollector, DroppedMessage, OperatingSystem; ClientRequest, Compaction, CommitLog) and exclude both the
+# thousands of beans of tables and GCInspector, whose attribute ``AndResetStats`` resets its statistics when read.
 _QUERIES = ("*:type=*a*g*,*", "*:type=C*t*,*")
 
 # For an agent: attributes by pattern (None for all).
@@ -170,12 +170,13 @@ class CommandRunner(_NodetoolRunner):
         appended, quoted for a remote shell unless the template ends with ``{words}``: see
         :mod:`chronotile_tools.ops.templates`.
     shell : str, optional
-        The same for any command on the node's machine, such as ``ssh {host}``. Without it, disks cannot be checked.
+        Command template that runs any command on the node's machine, such as ``ssh {host}``. Without it, disks cannot
+        be checked.
 
     Raises
     ------
     InvalidInputError
-        A template without ``{host}``, or with an open quote.
+        A template lacks ``{host}``, or has an unclosed quote.
     """
 
     def __init__(self, nodetool: str, shell: str | None = None) -> None:
@@ -204,7 +205,7 @@ class JolokiaRunner:
     Parameters
     ----------
     url : str
-        With ``{host}`` for the node's address, such as ``http://{host}:8778/jolokia``.
+        URL with ``{host}`` for the node's address, such as ``http://{host}:8778/jolokia``.
     credentials : (user, password), optional
         Credentials, if the agent requires them.
     shell : str, optional
@@ -283,7 +284,7 @@ class Access:
     runner : Runner, optional
         Access to JMX. Without it, only CQL is used.
     timeout_s : float
-        Timeout of a node's answer over CQL in seconds.
+        Timeout of a node's answer over CQL, in seconds.
 
     Raises
     ------
@@ -306,7 +307,7 @@ class Access:
         ports = {port for _, port in parted}
         if len(ports) > 1:
             raise InvalidInputError(
-                f"contact points with the ports {', '.join(map(str, sorted(ports)))}: nodes share one port for clients",
+                f"contact points with different ports ({', '.join(map(str, sorted(ports)))}): nodes share one CQL port",
                 kind="invalid-request",
             )
         self.contact_points = [host for host, _ in parted]
@@ -345,7 +346,7 @@ class Access:
         return connection
 
     def explained(self, error: Exception, address: str) -> ChronotileError:
-        """Convert an error of the small client to a message for operators."""
+        """Convert an error of the CQL client to a message for operators."""
         where = f"{address}:{self.port}"
         if isinstance(error, ssl.SSLCertVerificationError):
             return AccessDeniedError(f"{where} presents a certificate that is not signed by --ca", kind="certificate")
@@ -382,7 +383,7 @@ def for_lab(name: str | None = None) -> Access:
     Raises
     ------
     LabNotFoundError
-        No such cluster.
+        The cluster does not exist.
     """
     cluster = lab.attach(name or "lab")
     tls = cluster.tls

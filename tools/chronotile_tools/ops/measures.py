@@ -78,7 +78,7 @@ def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, flo
 
 
 def per_minute(count: Callable[[Node], int | None], words: str) -> Measure:
-    """Measure the growth per minute of a counter of each node."""
+    """Measure the increase per minute of a counter of each node."""
 
     def run(observed: RuleInput) -> Iterator[Measured]:
         for node in observed.answering:
@@ -231,7 +231,7 @@ def repair_age(observed: RuleInput) -> Iterator[Measured]:
             why = "its creation time is unknown" if since is None else f"its date {since:%Y-%m-%d} is in the future"
             yield Measured(f"{table.keyspace}.{table.table}", None, why)
             continue
-        event = "repaired whole" if table.repaired else "created, never fully repaired,"
+        event = "fully repaired" if table.repaired else "created, never fully repaired,"
         words = f"{event} {_ago(age_s)} ago; gc_grace is {_ago(table.gc_grace_s)}"
         # With gc_grace 0, repairs cannot prevent deleted rows from reappearing.
         share = 100 * age_s / table.gc_grace_s if table.gc_grace_s else 0.0

@@ -22,7 +22,7 @@ class Metric:
     name: str
     unit: str
     counter: bool
-    """Whether it is a counter, which only a restart resets."""
+    """Whether it is a counter, reset only by a restart."""
     help: str
     read: Callable[[Node], Labelled]
     labels: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Sample:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """Node, metric and the labels' values: its name in a record."""
+        """Name of the sample in a recording: node, metric, and values of the labels."""
         return self.node, self.metric.name, *self.labels.values()
 
 
@@ -72,7 +72,7 @@ def _tables(read: Callable[[Table], float]) -> Callable[[Node], Labelled]:
     return run
 
 
-def _whole(value: float | None) -> float | None:
+def _as_float(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
@@ -99,15 +99,16 @@ METRICS: list[Metric] = [
            _one(lambda n: min((float(disk.free_bytes) for disk in n.disks), default=None))),
     Metric("clock_offset", "s", False, "Clock offset from the observer", _one(lambda n: n.clock_offset_s)),
     Metric("probe", "ms", False, "Time of the observer's read of one row", _one(lambda n: n.probe_ms)),
-    Metric("clients", "", False, "Client connections", _one(lambda n: _whole(n.clients))),
+    Metric("clients", "", False, "Client connections", _one(lambda n: _as_float(n.clients))),
     Metric("hint_files", "", False, "Hint files kept for other nodes",
            _one(lambda n: None if n.hints is None else float(n.hints_files))),
-    Metric("hints_written", "", True, "Hints written for other nodes", _one(lambda n: _whole(n.hints_written))),
-    Metric("compactions_pending", "", False, "Pending compactions", _one(lambda n: _whole(n.compactions_pending))),
+    Metric("hints_written", "", True, "Hints written for other nodes", _one(lambda n: _as_float(n.hints_written))),
+    Metric("compactions_pending", "", False, "Pending compactions", _one(lambda n: _as_float(n.compactions_pending))),
     Metric("compactions_active", "", False, "Running compaction tasks", _one(lambda n: _length(n.compactions))),
-    Metric("commitlog_pending", "", False, "Writes waiting for the log", _one(lambda n: _whole(n.commitlog_pending))),
-    Metric("exceptions", "", True, "Unexpected errors", _one(lambda n: _whole(n.exceptions))),
-    Metric("expired", "", True, "Expired messages to other nodes", _one(lambda n: _whole(n.internode_expired))),
+    Metric("commitlog_pending", "", False, "Writes waiting for the log",
+           _one(lambda n: _as_float(n.commitlog_pending))),
+    Metric("exceptions", "", True, "Unexpected errors", _one(lambda n: _as_float(n.exceptions))),
+    Metric("expired", "", True, "Expired messages to other nodes", _one(lambda n: _as_float(n.internode_expired))),
     Metric("streams", "", False, "Streams with other nodes", _one(lambda n: _length(n.streams))),
     Metric("pool_active", "", False, "Active tasks of a thread pool", _pools(lambda pool: pool.active), ("pool",)),
     Metric("pool_pending", "", False, "Pending tasks of a thread pool", _pools(lambda pool: pool.pending), ("pool",)),
@@ -167,7 +168,7 @@ def prometheus(snapshot: Snapshot) -> str:
 
 
 def prometheus_name(metric: Metric) -> str:
-    """The name of a metric in Prometheus, with its unit."""
+    """Name of a metric in Prometheus, including its unit."""
     parts = ["chronotile_ops", metric.name, _UNITS[metric.unit], "total" if metric.counter else ""]
     return "_".join(part for part in parts if part)
 

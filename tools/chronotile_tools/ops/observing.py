@@ -20,7 +20,7 @@ from chronotile_tools.ops.state import ClusterSettings, Disk, HintsFor, Node, Sn
 
 __all__ = ["PendingRequests", "observe"]
 
-# Each nodetool starts a JVM; more at once would only compete for the CPU.
+# Each nodetool starts a JVM; more of them would only compete for the CPU.
 _JMX_AT_ONCE = max(2, (os.cpu_count() or 2))
 
 _HINT_FILE = re.compile(r"(?P<host>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?P<milliseconds>\d+)-\d+\.hints")
@@ -114,7 +114,7 @@ def observe(
         reason = "not requested" if access.runner is not None else "no access: pass --nodetool or --jolokia"
         for host in ring.hosts.values():
             ring.missed(host.address, "jmx", reason)
-    ring.refuse_if_dark(beans)
+    ring.require_an_answer(beans)
     return _snapshot(access, taken, ring, beans)
 
 
@@ -133,7 +133,7 @@ class _Ring:
         self.not_seen.append(Unobserved(address, what, reason))
 
     def explore(self, found: Callable[[list[Host]], None]) -> None:
-        """Query the contact points, then the nodes that they report, until there is no new one."""
+        """Query the contact points, then the nodes that they report, until no new node is found."""
         done: set[str] = set()
         while waiting := [host for address, host in self.hosts.items() if address not in done]:
             known_before = bool(self.views)
@@ -146,10 +146,10 @@ class _Ring:
                     if view is not None:
                         self._learn(host, view)
                         done.add(view.address)
-        self._forget_strangers()
+        self._drop_unknown_hosts()
         found(list(self.hosts.values()))
 
-    def _forget_strangers(self) -> None:
+    def _drop_unknown_hosts(self) -> None:
         """Drop contact points that did not answer and that no node knows: host names of known nodes, or machines
         outside the cluster.
         """
@@ -178,7 +178,7 @@ class _Ring:
             native = peer.native_address or peer.address
             self.hosts.setdefault(peer.address, Host(peer.address, native))
 
-    def refuse_if_dark(self, beans: dict[str, dict[str, Any]]) -> None:
+    def require_an_answer(self, beans: dict[str, dict[str, Any]]) -> None:
         for address, error in self.errors.items():
             if address in self.hosts:
                 self.missed(address, "cql", str(error))
@@ -287,7 +287,7 @@ def _disks(access: Access, ring: _Ring, node: Node, beans: dict[str, Any]) -> li
 
 
 def _hints(ring: _Ring, nodes: dict[str, Node], address: str, folder: str) -> list[HintsFor] | None:
-    """Hints from the files, which are more complete than the virtual table: that lacks files still being written."""
+    """Hints from the files, because the virtual table lacks files that are still being written."""
     reported, host = nodes[address].hints, Host(address, nodes[address].native_address)
     try:
         assert ring.access.runner is not None

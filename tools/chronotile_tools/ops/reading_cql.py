@@ -295,7 +295,7 @@ def latency_unit_ms(local_reads: Mapping[tuple[str, str], Record]) -> float | No
 
 
 def _latency(record: Record, unit_ms: float | None) -> Latency | None:
-    """None without recent requests, or if the unit is unknown: zero is not a latency."""
+    """Latencies; None without recent requests, where the table has zeros, or if the unit is unknown."""
     p99 = number(record["p99th_ms"])
     if unit_ms is None or p99 <= 0:
         return None
@@ -369,7 +369,7 @@ def is_own_keyspace(keyspace: str) -> bool:
 
 
 def moment(text: str) -> datetime | None:
-    """A timestamp as the small client writes it; None for null."""
+    """Parse a timestamp in the CQL client's format; None for null."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -402,7 +402,7 @@ def _text(record: Record, name: str) -> str | None:
 
 
 def _literal(text: str) -> Any:
-    """A collection as the small client writes it, which is as Python does but for quotes within quotes."""
+    """Parse a collection in the CQL client's format, which is Python's except for quotes within quotes."""
     if text == "null":
         return None
     try:

@@ -36,7 +36,7 @@ class Recorder:
     Parameters
     ----------
     archive : str, path or Archive
-        What :func:`chronotile.open` takes; created if missing. An open archive stays open.
+        Archive, as for :func:`chronotile.open`; created if missing. An open archive stays open.
     """
 
     def __init__(self, archive: str | Path | Archive) -> None:
@@ -105,13 +105,13 @@ def recording(
 
 
 def scrape(url: str, *, timeout_s: float = 10.0) -> dict[str, float]:
-    """Metrics of anything that serves Prometheus' text format, such as a client's program or a machine's exporter, by
+    """Metrics of a source that serves Prometheus' text format, such as a client program or a machine's exporter, by
     name and values of labels. Non-numeric values are omitted.
 
     Raises
     ------
     UnavailableError
-        Nothing answers there.
+        The source does not answer.
     """
     if not url.startswith(("http://", "https://")):
         raise InvalidInputError(f"{url!r} is not a metrics URL, such as http://host:9100/metrics", kind="invalid-url")
@@ -153,9 +153,9 @@ def read_baseline(archive: str | Path, cluster: str, end: datetime, *, days: flo
     Raises
     ------
     ArchiveNotFoundError
-        There is no such archive.
+        The archive does not exist.
     InvalidInputError
-        Nothing of this cluster was recorded there.
+        The archive has no records of this cluster.
     """
     start = end - timedelta(days=days)
     with open_archive(str(archive), create=False, read_only=True) as opened, historian.open(opened, create=False) as h:

@@ -80,24 +80,24 @@ class _Series:
 
 
 def html(archive: str | Path, cluster: str | None, start: datetime | None = None, end: datetime | None = None) -> str:
-    """The page's text.
+    """The page as HTML.
 
     Parameters
     ----------
     archive : str or path
-        Where :class:`~chronotile_tools.ops.recording.Recorder` wrote.
+        Archive of a :class:`~chronotile_tools.ops.recording.Recorder`.
     cluster : str, optional
-        Which cluster; may be left out where one was recorded.
+        Name of the cluster; optional if only one was recorded.
     start, end : datetime, optional
-        The period, half-open. Without an end it ends with what was recorded last; without a start it begins a day
-        before the end, or with what was recorded first in that day.
+        The period, half-open. By default it ends with the last record, and begins with the first record in the day
+        before its end.
 
     Raises
     ------
     ArchiveNotFoundError
-        There is no such archive.
+        The archive does not exist.
     InvalidInputError
-        Nothing was recorded there, in that period, or several clusters were and none is named.
+        The archive has no records of the period, or records of several clusters while none is named.
     """
     if start is not None and end is not None and not start < end:
         raise InvalidInputError(f"the period from {start} to {end} is empty", kind="invalid-request")
@@ -138,7 +138,7 @@ def html(archive: str | Path, cluster: str | None, start: datetime | None = None
 
 
 def _newest(history: historian.Historian, tags: Sequence[str]) -> datetime:
-    """When the last of these was recorded."""
+    """Time of the last record of these tags."""
     times = pa.table(history.latest(tags))["time"].cast("int64").to_numpy()
     return datetime.fromtimestamp(int(times.max()) / 1e9, UTC) if len(times) else datetime.now(UTC)
 
@@ -187,7 +187,7 @@ def _thinned(history: historian.Historian, tag: str, start: datetime, end: datet
 
 
 def _per_minute(times: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Growth per minute between points; omitted where a restart reset the counter."""
+    """Increase per minute between points; omitted where a restart reset the counter."""
     if len(times) < 2:
         return times[:0], values[:0]
     grown = np.diff(values) / np.maximum(np.diff(times), 1e-3) * 60
@@ -290,11 +290,11 @@ def _table(drawn: list[tuple[Chart, list[_Series]]], nodes: list[str]) -> str:
             for node in nodes
         ]
         rows.append([chart.title, chart.unit, *cells])
-    return markup.GAP + markup.section("Median / greatest", "", markup.table(["", "", *nodes], rows))
+    return markup.GAP + markup.section("Median / largest", "", markup.table(["", "", *nodes], rows))
 
 
 def _period_text(start: datetime, end: datetime) -> str:
-    """The period in words, with its year, which the ticks of a short one lack."""
+    """The period in words, with the year, because the ticks of a short period lack it."""
     return f"{_time_text(start)} to {_time_text(end)} (UTC)"
 
 

@@ -62,7 +62,7 @@ class Rule:
     jmx: bool = False
     """Whether it needs JMX."""
     two_snapshots: bool = False
-    """Whether it measures what happened between two snapshots."""
+    """Whether it measures the change between two snapshots."""
     needs_baseline: bool = False
 
     def judged(self, measured: Measured) -> Finding | None:
@@ -94,7 +94,7 @@ def check(
     baseline : Baseline, optional
         Usual values, for relative rules; without it, they are not checked.
     rules : sequence of Rule, optional
-        All by default.
+        Rules to apply. Default: all.
     """
     observed = RuleInput(now, before, baseline)
     applied = chosen() if rules is None else list(rules)
@@ -121,7 +121,7 @@ def chosen(names: Iterable[str] = ()) -> list[Rule]:
     Raises
     ------
     InvalidInputError
-        No such rule.
+        A rule does not exist.
     """
     wanted = list(names)
     for name in wanted:
@@ -136,7 +136,7 @@ def with_limits(rules: Sequence[Rule], limits: Mapping[str, tuple[float | None, 
     Raises
     ------
     InvalidInputError
-        No such rule among them.
+        A name is not that of one of `rules`.
     """
     names = {rule.name for rule in rules}
     for name in limits:
@@ -182,7 +182,7 @@ _ALL = [
         "restart of the node that differs.", measures.schemas, jmx=True,
     ),
     Rule(
-        "hints-pending", "files", 1, None, "Writes wait for a node that is or was away.",
+        "hints-pending", "files", 1, None, "Writes wait for a node that is or was down.",
         "Bring that node back and watch the number fall. If it is back and hints remain: nodetool "
         "statushandoff, nodetool enablehandoff.", measures.of_nodes(measures.hint_files, measures.hints_words),
         jmx=True,
@@ -240,7 +240,7 @@ _ALL = [
         "partition-size", "MiB", 100, 1000, "Large partitions make reads, compaction and repair slow and fill the "
         "heap.",
         "Use shorter windows or finer cells for this table; nodetool toppartitions shows the keys.",
-        measures.of_tables(lambda table: float(table.partition_max_mib), "MiB in the greatest partition"),
+        measures.of_tables(lambda table: float(table.partition_max_mib), "MiB in the largest partition"),
     ),
     Rule(
         "repair-age", "% of gc_grace", 70, 100, "Past gc_grace, deleted data can come back.",
@@ -283,7 +283,7 @@ _ALL = [
     ),
     Rule(
         "commitlog-pending", "tasks", 15, 100, "Writes wait for the commit log's disk.",
-        "Look at the disk; put the commit log on one of its own.",
+        "Look at the disk; put the commit log on a separate disk.",
         measures.of_nodes(lambda node: measures.count(node.commitlog_pending)), jmx=True,
     ),
     Rule(
@@ -300,7 +300,7 @@ _ALL = [
         measures.per_minute(lambda node: node.internode_expired, "messages expired"), two_snapshots=True,
     ),
     Rule(
-        "compaction-room", "% of what is free", 50, 100,
+        "compaction-room", "% of free space", 50, 100,
         "The remaining space is too small to compact the largest table.",
         "See disk-used.", measures.compaction_room, jmx=True,
     ),

@@ -14,7 +14,7 @@ __all__ = ["screen", "watched"]
 _HEADER = ["node", "rack", "status", "release", "load", "disk", "heap", "cpu", "hints", "pending", "read p99"]
 _HEADER += ["write p99", "probe", "clock"]
 _RIGHT = frozenset(_HEADER[4:])
-_LEFT_OUT_FIRST = ["release", "rack", "clock", "cpu", "heap", "probe", "load", "pending", "hints"]
+_HIDDEN_FIRST = ["release", "rack", "clock", "cpu", "heap", "probe", "load", "pending", "hints"]
 """Columns hidden on narrow screens, in this order."""
 _UNKNOWN = "?"
 
@@ -44,7 +44,7 @@ def watched(snapshot: Snapshot, findings: Sequence[str], *, width: int, height: 
 
 
 def _whole_findings(findings: Sequence[str], width: int, room: int) -> list[str]:
-    """The first of the findings, each in one line, that fit."""
+    """The first findings that fit, each in one line."""
     return [textwrap.shorten(one, width, placeholder=" ...") for one in findings[:room]]
 
 
@@ -70,9 +70,9 @@ def _node_table(nodes: Sequence[Node], width: int | None) -> list[str]:
         shown = [column for column in _HEADER if column not in left_out]
         right = frozenset(place for place, column in enumerate(shown) if column in _RIGHT)
         lines = table_text(shown, [[one[column] for column in shown] for one in cells], right).splitlines()
-        if width is None or max(map(len, lines)) <= width or len(left_out) == len(_LEFT_OUT_FIRST):
+        if width is None or max(map(len, lines)) <= width or len(left_out) == len(_HIDDEN_FIRST):
             return lines
-        left_out.append(_LEFT_OUT_FIRST[len(left_out)])
+        left_out.append(_HIDDEN_FIRST[len(left_out)])
 
 
 def _line(node: Node) -> list[str]:
@@ -98,7 +98,7 @@ def _line(node: Node) -> list[str]:
 
 def _p99(node: Node, kind: str, coordinator: str) -> str | None:
     known = node.requests[kind].latency if kind in node.requests else node.coordinator_latency.get(coordinator)
-    # Without recent requests there is no latency, and zero would look best of all.
+    # Without recent requests the latency is unknown; zero would look like the best one.
     return None if known is None or known.p99_ms <= 0 else f"{known.p99_ms:.1f} ms"
 
 

@@ -100,7 +100,7 @@ class Disk:
 
     @property
     def used_share(self) -> float:
-        """0 to 1."""
+        """Used share of the space, 0 to 1."""
         return 1 - self.free_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
@@ -162,7 +162,7 @@ class Table:
     disk_mib: int
     partition_max_mib: int
     tombstones_p99: float
-    """Tombstones a read met, 99th percentile of recent reads."""
+    """Tombstones per read, 99th percentile of recent reads."""
     tombstones_max: float
     local_read: Latency | None
     local_write: Latency | None
@@ -210,8 +210,8 @@ class Node:
     jmx: bool = False
     """Whether its management interface answered."""
     seen_by: dict[str, str] = field(default_factory=dict)
-    """What each node, itself included, says of it: ``U`` up, ``D`` down or ``?``, then ``N`` normal, ``J`` joining,
-    ``L`` leaving, ``M`` moving or ``?``."""
+    """Its status as seen by each node, including itself: ``U`` up, ``D`` down or ``?``, then ``N`` normal, ``J``
+    joining, ``L`` leaving, ``M`` moving or ``?``."""
     mode: str | None = None
     """Operation mode reported by itself: ``NORMAL``, ``JOINING``, ``DRAINED``, ..."""
     native_transport: bool | None = None
@@ -252,8 +252,8 @@ class Node:
 
     @property
     def status(self) -> str:
-        """Two letters as in `seen_by`: down if any other node says so, up if it answers us or others see it up; the
-        state by the most unusual that anybody says."""
+        """Two letters as in `seen_by`. Down if any other node sees it down; up if it answers us or others see it up.
+        The second letter is the most unusual state that any node reports."""
         others = [seen for viewer, seen in self.seen_by.items() if viewer != self.address]
         if any(seen[0] == "D" for seen in others):
             up = "D"
@@ -288,7 +288,7 @@ class Snapshot:
     """State of a cluster at one time."""
 
     taken: datetime
-    """UTC, when it was begun, by this machine's clock."""
+    """Time at which it was begun, in UTC, by this machine's clock."""
     cluster: str | None
     nodes: list[Node]
     repairs: list[TableRepair] | None

@@ -67,7 +67,7 @@ class Template:
         return max(1, shells)
 
     def command(self, words: Sequence[str] = (), **values: str) -> list[str]:
-        """The command to run, without a shell here.
+        """The command to run, without a local shell.
 
         Raises
         ------

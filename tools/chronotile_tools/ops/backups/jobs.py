@@ -41,7 +41,7 @@ class Send:
     folders: tuple[str, ...]
     """The node's data folders."""
     limit_mib: float = 0.0
-    """MiB a second at most; 0 for no limit."""
+    """Rate limit in MiB per second; 0 for no limit."""
     base: str = ""
     """A backup, ``NAME@SHA256``, whose digests are reused for unchanged files. Empty to read all files."""
 
@@ -127,7 +127,7 @@ class Fetch:
             for file in part.files
             if file.keyspace in self.keyspaces
         ]
-        # Folders and files get the modes of Cassandra's own; the enclosing folder is private.
+        # Folders and files get the modes of Cassandra's files; the enclosing folder is private.
         Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         pace, progress = RateLimiter(self.limit_mib * 2**20), Progress(echo, "fetched", sum(f.bytes for _, f in wanted))
 
@@ -212,7 +212,7 @@ def _known_digests(store: Store, base: str, host_id: str) -> dict[tuple[str, str
     try:
         parts = [part for part in manifests.load(store, base).parts if part.host_id == host_id] if base else []
     except (NotFoundError, DamagedError):
-        # The base backup was removed or replaced meanwhile: read the files.
+        # The base backup was removed or replaced in the meantime: read the files.
         parts = []
     return {(file.table_id, file.name, file.bytes, file.mtime_ns): file.sha256 for part in parts for file in part.files}
 

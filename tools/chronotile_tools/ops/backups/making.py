@@ -57,7 +57,7 @@ class Backup(Procedure):
     label: str = ""
     """Name of the backup; empty to derive it from cluster and time."""
     limit_mib: float = 0.0
-    """MiB a second that each node may send; 0 for no limit."""
+    """Rate limit per node in MiB per second; 0 for no limit."""
     create: bool = False
     """Whether to create the store if it does not exist."""
     key_file: str = ""
@@ -122,7 +122,7 @@ class Backup(Procedure):
         return [*found, Finding("refused" if free < needed else "ok", "space", text)]
 
     def _needed(self, context: Context, store: Store) -> int:
-        """Upper bound of bytes to send: all data, less the newest backup of these keyspaces."""
+        """Upper bound of bytes to send: all data, minus the newest backup of these keyspaces."""
         newest = self._newest(store, context)
         kept = (
             0 if newest is None else sum(f.bytes for p in newest.parts for f in p.files if f.keyspace in self.keyspaces)
@@ -144,7 +144,7 @@ class Backup(Procedure):
         sentences.append(
             "The store has no backup of this cluster: all files are sent."
             if newest is None
-            else f"Files that {newest.name} has ({newest.files} files, {newest.bytes >> 20:,} MiB) are not sent again."
+            else f"Files of {newest.name} ({newest.files} files, {newest.bytes >> 20:,} MiB) are not sent again."
         )
         return [*sentences, "Until the files are sent, snapshots keep compacted files on the nodes' disks."]
 
@@ -218,7 +218,7 @@ class Backup(Procedure):
     def _snapshot(self, context: Context) -> bool:
         """Take a snapshot; return whether it is complete, with no table dropped meanwhile."""
         tags = tags_of(context.notes["backup"])
-        # Clear an interrupted snapshot, which would mix two moments.
+        # Clear an interrupted snapshot: mixed with a new one, it would contain two points in time.
         clear(context, self.addresses, tags)
         before = schemas.tables_of(context.nodes, self.keyspaces)
         first = [
@@ -230,7 +230,7 @@ class Backup(Procedure):
             self._on_all(context, "snapshot", "-t", tags["first"], "-kt", ",".join(first))
         self._on_all(context, "snapshot", "-t", tags["second"], *self.keyspaces)
         seconds, ended = time.monotonic() - began, _now()
-        # Read the schema after the snapshots, once nodes agree on it: it has every table that the catalogs name.
+        # Read the schema after the snapshots, once nodes agree on it, so that it has every table named in the catalogs.
         if len(schema_versions(context.nodes, self.addresses)) > 1:
             raise BusyError("the nodes disagree on the schema: resume when they agree", kind="busy")
         schema = schemas.read(context.nodes, self.keyspaces)
@@ -374,7 +374,7 @@ def default_name(cluster: str) -> str:
 
 
 def cluster_name(context: Context) -> str:
-    """The cluster's own name."""
+    """The name of the cluster as a node reports it."""
     nodes = context.nodes
     return nodes.query(any_serving(nodes), statements.select("cluster_name", "system.local"))[0]["cluster_name"]
 
@@ -401,7 +401,7 @@ def snapshots_of(context: Context, address: str) -> set[str]:
 
 
 def on_all(addresses: Sequence[str], do: Callable[[str], object]) -> None:
-    """Run an action for all nodes concurrently. If some fail, the others end first.
+    """Run an action for all nodes concurrently. If some fail, the others finish before the error is raised.
 
     Raises
     ------

@@ -34,7 +34,7 @@ class File:
     keyspace: str
     table: str
     table_id: str
-    """Without dashes, as in the name of its folder."""
+    """Id without dashes, as in the name of the table's folder."""
     name: str
     bytes: int
     sha256: str
@@ -81,11 +81,11 @@ class Schema:
     """Schema of the keyspaces."""
 
     replication: dict[str, dict[str, int]]
-    """Copies by keyspace and data centre."""
+    """Replication factor by keyspace and data centre."""
     statements: list[dict[str, str]]
-    """``keyspace``, ``type``, ``name`` and ``statement`` of each, in an order in which they can be run."""
+    """``keyspace``, ``type``, ``name`` and ``statement`` of each object, in an order in which they can be run."""
     tables: list[dict[str, str]]
-    """``keyspace``, ``name`` and ``id`` (without dashes) of each."""
+    """``keyspace``, ``name`` and ``id`` (without dashes) of each table."""
     columns: dict[str, dict[str, str]]
     """Types of columns by ``keyspace.table``."""
     strategies: dict[str, str] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Manifest:
     begun_utc: str
     """Start; batches acknowledged earlier are in the backup."""
     ended_utc: str
-    """When the last snapshot had been taken."""
+    """Time at which the last snapshot was complete."""
     schema: Schema
     parts: list[NodeBackup]
     remarks: list[str] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Manifest:
 
     @property
     def keyspaces(self) -> list[str]:
-        """Their names."""
+        """Names of its keyspaces."""
         return sorted(self.schema.replication)
 
 
@@ -209,7 +209,7 @@ def save(store: Store, manifest: Manifest, key: Key | None = None) -> None:
 
 
 def pinned(store: Store, name: str, key: Key | None = None) -> str:
-    """A backup's name with the digest of its manifest, ``NAME@SHA256``: `load` of that gets this manifest or none.
+    """A backup's name with the digest of its manifest, ``NAME@SHA256``: `load` of it returns exactly this manifest.
 
     Raises what `load` raises.
     """
@@ -227,7 +227,7 @@ def load(store: Store, backup: str, key: Key | None = None) -> Manifest:
     Parameters
     ----------
     backup : str
-        Its name, or a name and a digest as `pinned` gives them.
+        Its name, or its name and digest as returned by `pinned`.
     key : Key, optional
         Key whose signature is required.
 
@@ -400,7 +400,7 @@ def verify(store: Store, name: str, *, progress: Callable[[int, int], object] = 
 
 
 def users_of(parts: Iterable[NodeBackup]) -> dict[str, list[str]]:
-    """Files of nodes by key of the store."""
+    """Files of nodes, by their key in the store."""
     found: dict[str, list[str]] = {}
     for part in parts:
         for file in part.files:

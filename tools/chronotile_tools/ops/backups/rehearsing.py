@@ -27,7 +27,7 @@ class Report:
     release: str
     nodes: int
     bytes: int
-    """Bytes of the backup's files, all keyspaces."""
+    """Bytes of the backup's files, in all keyspaces."""
     seconds: float
     """From the start of the nodes to the end of verification."""
     rows: dict[str, int]
@@ -56,7 +56,7 @@ def rehearse(
     Parameters
     ----------
     nodes : int
-        How many nodes.
+        Number of nodes.
     heap : str
         Heap of each node.
     key_file : str

@@ -27,7 +27,7 @@ from chronotile_tools.ops.procedures.nodes import Member, all_members, any_servi
 from chronotile_tools.ops.procedures.restarts import known_addresses
 
 STAGING = "chronotile_restore"
-"""Folder beside the keyspaces of a node's data that holds files until they are imported."""
+"""Folder next to the keyspaces of a node's data, for files until they are imported."""
 TABLE_S = 300.0
 SCHEMA_CHANGES = ("keyspace *",)
 
@@ -61,7 +61,7 @@ class Restore(Procedure):
     quick: bool = False
     """Whether to skip counting rows and verifying archives."""
     limit_mib: float = 0.0
-    """MiB a second that each node may fetch; 0 for no limit."""
+    """Rate limit per node in MiB per second; 0 for no limit."""
 
     @classmethod
     def of(
@@ -76,13 +76,13 @@ class Restore(Procedure):
         *,
         key_file: str = "",
     ) -> Restore:
-        """Create the procedure for keyspaces of a backup, or all; ``backup`` may be ``newest``. With a key file, it
-        must be signed.
+        """Create the procedure for some or all keyspaces of a backup; ``backup`` may be ``newest``. With a key file,
+        the backup must be signed.
 
         Raises
         ------
         NotFoundError
-            No such backup.
+            The backup does not exist.
         DamagedError
             Kind ``unsigned-backup``: it is not signed with the key; other kinds for an invalid manifest.
         InvalidInputError
@@ -301,7 +301,7 @@ class Restore(Procedure):
             return ""
 
         def prove() -> str:
-            unseen = [address for address in self.addresses if not self._can_look(context, address)]
+            unseen = [address for address in self.addresses if not self._has_shell(context, address)]
             for address in self.addresses:
                 if address not in unseen:
                     what = f"the files of {address}"
@@ -313,7 +313,7 @@ class Restore(Procedure):
         text = f"have {len(self.addresses)} nodes fetch their files"
         return Step("fetch", text, lambda: making.on_all(self.addresses, fetch), prove)
 
-    def _can_look(self, context: Context, address: str) -> bool:
+    def _has_shell(self, context: Context, address: str) -> bool:
         try:
             context.nodes.shell(address, "true")
         except ChronotileError:
@@ -342,8 +342,8 @@ class Restore(Procedure):
             name = f"{keyspace}.{table}"
             if name in done:
                 continue
-            # Files may contain more than the node's ranges, and count as unrepaired, because replicas were not
-            # compared.
+            # Import files even if they contain more than the node's ranges, and mark them as unrepaired, because
+            # replicas were not compared.
             words = ["import", "--no-tokens", keyspace, table, *folders]
             output = context.nodes.nodetool(address, *words, timeout_s=context.stream_s)
             if "failed to import" in output:
@@ -424,7 +424,7 @@ def found(store: Store, backup: str, key: Key | None = None) -> Manifest:
     Raises
     ------
     NotFoundError
-        No such backup.
+        The backup does not exist.
     DamagedError
         Its manifest is invalid, or not signed with the key.
     """

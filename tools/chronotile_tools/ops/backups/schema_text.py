@@ -58,7 +58,7 @@ def tokens(text: str) -> list[Token]:
 
 
 def _token_at(text: str, place: int) -> Token | None:
-    """The token or comment that begins at a place; None for white space."""
+    """The token or comment at a position; None for white space."""
     letter, pair = text[place], text[place : place + 2]
     if pair == "$$":
         end = _end_of(text, "$$", place)
@@ -195,8 +195,8 @@ def _purpose(statement: Sequence[Token], keyspace: str) -> _Purpose | None:
 
 
 def _of_alter(statement: Sequence[Token], keyspace: str) -> _Purpose | None:
-    """``ALTER TABLE k.t DROP c USING TIMESTAMP n`` and ``ALTER TABLE k.t ADD c type``: nodes describe columns that were
-    dropped like this, and older files of a table that does not know them cannot be read."""
+    """``ALTER TABLE k.t DROP c USING TIMESTAMP n`` and ``ALTER TABLE k.t ADD c type``. Nodes describe dropped columns
+    with these statements, and older files of a table cannot be read without them."""
     if len(statement) < 7 or not statement[1].is_word("TABLE"):
         return None
     subject, rest = _subject(statement[2:], keyspace), statement[5:]
@@ -214,7 +214,7 @@ def _after_condition(rest: list[Token]) -> list[Token]:
 
 
 def _subject(rest: Sequence[Token], keyspace: str) -> str | None:
-    """Name in ``keyspace.name`` at the start; None for another or a missing keyspace."""
+    """Name in ``keyspace.name`` at the start of `rest`; None if the keyspace is another one or missing."""
     if len(rest) < 4 or rest[0].kind not in ("word", "name") or rest[2].kind not in ("word", "name"):
         return None
     if rest[0].value != keyspace or not rest[1].is_sign("."):

@@ -32,9 +32,9 @@ from chronotile_tools.ops.backups.signing import Key
 BLOCK_BYTES = 4 << 20
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _MARKER = "store.json"
-_UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.part")
-"""Suffix of a file that is renamed when complete; it remains if its writer is killed."""
 """Object that marks a folder as a store, to detect, for example, a disk that is not mounted."""
+_UNFINISHED = re.compile(r"\.[^/]+\.[0-9a-f]{8}\.part")
+"""Name of a file that is renamed when complete; it remains if its writer is killed."""
 _SECRET = re.compile(r"^[^/]*//[^/]*@|[?&](access_key|secret_key|session_token)=")
 
 
@@ -47,7 +47,7 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def wait(self, count: int) -> None:
-        """Wait for the time that `count` more bytes take."""
+        """Wait until `count` more bytes are within the limit."""
         if self._bytes_s <= 0:
             return
         with self._lock:
@@ -68,7 +68,7 @@ class Record:
     """The body as digested and signed."""
 
     def is_signed(self, key: Key) -> bool:
-        """Whether its signature is this key's."""
+        """Whether it is signed with this key."""
         return key.is_of(self.signature, self.text)
 
 
@@ -201,7 +201,7 @@ class Store:
         Raises
         ------
         NotFoundError
-            There is none.
+            The object does not exist.
         """
         with self._explained(f"read ({key})"), self._fs.open_input_stream(f"{self.root}/{key}") as stream:
             while block := stream.read(BLOCK_BYTES):
@@ -240,7 +240,7 @@ class Store:
         Raises
         ------
         NotFoundError
-            There is none.
+            The record does not exist.
         DamagedError
             Kind ``damaged-backup``: it is damaged.
         """

@@ -108,12 +108,12 @@ class Commands:
 
     def join(self, address: str) -> str:
         """Run the template."""
-        self._run("join", host=_given(address))
+        self._run("join", host=_required_address(address))
         return address
 
     def replace(self, dead: str, address: str) -> str:
         """Run the template."""
-        self._run("replace", host=_given(address), replaced=dead)
+        self._run("replace", host=_required_address(address), replaced=dead)
         return address
 
     def retire(self, address: str) -> None:
@@ -169,7 +169,9 @@ class Manual:
 
     def join(self, address: str) -> str:
         """Print the instruction."""
-        self.echo(f"PLEASE start a new node at {_given(address)}: empty, not its own seed, auto_bootstrap on")
+        self.echo(
+            f"PLEASE start a new node at {_required_address(address)}: empty, not its own seed, auto_bootstrap on"
+        )
         return address
 
     def replace(self, dead: str, address: str) -> str:
@@ -178,7 +180,7 @@ class Manual:
             # Other nodes do not gossip to a hibernating node unless it is a seed.
             self.echo(f"PLEASE make {dead} a seed of another node, and run nodetool reloadseeds there")
         self.echo(
-            f"PLEASE start an empty node at {_given(address)}, not among its own seeds, "
+            f"PLEASE start an empty node at {_required_address(address)}, not among its own seeds, "
             f"with -Dcassandra.replace_address_first_boot={dead}"
         )
         return address
@@ -249,7 +251,7 @@ class Laboratory:
         job.run(self.echo)
 
 
-def _given(address: str) -> str:
+def _required_address(address: str) -> str:
     if not address:
         raise InvalidInputError("the new node's address is required", kind="invalid-request")
     return address

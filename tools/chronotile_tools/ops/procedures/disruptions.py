@@ -128,23 +128,23 @@ def return_steps(context: Context, address: str, down_since: float | None = None
             context.note(up_again=time.time())
         return seen
 
-    def whole() -> None:
+    def repair_if_needed() -> None:
         if away_s() > hint_window_s(context):
             repair_tables(context, reading.repairable(context.nodes, [], []), "return")
 
     return [
         Step(f"start {address}", f"start {address}", start, confirmed, check),
         steps.hints_step(context, address),
-        sync_step(context, address, whole),
+        sync_step(context, address, repair_if_needed),
     ]
 
 
-def sync_step(context: Context, address: str, mend_first: Callable[[], None] = lambda: None) -> Step:
+def sync_step(context: Context, address: str, repair_first: Callable[[], None] = lambda: None) -> Step:
     """Compare a node with the other replicas, and repair differences."""
     return Step(
         f"whole {address}",
         f"compare {address} with the other replicas, and repair differences",
-        mend_first,
+        repair_first,
         lambda: _await_in_sync(context),
     )
 
@@ -186,9 +186,7 @@ def _await_in_sync(context: Context) -> str:
             if again:
                 differing.append(f"{', '.join(group)} ({again})")
     if differing:
-        return (
-            f"repaired; clients write to {'; '.join(differing)}, so that replicas differ for moments: preview at rest"
-        )
+        return f"repaired; clients write to {'; '.join(differing)}, so replicas differ briefly: preview without writes"
     return "a preview of a repair has nothing to stream"
 
 
@@ -198,7 +196,7 @@ def _time_finding(context: Context, away_s: float) -> Finding:
 
 def downtime_finding(away_s: float, window_s: float, grace_s: float) -> Finding:
     """Whether a node may return after a downtime, and what it needs."""
-    text = f"{away_s / 60:.0f} min away"
+    text = f"down for {away_s / 60:.0f} min"
     if away_s > grace_s - MARGIN_S:
         return Finding(
             "refused", "time",

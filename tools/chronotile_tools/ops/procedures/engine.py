@@ -57,7 +57,7 @@ class Context:
 
 
 def _nothing() -> None:
-    """No condition."""
+    """Default of `Step.check`: no condition."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Procedure(ABC):
 
     @abstractmethod
     def steps(self, context: Context) -> Sequence[Step]:
-        """The steps; determined by the arguments, independent of the cluster's state."""
+        """The steps. They depend on the arguments only, not on the cluster's state."""
 
     def checks(self, context: Context) -> list[Finding]:
         """Checks before the start."""
@@ -115,7 +115,7 @@ class Procedure(ABC):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Its fields."""
+        """Its fields, by name."""
         return dataclasses.asdict(self)
 
 
@@ -316,7 +316,7 @@ def remade(header: Mapping[str, Any]) -> Procedure:
     Raises
     ------
     DamagedError
-        Unknown procedure or arguments: the journal was written by another release.
+        The procedure or its arguments are unknown: the journal was written by another release.
     """
     try:
         return Procedure.known[header["procedure"]](**header["arguments"])
@@ -450,6 +450,6 @@ def _require_unchanged(procedure: Procedure, context: Context, kept: Journal, al
     text = "".join(f"\n  {key}: {expected.get(key, 'absent')} -> {found.get(key, 'absent')}" for key in differing)
     raise InvalidInputError(
         f"the cluster changed since the last step, and not by {procedure.name}; nothing more was done:{text}\n"
-        "Undo that, or plan anew (--again)",
+        "Undo the change, or plan again (--again)",
         kind="cluster-changed",
     )

@@ -32,7 +32,7 @@ def require(findings: Iterable[Finding], work: str) -> None:
     Raises
     ------
     InvalidInputError
-        Kind ``refused``; the message has every reason.
+        Kind ``refused``; the message gives all reasons.
     """
     reasons = [finding for finding in findings if finding.level == "refused"]
     if reasons:

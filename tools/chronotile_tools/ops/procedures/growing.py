@@ -96,7 +96,7 @@ class Grow(Procedure):
         return [*found, Finding("unseen", "clients", text)]
 
     def cost(self, context: Context) -> list[str]:
-        """In sentences."""
+        """Costs, one sentence each."""
         locked = "Roles and permissions cannot be changed until the second node has joined."
         return [
             *([locked] if AUTH in self.keyspaces else []),

@@ -89,7 +89,7 @@ class Journal(Closing):
         return self.path.stem
 
     def of(self, event: str) -> Iterator[dict[str, Any]]:
-        """The entries of a kind, in order."""
+        """The entries of this event, in order."""
         return (entry for entry in self.entries if entry["event"] == event)
 
     def notes(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def require_writable(folder: Path, *, make: bool = False) -> None:
     Raises
     ------
     DataFileError
-        Kind ``file-access``: they cannot.
+        Kind ``file-access``: journals cannot be written there.
     """
     there = next(one for one in [folder, *folder.absolute().parents] if one.exists())
     if not there.is_dir():

@@ -185,7 +185,7 @@ def unfinished(nodes: Nodes) -> dict[str, Any] | None:
 
 
 def unfinished_elsewhere(nodes: Nodes) -> dict[str, Any] | None:
-    """Work marked as unfinished in the cluster that is not over; None also if the cluster cannot decide."""
+    """Work that is marked as unfinished in the cluster and is not over; None also if the cluster cannot decide."""
     try:
         other = unfinished(nodes)
     except ChronotileError:

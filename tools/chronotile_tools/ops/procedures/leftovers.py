@@ -66,7 +66,7 @@ class Leftovers(Procedure):
         ]
 
     def _require_dropped(self, context: Context) -> None:
-        """Check again: a table may have been recreated with the id of a folder since it was listed."""
+        """Check again: a table may have been recreated with a folder's id since the folders were listed."""
         asked = any_serving(context.nodes, without=[self.address])
         kept = [folder for folder in self.folders if _id_of(folder) in _ids(context, asked)]
         if kept:

@@ -110,7 +110,7 @@ class Decommission(Procedure):
                 f"decommission {self.address}: it streams its data to the others and leaves",
                 leave,
                 lambda: _await_gone(context, self.address),
-                lambda: steps.require_others_well(context, self.address),
+                lambda: steps.require_others_up(context, self.address),
                 CHANGES,
             ),
             Step(
@@ -137,7 +137,7 @@ class Remove(Procedure):
         return cls(address, steps.member(context, address).host_id)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate without the node, and whether enough nodes stay."""
+        """The gate without the node, and whether enough nodes remain."""
         return [*gate(context.nodes, down=[self.address]), replication_finding(context, self.address)]
 
     def cost(self, context: Context) -> list[str]:
@@ -213,12 +213,12 @@ class Replace(Procedure):
                 context.actuator.replace(self.dead, self.address)
 
         def confirmed() -> str:
-            arrival = _Arrival(context, self.address)
+            monitor = _JoinMonitor(context, self.address)
 
             def missing() -> str:
                 found = self._missing(context)
                 if found:
-                    arrival.look()
+                    monitor.check()
                 return found
 
             wait_for(f"the replacement of {self.dead}", missing, timeout_s=context.stream_s)
@@ -241,8 +241,8 @@ class Replace(Procedure):
         if self.address != self.dead:
             left = any(one.host_id == self.host_id for one in all_members(context.nodes))
             return f"the other nodes still know the old id of {self.dead}" if left else ""
-        # With the same address, the new node also takes over the host id: only the id's write time distinguishes the
-        # two.
+        # With the same address, the new node also takes over the host id: only the write time of the id distinguishes
+        # old and new node.
         if not answers(context.nodes, self.dead):
             return f"{self.dead} accepts no clients"
         made_us = int(context.nodes.query(self.dead, statements.identity_time())[0]["made"])
@@ -331,14 +331,14 @@ def _clock_us(context: Context, address: str) -> int:
     return int(context.nodes.query(address, statements.server_time())[0]["now"]) * 1000
 
 
-class _Arrival:
+class _JoinMonitor:
     """Monitors a joining node: checks repeatedly that it still streams its data."""
 
     def __init__(self, context: Context, address: str) -> None:
         self.context, self.address = context, address
-        self._moved: dict[str, float] = {}
+        self._progressed_at: dict[str, float] = {}
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raise an error if the node gave up; warn if it streams nothing, because releases before 5.0 do not report
         failure.
 
@@ -353,9 +353,9 @@ class _Arrival:
                 _raise(f"{one} failed to stream its data (see its log): {_START_AGAIN}")
             now = time.monotonic()
             if streaming or mode != "JOINING":
-                self._moved[one] = now
-            elif now - self._moved.setdefault(one, now) >= self.context.quiet_s:
-                self._moved[one] = now
+                self._progressed_at[one] = now
+            elif now - self._progressed_at.setdefault(one, now) >= self.context.quiet_s:
+                self._progressed_at[one] = now
                 self.context.echo(
                     f"{one} has streamed nothing for {self.context.quiet_s / 60:.0f} min; if its log "
                     f"reports failed streams, {_START_AGAIN}"
@@ -381,12 +381,12 @@ def await_joined(context: Context, before: Sequence[str], count: int, address: s
     """Wait until a new node is up and normal, and the cluster has `count` nodes. `address` is the expected one, empty
     if unknown.
     """
-    arrival = _Arrival(context, address)
+    monitor = _JoinMonitor(context, address)
 
     def missing() -> str:
         found = _new(context, before)
         if not found:
-            arrival.look()
+            monitor.check()
             return "no new node is up and normal"
         known = all_members(context.nodes)
         return "" if len(known) == count else f"the cluster has {len(known)} nodes, not {count}"
@@ -403,7 +403,7 @@ def _is_known(context: Context, address: str) -> bool:
 
 
 def _is_leaving(context: Context, address: str) -> bool:
-    """Whether an interrupted run has started it: the nodes continue by themselves."""
+    """Whether an interrupted run has started the removal, which the nodes continue by themselves."""
     views = node_statuses(context.nodes, any_serving(context.nodes, without=[address]))
     return any(one.address == address and one.state == "L" for one in views)
 

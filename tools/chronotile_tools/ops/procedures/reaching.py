@@ -58,7 +58,7 @@ class AccessNodes:
                 raise InvalidInputError(f"{address} rejects the statement: {error}", kind="invalid-cql") from error
             raise UnavailableError(f"{address}: {error}", kind="too-few-replicas") from error
         except AccessDeniedError:
-            # An OSError, too.
+            # It is also an OSError, but has its own meaning.
             raise
         except OSError as error:
             raise UnavailableError(f"{address} does not answer: {error}", kind="no-node") from error

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from chronotile.errors import DataFileError, InvalidInputError
 
 Kind = Literal["kept", "taken", "conflict", "gone", "dropped"]
-"""``kept``: ours differs from a default that stayed. ``taken``: the new default, where ours was the old one.
-``conflict``: ours, where the default changed too. ``gone``: ours, which the new defaults no longer name. ``dropped``:
-an old default that the new ones no longer name."""
+"""``kept``: ours, which differs from an unchanged default. ``taken``: the new default, because ours was the old one.
+``conflict``: ours, although the default changed too. ``gone``: ours, which the new defaults no longer contain.
+``dropped``: an old default that the new ones no longer contain."""
 _ABSENT = object()
 
 

@@ -51,7 +51,7 @@ def create_keyspace(keyspace: str, copies: Mapping[str, int]) -> str:
 
 
 def create_keyspace_as(keyspace: str, replicated: str) -> str:
-    """With replication as `system_schema.keyspaces` has it."""
+    """Create a keyspace with replication in the form of `system_schema.keyspaces`."""
     return f"CREATE KEYSPACE IF NOT EXISTS {name(keyspace)} WITH replication = {replicated}"
 
 
@@ -67,7 +67,7 @@ def create_leases() -> str:
 
 
 def take_lease(lease: str, holder: str, about: str, seconds: int | None) -> str:
-    """Returns a column ``[applied]``; permanent without `seconds`."""
+    """Take a lease, permanent without `seconds`. Returns a column ``[applied]``."""
     life = "" if seconds is None else f" USING TTL {seconds}"
     values = ", ".join(map(quoted, (lease, holder, about)))
     return f"INSERT INTO {KEYSPACE}.leases (name, holder, about) VALUES ({values}) IF NOT EXISTS{life}"
@@ -106,7 +106,7 @@ def drop_table(table: str) -> str:
 
 
 def any_row(table: str, key: str) -> str:
-    """A row, if there is one; `key` is a column of its partition key."""
+    """Any one row of a table; `key` is a column of the partition key."""
     return f"SELECT {name(key)} FROM {table} LIMIT 1"
 
 

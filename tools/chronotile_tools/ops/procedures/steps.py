@@ -31,7 +31,7 @@ def down_steps(context: Context, address: str) -> list[Step]:
             f"drain {address}: it flushes memory to disk and notifies clients and nodes",
             lambda: drain(context, address),
             lambda: await_drained(context, address),
-            lambda: require_others_well(context, address),
+            lambda: require_others_up(context, address),
         ),
         Step(
             f"stop {address}",
@@ -59,7 +59,7 @@ def hints_step(context: Context, address: str) -> Step:
         f"hints {address}",
         f"wait until the other nodes have delivered their hints for {address}",
         lambda: None,
-        lambda: await_handed_over(context, address),
+        lambda: await_hints_delivered(context, address),
     )
 
 
@@ -79,7 +79,7 @@ def member(context: Context, address: str) -> Member:
     raise InvalidInputError(f"the cluster has no node {address}; it has {there}", kind="node-not-found")
 
 
-def require_others_well(context: Context, address: str) -> None:
+def require_others_up(context: Context, address: str) -> None:
     """Raise an error if another node is down."""
     asked = any_serving(context.nodes, without=[address])
     bad = [seen.address for seen in node_statuses(context.nodes, asked) if not seen.normal and seen.address != address]
@@ -143,7 +143,7 @@ def await_up(context: Context, address: str, release: str = "") -> str:
         others = [one.address for one in known[1:]]
         for asked in [address, *others]:
             seen = {one.address for one in node_statuses(context.nodes, asked) if one.normal}
-            # Ask the others only about this node: they may see another one down meanwhile.
+            # Ask the others only about this node: meanwhile they may see another one down.
             lost = {address, *others} - seen if asked == address else {address} - seen
             if lost:
                 return f"{asked} does not see {', '.join(sorted(lost))} up and normal"
@@ -153,7 +153,7 @@ def await_up(context: Context, address: str, release: str = "") -> str:
     return f"{address} serves, and all nodes see each other up and normal"
 
 
-def await_handed_over(context: Context, address: str) -> str:
+def await_hints_delivered(context: Context, address: str) -> str:
     """Wait until no other node holds hints for a node."""
     host = member(context, address).host_id
     others = [one.address for one in all_members(context.nodes) if one.address != address]

@@ -49,7 +49,7 @@ class Upgrade(Procedure):
         return [*found, Finding("unseen", "repair", text)]
 
     def cost(self, context: Context) -> list[str]:
-        """In sentences."""
+        """Costs, one sentence each."""
         return [
             "Each node is down for a stop, an installation and a start.",
             "A snapshot keeps the old files, which use disk space until it is cleared.",
@@ -89,7 +89,7 @@ class Upgrade(Procedure):
                 f"probe {address}",
                 f"check the log of {address} for errors, and read and write through it",
                 lambda: None,
-                lambda: _await_sound(context, address),
+                lambda: _await_healthy(context, address),
             ),
             steps.hints_step(context, address),
         ]
@@ -184,7 +184,7 @@ def adjacent(before: str, after: str) -> Finding:
     if len(series) > 1:
         first = ".".join(map(str, series[0]))
         return Finding("refused", "release", f"{text} skips a series: upgrade to {first} first")
-    return Finding("ok", "release", f"{text} follow each other")
+    return Finding("ok", "release", f"{text} is a supported upgrade")
 
 
 def _numbers(release: str) -> tuple[int, ...]:
@@ -240,7 +240,7 @@ def _log_errors(context: Context, address: str) -> int | None:
         return None
 
 
-def _await_sound(context: Context, address: str) -> str:
+def _await_healthy(context: Context, address: str) -> str:
     before, after = context.notes.get(f"errors {address}"), _log_errors(context, address)
     if after is not None and after > (before or 0):
         raise ChronotileError(

@@ -166,8 +166,8 @@ def throughput_mbit(nodes: Nodes, address: str) -> float:
 
 
 def whole_files_mib(nodes: Nodes, address: str) -> float | None:
-    """Throughput limit for entire SSTables, in MiB/s; 0 for none. None before 4.1, where the other limit covers these,
-    too.
+    """Throughput limit for entire SSTables, in MiB/s; 0 for none. None before 4.1, where the limit for streams also
+    covers them.
     """
     rows = nodes.query(address, statements.select("release_version", "system.local"))
     if rows[0]["release_version"].startswith(("3.", "4.0")):

@@ -39,12 +39,12 @@ PRESSURE_S = 60.0
 PENDING_LOOK_S = 15.0
 ATTEMPTS = 5
 """Attempts per segment before the repair stops; finished segments are kept."""
-LATE_IN_TURN = 10
+CONSECUTIVE_TIMEOUTS_MAX = 10
 """Consecutive timeouts, each with half the segment, before the repair stops: something else must be wrong."""
 SMALL_PARTITIONS = 2**16
 SMALL_BYTES = 1 << 30
-"""Tables up to this, all together, are repaired by one command a node: a segment for each range of the ring, some
-seconds each, would waste minutes."""
+"""Tables up to this total size are repaired with one command per node: a segment for each range of the ring takes
+seconds, minutes in total."""
 SMALL_SECONDS = 300.0
 _TERMINATE = (
     "sjk", "mx", "-mc", "-b", "org.apache.cassandra.db:type=StorageService", "-op", "forceTerminateAllRepairSessions",
@@ -68,7 +68,7 @@ class Repair(Procedure):
     segment_s: float = SECONDS_MAX
     """Segments that take longer are stopped and halved."""
     anyway: bool = False
-    """Even if the nodes repair automatically."""
+    """Whether to repair even if the nodes repair automatically."""
 
     @classmethod
     def of(
@@ -81,7 +81,9 @@ class Repair(Procedure):
         segment_s: float = SECONDS_MAX,
         anyway: bool = False,
     ) -> Repair:
-        """For the tables of these keyspaces and these tables (``keyspace.table``); for all where none is named."""
+        """Create the procedure for the tables of these keyspaces and for these tables (``keyspace.table``); for all if
+        none are named.
+        """
         names = reading.repairable(context.nodes, list(keyspaces), list(tables))
         if not names:
             raise InvalidInputError("the cluster has no tables with more than one replica", kind="table-not-found")
@@ -102,13 +104,13 @@ class Repair(Procedure):
         return found
 
     def cost(self, context: Context) -> list[str]:
-        """From the nodes' estimates."""
+        """Costs by the nodes' estimates, one sentence each."""
         sentences = []
         estimates = reading.estimates(context.nodes, [name for group in self.groups for name in group])
         for group in self.groups:
             ranges, known = _ranges(context, group), [one for name in group for one in estimates[name]]
             partitions, size = map(sum, zip(*(share(one, known) for one in ranges), strict=True))
-            small = _is_small(known) and self._may_go_by_node(context, group)
+            small = _is_small(known) and self._fits_node_commands(context, group)
             pieces = f"{len(_replicas(ranges))} nodes" if small else f"{len(_planned(ranges, known))} segments"
             what = f"{group[0]}" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
             sentences.append(
@@ -118,7 +120,7 @@ class Repair(Procedure):
         return sentences
 
     def steps(self, context: Context) -> list[Step]:
-        """One for each group of tables, between setting the limit of streams and setting it back."""
+        """One step per group of tables, between setting and restoring the stream limits."""
         limit = [self._limit_step(context)] if self.capacity_mbit else []
         back = [self._back_step(context)] if self.capacity_mbit else []
         return [*limit, *(self._group_step(context, group) for group in self.groups), *back]
@@ -128,15 +130,17 @@ class Repair(Procedure):
         work = _Group(context, group, self.segment_s)
 
         def repair() -> None:
-            if self._may_go_by_node(context, group):
+            if self._fits_node_commands(context, group):
                 work.run()
             else:
                 work.run_segments()
 
         return Step(f"repair {','.join(group)}", f"repair {name}", repair, work.prove, changes=())
 
-    def _may_go_by_node(self, context: Context, group: Sequence[str]) -> bool:
-        """Whether a node may repair all its ranges together: not if more nodes would stream than the limit allows."""
+    def _fits_node_commands(self, context: Context, group: Sequence[str]) -> bool:
+        """Whether a node may repair all its ranges with one command: not if more nodes would stream than the limit
+        allows.
+        """
         return not self.capacity_mbit or len({one.replicas for one in _ranges(context, group)}) == 1
 
     def _limit_step(self, context: Context) -> Step:
@@ -183,7 +187,7 @@ def _set_limits(context: Context, mbit: Mapping[str, float], whole_files_mib: Ma
     """Set the stream throughput limits of nodes, by address: 0 for no limit, None for a node without its own limit."""
 
     def set_of(address: str) -> None:
-        context.nodes.nodetool(address, "setstreamthroughput", *_as_nodetool_takes_it(mbit[address]), timeout_s=60)
+        context.nodes.nodetool(address, "setstreamthroughput", *_throughput_arguments(mbit[address]), timeout_s=60)
         apart = whole_files_mib.get(address)
         if apart is not None:
             context.nodes.nodetool(address, "setstreamthroughput", "-e", _whole_number(apart), timeout_s=60)
@@ -191,7 +195,7 @@ def _set_limits(context: Context, mbit: Mapping[str, float], whole_files_mib: Ma
     for_each_node(list(mbit), set_of)
 
 
-def _as_nodetool_takes_it(mbit: float) -> tuple[str, ...]:
+def _throughput_arguments(mbit: float) -> tuple[str, ...]:
     """A stream throughput limit as nodetool arguments: whole Mbit/s, or from 4.1 whole MiB/s, the default's unit."""
     mebibytes_a_second = mbit * 1e6 / 8 / 2**20
     if mbit and abs(mebibytes_a_second - round(mebibytes_a_second)) < 1e-6:
@@ -200,7 +204,7 @@ def _as_nodetool_takes_it(mbit: float) -> tuple[str, ...]:
 
 
 def _whole_number(limit: float) -> str:
-    """A limit as nodetool takes it. Less than one must not become none, which 0 means."""
+    """Round a limit for nodetool, to at least 1, because 0 means no limit."""
     return str(max(1, round(limit)) if limit else 0)
 
 
@@ -214,9 +218,9 @@ class _Group:
         self.pace = SegmentSizer()
         self.key = ",".join(tables)
         self.purpose = purpose
-        self._late_in_turn = 0
+        self._consecutive_timeouts = 0
         self._narrow: dict[int, int] = {}
-        """Largest segment width after a token at which a segment timed out, however fast others were since."""
+        """Largest segment width by start token, where a segment timed out; fast segments elsewhere do not widen it."""
         self._troubled = False
         self._calm_until: dict[str, float] = {}
         self._writing = threading.Lock()
@@ -251,7 +255,7 @@ class _Group:
                 for future in wait(workers, return_when=FIRST_COMPLETED).done:
                     segment = workers.pop(future)
                     if not future.result():
-                        # One that was halved counts as another.
+                        # A halved segment counts as another segment.
                         attempts[segment] += 1
                         self._give_up(segment, attempts[segment])
                         left.append(segment)
@@ -259,7 +263,7 @@ class _Group:
                     self.context.echo(f"      {self.key.partition(',')[0]}: {share_done:.0%}")
 
     def _run_nodes(self) -> bool:
-        """Repair by one command a node, each for the ranges that it is the first replica of.
+        """Repair with one command per node, each for the ranges of which the node is the first replica.
 
         Return False if one failed or timed out: segments then locate the problem.
         """
@@ -284,10 +288,10 @@ class _Group:
         return True
 
     def _give_up(self, segment: RingRange, attempts: int) -> None:
-        if attempts >= ATTEMPTS or self._late_in_turn >= LATE_IN_TURN:
+        if attempts >= ATTEMPTS or self._consecutive_timeouts >= CONSECUTIVE_TIMEOUTS_MAX:
             what = (
-                f"{self._late_in_turn} consecutive segments timed out"
-                if self._late_in_turn
+                f"{self._consecutive_timeouts} consecutive segments timed out"
+                if self._consecutive_timeouts
                 else f"failed {attempts} times"
             )
             raise UnavailableError(
@@ -307,7 +311,7 @@ class _Group:
         again = preview_differences(self.context, self.tables)
         if not again:
             return f"{done} repaired; a preview has nothing to stream"
-        return f"{done} repaired; a preview finds {again}: because of concurrent writes: preview again without writes"
+        return f"{done} repaired; a preview finds {again}, because of concurrent writes: preview again without writes"
 
     def _done(self) -> list[tuple[int, int]]:
         return [(entry["start"], entry["end"]) for entry in self._logged("segment")]
@@ -348,7 +352,7 @@ class _Group:
                 self._terminate(segment)
                 self.pace.timed_out(segment.width)
                 self._narrow[segment.start] = max(1, segment.width // 2)
-                self._late_in_turn += 1
+                self._consecutive_timeouts += 1
             return False
         seconds = time.monotonic() - began
         if "Repair completed successfully" not in output:
@@ -358,7 +362,7 @@ class _Group:
             return False
         self._log_segment("segment", segment, seconds=round(seconds, 1), width=segment.width)
         self.pace.finished(segment.width, seconds)
-        self._late_in_turn, self._troubled = 0, False
+        self._consecutive_timeouts, self._troubled = 0, False
         return True
 
     def _terminate(self, segment: RingRange) -> None:
@@ -366,7 +370,7 @@ class _Group:
             try:
                 self.context.nodes.nodetool(replica, *_TERMINATE, timeout_s=120)
             except ChronotileError as error:
-                self.context.echo(f"      {replica} could not be told to stop the repair: {error}")
+                self.context.echo(f"      cannot stop the repair on {replica}: {error}")
 
     def _await_replicas(self, segment: RingRange) -> None:
         """Wait for replicas that are down: a repair without them would have to be repeated."""
@@ -438,8 +442,8 @@ def preview_differences(context: Context, tables: Sequence[str]) -> str:
 def repair_tables(context: Context, tables: Sequence[str], purpose: str) -> None:
     """Repair tables within a step of another procedure.
 
-    `purpose` tells this repair from others of the same tables in the same procedure: of an interrupted one, only what
-    is left is done.
+    `purpose` distinguishes this repair from others of the same tables in the same procedure, so that an interrupted
+    repair is continued.
     """
     for group in grouped(context, tables):
         _Group(context, group, SECONDS_MAX, purpose).run()

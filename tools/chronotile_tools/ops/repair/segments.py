@@ -22,7 +22,7 @@ fail.
 
 @dataclass(frozen=True, order=True)
 class RingRange(TokenRange):
-    """Tokens that have the same replicas."""
+    """A token range with its replicas."""
 
     replicas: tuple[str, ...] = ()
 
