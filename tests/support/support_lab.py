@@ -1,7 +1,8 @@
 """Fixtures of Cassandra clusters that tests share; conftest.py imports them.
 
-The clusters are small and start fast: 300 MiB of heap, and only Java's fast compiler. They use a laboratory folder of
-this test run, so they never touch the user's clusters, and they end with the run even if it is killed.
+The clusters are small and start fast: 300 MiB of heap, only Java's fast compiler, the collector that
+costs least on a small heap, and no bytecode verification. They use a laboratory folder of this test run, so they never
+touch the user's clusters, and they end with the run even if it is killed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ from chronotile_tools.lab import places, resources, versions
 
 QUICK: dict[str, Any] = {
     "heap": "300m",
-    # By default a node reads the clock 500 times a second, which is half of its processor time when idle.
-    "java_options": ["-XX:TieredStopAtLevel=1", "-Dcassandra.approximate_time_precision_ms=20"],
+    "java_options": [
+        "-XX:TieredStopAtLevel=1",
+        "-XX:-UseG1GC",
+        "-XX:+UseSerialGC",
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:-BytecodeVerificationRemote",
+        # By default a node reads the clock 500 times a second, which is half of its processor time when idle.
+        "-Dcassandra.approximate_time_precision_ms=20",
+    ],
 }
 MANY_TABLES: dict[str, Any] = {"heap": "450m", "settings": {"memtable_allocation_type": "unslabbed_heap_buffers"}}
 """For nodes with the tables of all tests: otherwise each written table takes 1 MiB of the heap, which suffices for some

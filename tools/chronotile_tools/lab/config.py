@@ -193,7 +193,7 @@ def java_command(plan: NodePlan, server: Server, java: Path, java_major: int) ->
         f"-Dcassandra.ring_delay_ms={JOIN_RING_DELAY_MS if plan.joins else RING_DELAY_MS}",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
         "-Dcassandra.superuser_setup_delay_ms=500",
-        # At each start a node measures the memory of a row, by default over 100,000 of them: a third of the start's work.
+        # A node measures the memory of a row when it starts, by default with 100,000 rows: a third of its work.
         "-Dcassandra.memtable_row_overhead_computation_step=1000",
         # A replacing node waits this long for gossip from the one it replaces.
         f"-Dcassandra.broadcast_interval_ms={BROADCAST_INTERVAL_MS}",
