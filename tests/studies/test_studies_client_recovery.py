@@ -81,10 +81,7 @@ def test_the_page_says_what_was_late_what_never_came_back_and_which_node_was_lef
     study = studies.find("client-recovery")
     studies.run(study, tmp_path, "quick", str)
     page = studies.write_page(study, tmp_path).read_text()
-    assert (
-        "Of 18 recoveries, one for each cut of each stream, 16 took at most 1.5 s, 1 longer, and 1 had not ended"
-        in page
-    )
+    assert "Of 18 recoveries, one per stream and cut, 16 took at most 1.5 s, 1 longer, and 1 had not ended" in page
     assert "less than 15% of operations: archive on node 2 after a cut of 3 s." in page
     assert "| archive write, cut of 3 s | 0 of 164 | 20 | 3.0 | 2, 0, 0 | 0, 0, 0 | 33%, 5%, 33% |" in page
     assert "| service read, cut of 3 s | 0 of 164 | 20 | 0.4 | 0, 0, 0 | 2, 0, not | 33%, 33%, 33% |" in page

@@ -186,10 +186,10 @@ def test_the_page_of_a_historians_cluster_has_each_published_figure_beside_ours(
     assert "5.2 / 10.2" in line(page, "| none | 5.2")
     assert "4.2; 3.00 (3.00 to 3.00)" in line(page, "| one node | 21.6 / 30.6")
     assert "| 12 / 3 |" in page, "time-outs between nodes"
-    assert "hints arrived at 1.00 MiB a second, 32.0 times the throttle, after 10 s" in page
-    assert "an old node has 76% of what it had, the mean of all four 75% (published: 75%)" in page
-    assert line(page, "| Table: growth a day").startswith(
-        "| Table: growth a day with four instead of three | agrees: 75%, published 79%"
+    assert "hints arrived at 1.00 MiB per second, 32.0 times the throttle, after 10 s" in page
+    assert "an old node has 76% of its former bytes, the mean of all four 75% (published: 75%)" in page
+    assert line(page, "| Table: daily growth").startswith(
+        "| Table: daily growth with four instead of three | agrees: 75%, published 79%"
     )
     assert page.count("(images/historian-cluster-") == len(list((historian / "images").iterdir())) == 4
 
@@ -201,7 +201,7 @@ def test_the_page_of_a_historians_cluster_has_each_published_figure_beside_ours(
         (stepped((0, 10, 0), (3, 80, 0)), "agrees: in 1 of 1 ramps"),
         (stepped((0, 10, 0), (0, 80, 0), (3, 80, 0), (3, 80, 1)), "differs: in 0 of 1 ramps"),
         (stepped((0, 10, 0), (0, 10, 1)), "differs: in 0 of 1 ramps"),
-        (stepped((0, 10, 0), (0, 49, 0)), "not decided: no sign came in 1 of 1 ramps"),
+        (stepped((0, 10, 0), (0, 49, 0)), "not decided: no sign appeared in 1 of 1 ramps"),
     ],
 )
 def test_signs_of_overload_are_compared_by_their_order(historian: Path, ramp: list[reads.Step], words: str) -> None:
@@ -220,8 +220,8 @@ def test_no_speed_is_given_where_longer_outages_were_not_delivered_later(histori
     record = studies.Record.read(historian / "data" / "historian-cluster.json")
     short, long = record.parts["outage"]["outages"]
     page = page_with(historian, outage={**record.parts["outage"], "outages": [short, {**long, "delivery_s": 11.0}]})
-    assert "no speed can be told" in page
-    assert "MiB a second after" not in page
+    assert "so the speed is unknown" in page
+    assert "MiB per second" not in page
 
 
 def test_the_page_of_versions_subtracts_what_a_command_takes_that_does_nothing(

@@ -240,7 +240,7 @@ a node after 90 minutes of this load."""
 
 # ---------------------------------------------------------------------- jobs of a grid
 
-JOB_ARCHIVE_2011 = "a grid's job archive on Cassandra, beside Oracle, 2011"
+JOB_ARCHIVE_2011 = "a grid's job archive on Cassandra, compared with Oracle, 2011"
 """A hundred consecutive ids per Cassandra row; daily indexes, built by map-reduce."""
 
 JOB_LOAD_ROWS_S = {"threads": 10_000.0, "small virtual machines": 500.0}

@@ -1,7 +1,7 @@
 """Studies: published tables and figures, repeated with Chronotile, and the pages that show both.
 
-A study computes or measures its parts one after the other, keeps them as JSON (:mod:`chronotile_tools.studies.record`),
-and makes its page from that file alone.
+A study computes or measures its parts one after the other, stores them as JSON
+(:mod:`chronotile_tools.studies.record`), and writes its page from that file alone.
 """
 
 from chronotile_tools.studies.base import Page, Part, Study, run, write_page

@@ -1,4 +1,4 @@
-"""An alert production database that changes: re-association by day, and archiving, restoring and removal of old slices,
+"""An alert production database that changes: daily re-association, and archiving, restoring and removal of old slices,
 in a file and on nodes.
 """
 
@@ -41,15 +41,15 @@ def _parts(parameters: Values) -> Iterator[Part]:
 
 
 def _file(parameters: Values, echo: Echo) -> Values:
-    return _values(changes.change_file(*_given(parameters), echo))
+    return _values(changes.change_file(*_arguments(parameters), echo))
 
 
 def _nodes(parameters: Values, echo: Echo) -> Values:
     with harness(parameters, echo) as ready:
-        return _values(changes.change_nodes(ready, *_given(parameters)))
+        return _values(changes.change_nodes(ready, *_arguments(parameters)))
 
 
-def _given(parameters: Values) -> tuple[Survey, str, int, float, int]:
+def _arguments(parameters: Values) -> tuple[Survey, str, int, float, int]:
     survey = growth.evenly(parameters["visits"], parameters["days"], 1, parameters["seed"])
     return survey, parameters["schema"], parameters["one_in"], parameters["keep_days"], parameters["repeat"]
 
@@ -90,7 +90,8 @@ def _change_table(record: Record) -> str:
              *(f"{value:,.1f}" for value in np.percentile(late, [50, 95])),
              f"{part['change_cpu_ms']:,.0f}" if part["change_cpu_ms"] else "", *ratios]
         )  # fmt: skip
-    header = ["", "calls", "sources each", "p50, ms", "p95", "nodes' processor, ms", "reads over unchanged", "stores"]
+    header = ["", "calls", "sources per call", "p50, ms", "p95", "nodes' processor, ms",
+              "reads, ratio to unchanged", "stores, ratio to unchanged"]  # fmt: skip
     return markdown.table(header, rows)
 
 
@@ -117,7 +118,7 @@ def _read_table(record: Record) -> str:
                 [f"{where}: {words}", f"{statistics.median(recent):,.1f}", over, f"{part['rows'][state]:,}",
                  f"{statistics.median(part['whole_ms'][state]):,.1f}"]
             )  # fmt: skip
-    header = ["", "latest, ms", "over as stored", "rows of all", "all, ms"]
+    header = ["", "latest, ms", "ratio to as stored", "rows, whole database", "whole database, ms"]
     return markdown.table(header, rows)
 
 
@@ -143,26 +144,27 @@ def _page(record: Record) -> Page:
     text = markdown.page(
         record,
         STUDY.title,
-        "What do the changes of an alert production database cost, and what do they do to reads: sources that are "
-        "re-associated every day, and old slices that are archived, restored or removed? The published studies name "
+        "What do changes of an alert production database cost, and how do they affect reads? The changes are daily "
+        "re-association of sources, and archiving, restoring and removal of old slices. The published studies name "
         f"these as not tested ({published.ALERTS_2020}).",
-        f"One field, seen {given['visits']} times in {given['days']:g} days by one detector; schema "
-        f"`{given['schema']}`, default layout. The same visits go to two databases in turns, of which one is "
-        f"re-associated: before each visit, one in {given['one_in']} sources of the one before is assigned to a "
-        "solar-system object, given with its position and time. At the end, the slices of sources and forced sources "
-        f"that end {given['keep_days']:g} days before the last visit are archived to files, restored, and removed.",
-        "**All nodes and clients share one machine.** Compare ratios. Intervals are of 95 %.",
+        f"One field is observed {given['visits']} times in {given['days']:g} days by one detector; schema "
+        f"`{given['schema']}`, default layout. The same visits are stored in two databases in turns. In one of them, "
+        f"sources are re-associated: before each visit, one in {given['one_in']} sources of the previous visit is "
+        "assigned to a solar-system object, given with its position and time. At the end, the slices of sources and "
+        f"forced sources that end {given['keep_days']:g} days before the last visit are archived to files, restored, "
+        "and removed.",
+        "**All nodes and clients share one machine.** Compare ratios. Intervals are 95 % confidence intervals.",
         "## Re-association by day",
-        "Calls, reads and stores of the second half of the year; three copies at QUORUM on the nodes:",
+        "Calls, reads and stores in the second half of the year; replication factor 3 at QUORUM on the nodes:",
         _change_table(record),
-        "A re-associated source is a newer version in a chunk of its own, which each read merges. Neither database was "
-        "maintained meanwhile: `maintain` puts versions together.",
+        "A re-associated source is a newer version in a separate chunk, which each read merges. Neither database was "
+        "maintained during the year; `maintain` merges versions.",
         markdown.figure(record, "reads", "Milliseconds of reads by month, with and without re-association by day"),
         "## Archiving and removal",
-        "Archiving and removal on nodes wait 12 s, in which writers learn that slices will go.",
+        "On nodes, archiving and removal wait 12 s, until writers know that slices will be dropped.",
         _step_table(record),
-        f"Reads of sources and forced sources in a footprint, of the latest {given['keep_days'] / 2:g} days and of all "
-        f"that there is; medians of {given['repeat']}:",
+        f"Reads of sources and forced sources in a footprint, for the latest {given['keep_days'] / 2:g} days and for "
+        f"the whole database; medians of {given['repeat']}:",
         _read_table(record),
         markdown.made_by(record),
     )
@@ -172,7 +174,7 @@ def _page(record: Record) -> Page:
 STUDY = Study(
     name="alert-changes",
     title="An alert production database that changes",
-    repeats="what was not tested in 2021: re-association by day, archiving and removal",
+    repeats="changes that were not tested in 2021: daily re-association, archiving and removal",
     scales={
         "full": {
             "visits": 180, "days": 365, "schema": "lsst", "one_in": 20, "keep_days": 120, "repeat": 25, "heap": "500m",

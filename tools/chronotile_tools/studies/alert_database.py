@@ -1,5 +1,5 @@
-"""An alert production database over eighteen months: growth of reads and stores, copies and levels, time partitions, a
-lost node and other clients, in a file and on nodes.
+"""An alert production database over eighteen months: growth of reads and stores, replication factors and consistency
+levels, time partitions, a lost node and other clients, in a file and on nodes.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ __all__ = ["STUDY"]
 _MONTH_DAYS = 30.0
 _YEAR_MONTHS = round(PLATEAU_DAYS / _MONTH_DAYS)
 _WARM_MONTHS = 6
-"""Months before those that set-ups are compared over: reads of few rows cost the same everywhere."""
+"""First months, which are left out when set-ups are compared, because reads of few rows cost the same in all."""
 _FLAT = 0.25
-"""Growth after twelve months that is at most so much of the growth before is a plateau."""
+"""Largest ratio of growth after twelve months to growth before that counts as a plateau."""
 _LINEAR = 0.8
-"""A line that explains so much of the variance is a straight one."""
+"""Smallest share of the variance explained by a line for growth to count as linear."""
 _FAR_BELOW = 0.25
-"""A store that takes at most so much of a read is far below it."""
+"""Largest ratio of a store's time to a read's that counts as far below."""
 _LATE = 5.0
-"""A read that takes so many times the usual waited for a time-out."""
+"""Smallest ratio to the usual read time that counts as waiting for a time-out."""
 _ALONE = growth.setup_name(1, "ONE")
 """The set-up that others are compared with."""
 _SMALL, _LARGE = published.FOOTPRINT_READS[-2:]
@@ -62,7 +62,7 @@ def _parts(parameters: Values) -> Iterator[Part]:
         yield Part(name, partial(compute, parameters), reports=True)
 
 
-# ---------------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------------- measurements
 
 
 def _file(parameters: Values, echo: Echo) -> Values:
@@ -92,7 +92,7 @@ def _per_s(runs: Runs, name: str) -> list[float]:
 
 
 def _curves(stored: Mapping[str, StoreCost], detectors: int, days: Any) -> Values:
-    """Milliseconds of each visit, mean of its detectors; by table and month where that is enough."""
+    """Milliseconds of each visit, as mean of its detectors; figures by table are stored per month."""
     months = _months(days)
 
     def visits(values: Sequence[float]) -> Any:
@@ -186,7 +186,7 @@ def _others(parameters: Values, echo: Echo) -> Values:
 
 
 def _days(parameters: Values, part: str) -> Any:
-    """Days since the first, of each visit."""
+    """Days from the first visit to each visit."""
     visits = parameters[part]["visits"]
     return np.arange(visits) * parameters["days"] / visits
 
@@ -196,7 +196,7 @@ def _months(days: Any) -> Any:
 
 
 def _equivalent(days: Any) -> Any:
-    """Visits of the published survey by then."""
+    """Number of visits of the published survey after these days."""
     return days * VISITS_A_NIGHT
 
 
@@ -206,7 +206,7 @@ def _databases(record: Record, part: str) -> dict[str, Values]:
 
 
 def _fits(record: Record, part: str, name: str, what: str) -> tuple[Fit, Fit]:
-    """Lines before twelve months and after."""
+    """Lines fitted before and after twelve months."""
     values = np.asarray(_databases(record, part)[name][what])
     days = _days(record.parameters, part)
     early, visits = days < PLATEAU_DAYS, _equivalent(days)
@@ -217,10 +217,10 @@ def _fits(record: Record, part: str, name: str, what: str) -> tuple[Fit, Fit]:
 
 
 def _level(record: Record, part: str, name: str) -> str:
-    """Whether reads stop growing after twelve months: growth after over growth before, and one standard error."""
+    """Whether reads stop growing after twelve months: ratio of the growth after to that before, with standard error."""
     before, after = _fits(record, part, name, "read_ms")
     if before.slope < 2 * np.sqrt(before.covariance[0]):
-        return "not decided: no growth before"
+        return "not decided: no growth before twelve months"
     share, error = after.slope / before.slope, float(np.sqrt(after.covariance[0])) / before.slope
     words = f"{share:.2f} ± {error:.2f}"
     if share <= _FLAT:
@@ -229,7 +229,7 @@ def _level(record: Record, part: str, name: str) -> str:
 
 
 def _explained(record: Record, part: str, name: str) -> float:
-    """Share of the variance of months' medians before twelve months that a line explains."""
+    """Share of the variance of monthly medians before twelve months that a line explains."""
     months = _monthly(record, part, name, "read_ms")[:_YEAR_MONTHS]
     return float(np.corrcoef(np.arange(len(months)), months)[0, 1]) ** 2
 
@@ -240,7 +240,7 @@ def _plateau(record: Record, part: str, name: str, what: str) -> Any:
 
 
 def _rise(record: Record, part: str, name: str) -> Difference:
-    """Reads of the plateau over those at 100,000 visits, a fifth more or less."""
+    """Ratio of reads on the plateau to those at 100,000 visits, plus or minus a fifth."""
     values = np.asarray(_databases(record, part)[name]["read_ms"])
     near = np.abs(_equivalent(_days(record.parameters, part)) / _SMALL.visits - 1) <= 0.2
     early, late = values[near], _plateau(record, part, name, "read_ms")
@@ -260,7 +260,7 @@ def _growth_table(record: Record, part: str) -> str:
                  f"{_slope(before)}", f"{_slope(after)}"]
             )  # fmt: skip
     header = ["milliseconds", f"at {_SMALL.visits:,} visits", "median after 12 months",
-              "growth per 100,000 visits, before", "after"]  # fmt: skip
+              "growth per 100,000 visits, before 12 months", "after"]  # fmt: skip
     return markdown.table(header, rows)
 
 
@@ -269,7 +269,7 @@ def _slope(fit: Fit) -> str:
 
 
 def _rows_table(record: Record, part: str, name: str) -> str:
-    """Rows and milliseconds of a read by table: at twelve months and at the end."""
+    """Rows and milliseconds of a read, by table, at twelve months and at the end."""
     rows, ends = [], (_YEAR_MONTHS - 1, -1)
     for table, values in _databases(record, part)[name]["tables"].items():
         then = published.FOOTPRINT_ROWS.get(table)
@@ -323,7 +323,7 @@ def _scatter_table(record: Record) -> str:
 
 
 def _then(name: str) -> float | None:
-    """Published seconds of a set-up after 180,000 visits, over those of the first."""
+    """Ratio of a set-up's published seconds after 180,000 visits to those of the first set-up."""
     seconds = {
         growth.setup_name(2, "ONE"): published.FOOTPRINT_READS_180K["Cassandra", 2],
         growth.setup_name(3, "ONE"): published.FOOTPRINT_READS_180K["Cassandra, ONE", 3],
@@ -337,13 +337,13 @@ def _setups(record: Record) -> list[str]:
 
 
 def _apart(record: Record, name: str, what: str) -> Difference:
-    """Times of a set-up over those of the first, by month."""
+    """Ratio of a set-up's times to those of the first set-up, by month."""
     first, other = (_monthly(record, "nodes", each, what)[_WARM_MONTHS:] for each in (_ALONE, name))
     return compare_values(first, other)
 
 
 def _loaded(record: Record, name: str) -> Difference:
-    """Time of a read under load over that with the first set-up."""
+    """Ratio of the time of a read under load to that with the first set-up."""
     per_s = record.parts["nodes"]["per_s"]
     return compare_values(*([1 / each for each in per_s[arm]] for arm in (_ALONE, name)))
 
@@ -358,7 +358,7 @@ def _levels_table(record: Record) -> str:
         rows.append([name, "1" if name == _ALONE else "" if then is None else f"{then:.2f}", *words, f"{rate:,.1f}"])
     clients = record.parameters["nodes"]["clients"]
     header = ["", "published read", "read, one client", f"read, {clients} clients", "store, one client",
-              f"reads a second, {clients} clients"]  # fmt: skip
+              f"reads per second, {clients} clients"]  # fmt: skip
     return markdown.table(header, rows)
 
 
@@ -389,13 +389,13 @@ def _windows_table(record: Record, part: str) -> str:
             [each["name"], *cells, f"{each['slices']}", f"{each['tiles']:,}", f"{each['bytes'] / 2**20:,.1f}"]
         )  # fmt: skip
     processor = [f"nodes' processor: read, {state}" for state in _STATES] + ["store"]
-    header = ["windows", "read, ms", "over the first", "maintained", "over the first", "store, ms",
+    header = ["windows", "read, ms", "ratio to the first", "maintained", "ratio to the first", "store, ms",
               *(processor if on_nodes else []), "slices of sources", "tiles", "MiB"]  # fmt: skip
     return markdown.table(header, rows)
 
 
 def _window_ratios(record: Record, part: str, state: str) -> dict[str, Difference]:
-    """Reads with each layout over those with the first."""
+    """Ratios of reads with each layout to those with the first."""
     first, *others = record.parts[part]["layouts"]
     return {each["name"]: compare_values(first["read_ms"][state], each["read_ms"][state]) for each in others}
 
@@ -422,7 +422,7 @@ def _outage_table(record: Record) -> str:
 
 
 def _gone(record: Record, what: str) -> Difference:
-    """Times of the first turn after the others noticed that the node is gone over those before it."""
+    """Ratio of times in the first turn after the others detected the outage to those before it."""
     first, away = (_first_turn(record, phase)[what] for phase in (growth.UP, growth.AWAY))
     return compare_values(first, away)
 
@@ -433,7 +433,7 @@ def _first_turn(record: Record, phase: str) -> Values:
 
 
 def _first_words(record: Record) -> str:
-    """The first read after the node was killed, beside the usual one."""
+    """Compare the first read after the node was killed with the usual one."""
     usual = statistics.median(_turns(record, growth.UP, "read_ms"))
     first = _first_turn(record, growth.KILLED)["read_ms"][0]
     failed = f"{record.parts['outage']['failures']} operations failed"
@@ -444,9 +444,10 @@ def _outage_words(record: Record) -> str:
     part = record.parts["outage"]
     whole = part["rows"] == part["rows_alone"]
     return (
-        f"Times after the others noticed over those before: reads {ratio_words(_gone(record, 'read_ms'))}; stores "
-        f"{ratio_words(_gone(record, 'store_ms'))}. {part['failures']} reads or stores failed and were tried again. "
-        f"No node kept hints {part['delivery_s']:.0f} s after the last visit; the returned node alone then had "
+        "Ratio of times after the others detected the outage to those before it: reads "
+        f"{ratio_words(_gone(record, 'read_ms'))}; stores {ratio_words(_gone(record, 'store_ms'))}. "
+        f"{part['failures']} reads or stores failed and were retried. "
+        f"{part['delivery_s']:.0f} s after the last visit, no node had hints left; the returned node alone then had "
         f"{part['rows_alone']:,} of the {part['rows']:,} rows of a footprint"
         + (", all of them." if whole else ": repair it, as after every outage.")
     )
@@ -461,7 +462,7 @@ def _others_table(record: Record) -> str:
             [arm, *(f"{read[share]:,.1f}" for share in ("mean", "p50", "p99")), *(ratio_words(each) for each in found),
              *([""] * (2 - len(found))), f"{cone['p50']:,.1f}" if cone else ""]
         )  # fmt: skip
-    header = ["", "reads mean, ms", "p50", "p99", "mean over alone", "p99 over alone", "cones p50, ms"]
+    header = ["", "reads mean, ms", "p50", "p99", "mean, ratio to alone", "p99, ratio to alone", "cones p50, ms"]
     return markdown.table(header, rows)
 
 
@@ -482,23 +483,23 @@ def _page(record: Record) -> Page:
         record,
         STUDY.title,
         "How do reads and stores of an alert production database grow over eighteen months, and what do copies, "
-        "consistency levels, time partitions, a lost node and other clients cost? The study repeats, scaled down, what "
-        f"was measured in {published.ALERTS_2020}.",
-        f"The published simulation: 189 clients, one for each detector, that read twelve months of their footprint and "
-        "store what they find, visit by visit, on a hemisphere of "
-        f"{HEMISPHERE_VISITS:,.0f} fields. Here it is one field, seen {given['file']['visits']} times in "
-        f"{given['days']:g} days in a file and {given['nodes']['visits']} times on nodes; the published survey saw "
-        f"each {given['days'] * VISITS_A_NIGHT / HEMISPHERE_VISITS:.0f} times in as many days, {VISITS_A_NIGHT} visits "
-        "a night, by which visits are counted below. "
+        "consistency levels, time partitions, a lost node and other clients cost? The study repeats measurements of "
+        f"{published.ALERTS_2020}, scaled down.",
+        f"In the published simulation, 189 clients, one per detector, read twelve months of their footprint and "
+        "store the sources that they find, visit by visit, on a hemisphere of "
+        f"{HEMISPHERE_VISITS:,.0f} fields. Here, one field is observed {given['file']['visits']} times in "
+        f"{given['days']:g} days in a file and {given['nodes']['visits']} times on nodes. The published survey "
+        f"observes each field {given['days'] * VISITS_A_NIGHT / HEMISPHERE_VISITS:.0f} times in as many days, with "
+        f"{VISITS_A_NIGHT} visits a night; numbers of visits below are those of the published survey. "
         f"Detectors: {given['file']['detectors']} in the file, "
         f"{given['nodes']['detectors']} on nodes, one after another. Schema `{given['schema']}`, default layout.",
         "**All nodes and clients share one machine.** Compare shapes and ratios, not milliseconds with published "
-        "seconds, which were of 189 clients at once. Databases take turns at each visit, so that a drift of the "
-        "machine meets all of them. Intervals are of 95 %; ± is one standard error.",
+        "seconds, which were measured with 189 concurrent clients. Databases take turns at each visit, so that a drift "
+        "of the machine affects all of them. Intervals are 95 % confidence intervals; ± is one standard error.",
         *_growth_sections(record),
         "## Scatter",
-        "Visits after twelve months. Published figures show a scatter from visit to visit, without a number; each of "
-        "their dots is the mean of 189 detectors, which hides the scatter of single ones.",
+        "Visits after twelve months. Published figures show a scatter from visit to visit, without numbers; each of "
+        "their dots is the mean of 189 detectors, which hides the scatter of single detectors.",
         _scatter_table(record),
         *_levels_section(record),
         *_windows_section(record),
@@ -514,17 +515,17 @@ def _growth_sections(record: Record) -> list[str]:
     every = f"{record.parameters['maintain_days']:g} days"
     return [
         "## Growth in a file",
-        f"Two databases of the same visits; one is maintained every {every}. Milliseconds of a detector's read of its "
-        "three tables, and of its store, with lines fitted before twelve months and after:",
+        f"Two databases store the same visits; one is maintained every {every}. Milliseconds of a detector's read of "
+        "its three tables, and of its store, with lines fitted before and after twelve months:",
         _growth_table(record, "file"),
         markdown.figure(record, "file", "Milliseconds of reads and stores by month, in a file"),
-        "What a read returns, from the maintained database:",
+        "Rows that a read returns from the maintained database:",
         _rows_table(record, "file", growth.MAINTAINED),
-        "Sources and forced sources are those of twelve months. Objects are all that were ever seen there, so that "
-        "their part of a read goes on growing.",
+        "Sources and forced sources are those of twelve months. Objects include all that were ever observed, so their "
+        "part of a read keeps growing.",
         "## Growth on three nodes",
-        f"The same with each replication factor and consistency level, and with {growth.WHOLE} maintained every "
-        f"{every}. Where all of them rise and fall together, nodes compacted, or compiled their code:",
+        f"The same for each replication factor and consistency level, and for {growth.WHOLE} maintained every {every}. "
+        "Where all of them rise or fall together, nodes compacted tables or compiled their code:",
         _growth_table(record, "nodes"),
         markdown.figure(record, "reads", "Milliseconds of reads by month, on three nodes"),
         markdown.figure(record, "stores", "Milliseconds of stores by month, on three nodes"),
@@ -535,7 +536,7 @@ def _growth_sections(record: Record) -> list[str]:
 def _levels_section(record: Record) -> list[str]:
     return [
         "## Replication factors and consistency levels",
-        f"Times over those of {_ALONE}: of single reads and stores, by month after the first {_WARM_MONTHS}; and of "
+        f"Ratios of times to those of {_ALONE}: single reads and stores, by month after the first {_WARM_MONTHS}; and "
         "reads by clients that never wait, after the last visit.",
         _levels_table(record),
     ]
@@ -545,12 +546,12 @@ def _windows_section(record: Record) -> list[str]:
     given = record.parameters["windows"]
     return [
         "## Tables of one, two and four months",
-        f"{given['visits']} visits in twelve months, one detector; windows of sources and slices, each of which is a "
-        "table on a cluster, of the same length; and short windows in long slices, like partitions of time inside a "
-        f"table. Medians of {given['repeat']} reads of the footprint by turns, as stored and after maintenance. In a "
-        "file:",
+        f"{given['visits']} visits in twelve months by one detector. Windows and slices of sources have the same "
+        "length, or short windows are in long slices, like time partitions inside a table; on a cluster, each slice is "
+        f"a table. Medians of {given['repeat']} interleaved reads of the footprint, as stored and after maintenance. "
+        "In a file:",
         _windows_table(record, "windows-file"),
-        f"On three nodes, {growth.WHOLE}; milliseconds of all nodes' processors:",
+        f"On three nodes, {growth.WHOLE}, with total processor milliseconds of all nodes:",
         _windows_table(record, "windows-nodes"),
     ]
 
@@ -559,28 +560,28 @@ def _company_sections(record: Record) -> list[str]:
     given, others = record.parameters["outage"], record.parameters["others"]
     return [
         "## A node gone",
-        f"After twelve months, {growth.WHOLE}: {given['phase']} visits with all nodes; as many when one of the three "
-        f"has just been killed, {growth.NOTICE_S:g} s later, when the others have noticed, and when it has returned. "
-        f"Outages: {given['rounds']}. Published: one of eight nodes, for hours.",
+        f"After twelve months, {growth.WHOLE}: {given['phase']} visits with all nodes; as many right after one of the "
+        f"three was killed, {growth.NOTICE_S:g} s later, when the others have detected it, and after its return. "
+        f"Outages: {given['rounds']}. Published: one of eight nodes was down for hours.",
         _outage_table(record),
         _outage_words(record),
         "## Other clients",
-        f"{others['rate']:g} reads of the footprint a second after twelve months, {growth.WHOLE}, while other clients "
-        "read cones of 0.05 degrees in the same field; none of them stores anything.",
+        f"{others['rate']:g} reads of the footprint per second after twelve months, {growth.WHOLE}, while other "
+        "clients read cones of 0.05 degrees in the same field; no client stores anything.",
         _others_table(record),
         control_words(record.parts["others"]["comparisons"]),
     ]
 
 
 def _more_rows(record: Record, part: str, name: str) -> float:
-    """Growth of the rows of a read after twelve months."""
+    """Relative growth of the rows of a read after twelve months."""
     tables = _databases(record, part)[name]["tables"].values()
     then, last = (sum(each["rows"][at] for each in tables) for at in (_YEAR_MONTHS - 1, -1))
     return float(last / then - 1)
 
 
 _GROWN = (("file", growth.MAINTAINED), ("nodes", growth.WHOLE))
-"""Databases whose growth stands for their engine."""
+"""Databases that represent the growth of their engine."""
 
 
 def _compared(record: Record) -> str:
@@ -594,43 +595,43 @@ def _compared(record: Record) -> str:
         below /= float(np.median(_plateau(record, where, name, "read_ms")))
         rows += [
             [f"Figure: reads grow linearly with visits; {where}", _whether(explained >= _LINEAR, f"a line explains "
-             f"{explained:.0%} of the variance"), f"Database {name!r}; medians of months. On nodes, what else they do "
-             "shows too." if where == "nodes" else f"Database {name!r}; medians of months."],
+             f"{explained:.0%} of the variance"), f"Database {name!r}; monthly medians. Other work of the nodes "
+             "affects them." if where == "nodes" else f"Database {name!r}; monthly medians."],
             [f"Figure: reads stay level after twelve months; {where}", _level(record, where, name),
-             "Growth after over growth before. Objects are not limited to twelve months, and each has a forced source "
-             f"at every visit: a read returns {_more_rows(record, where, name):.0%} more rows in the last month than "
-             f"in month {_YEAR_MONTHS}."],
+             "Ratio of the growth after to that before. Objects are not limited to twelve months, and each has a "
+             f"forced source at every visit: a read returns {_more_rows(record, where, name):.0%} more rows in the "
+             f"last month than in month {_YEAR_MONTHS}."],
             [f"Figure: plateau over reads at {_SMALL.visits:,} visits, {rise:.2f}; {where}",
              agreement({"rise": rise}, {"rise": found}),
-             f"Here {ratio_words(found)}. What a read takes whatever it returns weighs more in small reads."],
+             f"Here {ratio_words(found)}. The fixed cost of a read weighs more in small reads."],
             [f"Figure: stores are nearly constant and far below reads; {where}",
              _whether(below <= _FAR_BELOW, f"a store takes {below:.2f} of a read"),
-             "A read here decodes a few chunks of many rows, where it was given row by row there; a store here is "
-             "decided by a transaction."],
+             "Here, a read decodes a few chunks of many rows, and a transaction decides each store; there, rows were "
+             "returned one by one."],
         ]  # fmt: skip
     rows += [
         ["Figure: scatter of reads and stores", "above", "Published without numbers."],
-        ["Figure: saw-teeth of 30-day tables", "not looked for", "Tables hold 120 days here."],
+        ["Figure: saw-teeth of 30-day tables", "not examined", "Tables hold 120 days here."],
         ["Figures: reads with RF 1, RF 2, RF 3 at ONE and at QUORUM; one client", _agreement_of_levels(record, False),
-         f"Ratios to {_ALONE}. One client waits for the slowest replica; nodes have time left."],
+         f"Ratios to {_ALONE}. One client waits for the slowest replica; nodes are not busy."],
         ["The same; clients that never wait", _agreement_of_levels(record, True),
-         "As in the published study, nodes are busy, and each further replica takes its processor time."],
+         "As in the published study, nodes are busy, and each further replica costs processor time."],
         ["Text: no visible change for clients with tables of 60 instead of 30 days; nodes",
          _windows_agreement(record, 0), "As stored, before maintenance merges the chunks of a window."],
         ["Text: somewhat less work for servers then", _less_work(record), "Processor time of all nodes for a read."],
         ["Text: no difference between partitions of time and tables; nodes", _windows_agreement(record, -1),
-         "Short windows in long slices over a table for each."],
-        ["Text: one of eight nodes gone, no change in latencies",
+         "Ratio of short windows in long slices to one table per window."],
+        ["Text: one of eight nodes down, no change in latencies",
          agreement(dict.fromkeys(("reads", "stores"), published.NODE_GONE),
                    {"reads": _gone(record, "read_ms"), "stores": _gone(record, "store_ms")}),
-         "One of three here, on a machine whose processors the others then have for themselves."],
+         "Here, one of three; the others then share the machine's processors among fewer nodes."],
         ["Text: time-outs at first", _first_words(record),
-         "The others ask a node that was killed until they notice that it is gone."],
+         "The others send requests to a killed node until they detect that it is down."],
         ["Text: recovery worked", _whether(part["rows"] == part["rows_alone"], f"{part['rows_alone']:,} of "
-         f"{part['rows']:,} rows on the returned node"), "From hints."],
-        ["Text: other clients at once, not tested", "above", "Not in the published study."],
+         f"{part['rows']:,} rows on the returned node"), "The rows come from hints."],
+        ["Text: other concurrent clients, not tested", "above", "Not in the published study."],
         ["Figures: Scylla; 14 nodes in containers; 6 and 12 nodes", "not repeated",
-         "Scylla is not available here, and more nodes bring no more processors."],
+         "Scylla is not available here, and more nodes do not add processors."],
     ]  # fmt: skip
     return markdown.table(["published", "here", "why"], rows, words=3)
 

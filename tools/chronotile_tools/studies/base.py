@@ -14,14 +14,14 @@ __all__ = ["Page", "Part", "Study", "run", "write_page"]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a study, with a name that is stable from run to run.
+    """A part of a study. Its name is stable between runs.
 
     Attributes
     ----------
     compute : callable
-        Returns the values; called with nothing, or with `echo` if the part reports its progress.
+        Returns the values; called without arguments, or with `echo` if the part reports its progress.
     reports : bool
-        Whether it does.
+        Whether the part reports its progress.
     """
 
     name: str
@@ -31,7 +31,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Page:
-    """A page in Markdown, and its figures as SVG by name; the text refers to them by :func:`figure`."""
+    """A page in Markdown, and its figures as SVG by name, to which the text refers with
+    :func:`~chronotile_tools.studies.markdown.figure`.
+    """
 
     text: str
     figures: Mapping[str, str]
@@ -52,9 +54,9 @@ class Study:
     scales : dict of str to dict
         Parameters by scale; the first is the default.
     parts : callable
-        The parts, in the order in which they run, for given parameters.
+        Returns the parts for given parameters, in the order in which they run.
     page : callable
-        The page of complete results.
+        Returns the page for complete results.
     """
 
     name: str
@@ -66,12 +68,12 @@ class Study:
 
 
 def run(study: Study, folder: Path, scale: str, echo: Callable[[str], object], *, overwrite: bool = False) -> Record:
-    """Compute the parts that ``folder/data/NAME.json`` lacks.
+    """Compute the parts that are missing in ``folder/data/NAME.json``.
 
     Raises
     ------
     InvalidInputError
-        The file has results of other parameters. It was not changed.
+        The file has results for other parameters. It was not changed.
     """
     parameters = study.scales[scale]
     path = _data(study, folder)
@@ -80,8 +82,8 @@ def run(study: Study, folder: Path, scale: str, echo: Callable[[str], object], *
         record = Record.read(path)
         if record.parameters != parameters:
             raise InvalidInputError(
-                f"{path} has results of other parameters than those of scale {scale!r}: replace them (--overwrite), or "
-                "give another folder (--out)",
+                f"{path} has results for other parameters than those of scale {scale!r}: replace them (--overwrite), "
+                "or give another folder (--out)",
                 kind="invalid-setting",
             )
     left = [part for part in study.parts(record.parameters) if part.name not in record.parts]
@@ -101,7 +103,7 @@ def write_page(study: Study, folder: Path) -> Path:
     Raises
     ------
     DataFileError
-        There are no results, or parts of them are missing.
+        Results, or parts of them, are missing.
     """
     path = _data(study, folder)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""A whole survey and a whole plant, ahead of their machines: a model fed by measured costs, and its error."""
+"""Capacity of a whole survey and a whole plant: a model with measured costs, and its error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["STUDY"]
 
 _CORES = 32
 _NODE = Cluster(nodes=3, disks=8, disk_tb=0.375)
-"""The published cloud's node: 32 virtual processors, eight SSDs."""
+"""Node of the published cloud: 32 virtual processors, eight SSDs."""
 
 
 def _parts(parameters: Values) -> Iterator[Part]:
@@ -38,11 +38,11 @@ def _parts(parameters: Values) -> Iterator[Part]:
     yield from (Part(name, compute) for name, compute in computed.items())
 
 
-# ---------------------------------------------------------------------- what is computed
+# ---------------------------------------------------------------------- computations
 
 
 def _read_s(costs: Costs, then: published.FootprintRead) -> float:
-    """Seconds of a read of the peer's layout on a published cluster."""
+    """Modelled seconds of a read with the peer's layout on a published cluster."""
     measured = Measured.from_costs(costs, system="peer", cores=then.cores // then.nodes)
     cluster = Cluster(nodes=then.nodes, replication=then.replication, consistency=then.consistency)
     return plan(measured, Demand(), cluster, visits=then.visits).read_s
@@ -53,7 +53,7 @@ def _terabytes(costs: Costs, then: published.SurveyBytes) -> float:
 
 
 def _growth() -> Values:
-    """Growth of four nodes from that of three: the same copies on more nodes."""
+    """Growth per node on four nodes, derived from that on three: the same copies on more nodes."""
     three = published.HISTORIAN_GROWTH[3]
     return {"four_bytes_a_day": three * 3 / 4}
 
@@ -82,7 +82,7 @@ def _year(year: Year) -> Values:
 
 
 def _sky(costs: Costs, densities: dict[str, float]) -> Values:
-    """Sizes of partitions by density. Variable objects follow it; new sources are as many everywhere."""
+    """Sizes of partitions by density of the sky, which variable objects follow; new sources are spread uniformly."""
     survey = Survey()
     seen = survey.variables / 2
     visits_a_month = 30 * survey.visits_a_night / HEMISPHERE_VISITS
@@ -150,37 +150,37 @@ def _page(record: Record) -> Page:
         record,
         STUDY.title,
         "A model of a whole survey (ten years, 189 detectors, 800 visits a night) and of the process history of a "
-        "plant of a million tags. It answers how many nodes and disks they take, and what the nodes are busy with, "
-        "before there is a machine. All costs were measured on small clusters and are in the "
-        "[last table](#costs); `chronotile bench plan` uses the same costs and the same arithmetic "
+        "plant with a million tags. It answers how many nodes and disks they need, and what keeps the nodes busy, "
+        "before any machine exists. All costs were measured on small clusters and are listed in the "
+        "[last table](#costs); `chronotile bench plan` uses the same costs and the same model "
         "([guide](../load-tests.md#plan-a-cluster)).",
         "## Against published clusters",
-        "The model takes the processor time that a read of lsst-dax-apdb costs three small nodes, and predicts the "
-        "published clusters of the same layout (" + published.ALERTS_2020 + "): processor time in step with visits and "
-        "with the replicas asked, spread over all processors, 189 detectors at once.",
+        "From the processor time of a read of lsst-dax-apdb on three small nodes, the model predicts the published "
+        "clusters of the same layout (" + published.ALERTS_2020 + "). It assumes that processor time is proportional "
+        "to the visits and to the replicas asked, and spread over all processors, with 189 concurrent detectors.",
         _reads(record, factors),
         markdown.figure(record, "reads", "Published and modelled seconds of a read"),
         f"**Error.** On 6 and 12 nodes the published times are {min(cloud):.1f} to {max(cloud):.1f} times the model's. "
-        "The factor is nearly the same for both sizes and for 50,000 to 300,000 visits: the model has the shape right "
-        "(1/N, linear in the visits up to twelve months) and the level wrong. A virtual processor is half a core, the "
-        "client's conversion is part of the published times but not of the model's, and there the history lay in "
-        "13 tables of finer pixels. The three machines, one of which had slow disks, took "
+        "The factor is nearly the same for both sizes and for 50,000 to 300,000 visits: the model predicts the shape "
+        "correctly (1/N, linear in the visits up to twelve months), but not the level. A virtual processor is half a "
+        "core, published times include the client's conversion of rows, and the published history was in 13 tables "
+        "with finer pixels. The three machines, one of which had slow disks, took "
         f"{factors[0][1]:.1f} and {factors[1][1]:.1f} times the model's. **This page therefore gives plans twice: with "
         f"the measured costs, and with {margin:g} times the processor time.**",
         _sizes(record),
-        f"**Error.** Published sizes are {min(sizes):.2f} to {max(sizes):.2f} times the model's. There, objects were "
-        "stored twice, in a table of all and in one of last versions.",
+        f"**Error.** Published sizes are {min(sizes):.2f} to {max(sizes):.2f} times the model's. The published "
+        "clusters stored objects twice, in a table of all versions and in one of the last versions.",
         _growth_table(record),
         "## The survey by year",
         f"Nodes of the published cloud: {_CORES} virtual processors, {_NODE.disks} SSDs of {_NODE.disk_tb * 1e3:g} GB "
-        f"of which data may fill {_NODE.disk_fill_max:.0%}; three copies, QUORUM, processors busy for at most "
+        f"of which data may fill {_NODE.disk_fill_max:.0%}; replication factor 3, QUORUM, processors busy for at most "
         f"{_NODE.busy_max:.0%} of the time between visits. Slices of 120 days of sources and forced sources are "
         "retired to Parquet files once they are older than twelve months; objects stay.",
         _years(record),
         f"With {margin:g} times the processor time, the number of nodes is "
         + ("the same in every year" if _same_nodes(record) else "larger")
-        + ". Compaction is in hours a day of each node, a repair in days in which each node validates all its data, at "
-        "the speeds of the table of costs. Not in the model: what maintenance writes again, and the network.",
+        + ". Compaction is given in hours per day of each node, repair in days for each node to validate all its data, "
+        "at the speeds in the table of costs. The model includes neither rewrites by maintenance nor the network.",
         markdown.figure(record, "bytes", "Bytes on the nodes by year, with slices retired or kept"),
         markdown.figure(record, "nodes", "Nodes by year, with slices retired or kept"),
         "## An uneven sky",
@@ -199,8 +199,8 @@ def _page(record: Record) -> Page:
             ],
             words=4,
         ),
-        "`chronotile bench plan --costs FILE` replaces single costs; "
-        "`tools/chronotile_tools/load/costs.toml` has the format.",
+        "`chronotile bench plan --costs FILE` replaces single costs; the format is that of "
+        "`tools/chronotile_tools/load/costs.toml`.",
         markdown.made_by(record),
     )  # fmt: skip
     return Page(text, figures)
@@ -232,9 +232,9 @@ def _sizes(record: Record) -> str:
 def _growth_table(record: Record) -> str:
     four, ours = published.HISTORIAN_GROWTH[4], record.parts["growth"]["four_bytes_a_day"]
     return (
-        f"Of {published.HISTORIAN_2023}: a node of three grew by {published.HISTORIAN_GROWTH[3] / 1e9:g} GB a day, one "
-        f"of four by {four / 1e9:g}; the model, bytes in step with copies over nodes, gives {ours / 1e9:.2f} from the "
-        f"first ({ours / four - 1:+.0%})."
+        f"In {published.HISTORIAN_2023}, a node of three grew by {published.HISTORIAN_GROWTH[3] / 1e9:g} GB a day, a "
+        f"node of four by {four / 1e9:g}. From the first figure, the model, with bytes proportional to copies divided "
+        f"by nodes, predicts {ours / 1e9:.2f} for four nodes ({ours / four - 1:+.0%})."
     )
 
 
@@ -251,7 +251,7 @@ def _years(record: Record) -> str:
         ])  # fmt: skip
     header = [
         "year", "TB on nodes", "TB archived", "million partitions", "nodes", "nodes, slower", "read, ms",
-        "busy, slower", "compaction, h a day", "repair, days", "thousand USD",
+        "busy, slower", "compaction, h per day", "repair, days", "thousand USD",
     ]  # fmt: skip
     return markdown.table(header, rows)
 
@@ -283,20 +283,21 @@ def _uneven(record: Record) -> str:
             f"{sources / mean['chronotile.source_partition']['value']:.1f}",
             f"{sources / 2**20:.1f}", str(_finer(sources)), f"{objects / 2**20:.1f}", str(_finer(objects)),
         ])  # fmt: skip
-    header = ["share of the sky that is less dense", "density over the mean", "rows of a read over the mean",
+    header = ["share of the sky that is less dense", "density, ratio to the mean", "rows of a read, ratio to the mean",
               "sources, MiB", "finer levels", "objects, MiB", "finer levels"]  # fmt: skip
     return (
         "Partitions of sources with forced sources (sixteen pixels, 120 days) and of objects (four pixels, 360 days), "
         "by the density of the sky. Densities are those of 59,099 variable stars of the General Catalogue of Variable "
-        "Stars in pixels of 2.6 degrees. Only variable objects follow them: "
+        "Stars in pixels of 2.6 degrees. Only variable objects follow these densities: "
         f"{part['varying_sources']:.0%} of the sources and {part['varying_forced']:.0%} of the forced sources; new "
-        "sources are as many everywhere. `apdb create --density` puts fewer pixels in a partition until it has at most "
-        "10 MiB: the table says how many levels finer that is.\n\n" + markdown.table(header, rows)
+        "sources are spread uniformly. `apdb create --density` puts fewer pixels in a partition until it has at most "
+        "10 MiB: the table gives the number of levels by which the partition is finer.\n\n"
+        + markdown.table(header, rows)
     )
 
 
 def _finer(size: float) -> int:
-    """Levels by which a partition must be finer; each has a quarter of the bytes."""
+    """Number of levels by which a partition must be finer; each level has a quarter of the bytes."""
     levels = 0
     while size > PARTITION_BYTES_MAX:
         size, levels = size / 4, levels + 1
@@ -313,12 +314,12 @@ def _by_night(record: Record) -> str:
         ]
         for each in part["lines"]
     ]  # fmt: skip
-    header = ["a tile is rewritten at", "times the costs", "tiles", "hours of one process", "processes for 8 h",
+    header = ["a tile is rewritten at", "factor on costs", "tiles", "hours of one process", "processes for 8 h",
               "hours of one node", "three nodes busy in 8 h"]  # fmt: skip
     return (
         f"A night writes to {part['touched']:,.0f} of the hemisphere's pixels, in three tables. `maintain` rewrites "
-        "the tiles that were written to; with `chunks_min=8` it waits until a tile has eight chunks. Every process "
-        "works on tiles of its own.\n\n" + markdown.table(header, rows)
+        "the tiles that were written to; with `chunks_min=8` it waits until a tile has eight chunks. Processes work on "
+        "different tiles.\n\n" + markdown.table(header, rows)
     )
 
 
@@ -331,14 +332,14 @@ def _plant_table(record: Record) -> str:
         ]
         for each in part["lines"]
     ]  # fmt: skip
-    header = ["a tag is written every, s", "values a chunk", "chunks a second", "nodes for writes, at least",
-              "TB a year and copy", "nodes for the disks, ten years"]  # fmt: skip
+    header = ["a tag is written every, s", "values per chunk", "chunks per second", "nodes for writes, at least",
+              "TB per year and copy", "nodes for the disks, ten years"]  # fmt: skip
     tags = record.parameters["tags"]
     return (
         f"{tags:,} tags change {tags / 4:,.0f} times a second, each as often as in {published.HISTORIAN_2023} (20,000 "
-        "tags and 5,000 values a second). What the nodes pay for is chunks, not values: the number of nodes follows "
-        "from how long a writer gathers values of a tag. The cost of a chunk is a lower bound. Nodes as above.\n\n"
-        + markdown.table(header, rows)
+        "tags and 5,000 values a second). The cost on the nodes is per chunk, not per value, so the number of nodes "
+        "depends on how long a writer buffers values of a tag. The cost of a chunk is a lower bound. Nodes are those "
+        "above.\n\n" + markdown.table(header, rows)
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures of a study: SVG files that stand alone, with a white background."""
+"""Figures of a study: self-contained SVG files with a white background."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def lines(
     title: str, x_label: str, y_label: str, series: Mapping[str, Points], *, x_log: bool = False, y_log: bool = True,
     x_ticks: Sequence[tuple[float, str]] | None = None, hues: int = 4,
 ) -> str:  # fmt: skip
-    """Lines through points, up to twice `hues` of them, in three or four colours: each of the second half has the
-    colour of one of the first.
+    """Plot lines through points. After the first `hues` series (three or four), colours repeat with other markers, for
+    up to twice as many series.
     """
     top, bottom = 66.0 + 18 * ((len(series) - 1) // hues), 340.0
     every_x = np.concatenate([np.asarray(x, float) for x, _ in series.values()])
@@ -45,7 +45,7 @@ def lines(
 
 
 def dots(title: str, x_label: str, rows: Sequence[tuple[str, Sequence[float | None]]], names: Sequence[str]) -> str:
-    """A line for each row with a mark for each of `names`, on a logarithmic axis; None leaves a mark out."""
+    """Plot one line per row with a mark for each of `names`, on a logarithmic axis; None omits a mark."""
     left, top = 30 + 7.2 * max(len(label) for label, _ in rows), 60.0
     bottom = top + 24 * len(rows) + 8
     values = np.array([value for _, given in rows for value in given if value is not None], float)

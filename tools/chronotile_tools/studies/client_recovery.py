@@ -1,4 +1,4 @@
-"""Clients while the network of one node after another is cut: who waits, who fails, and what comes back by itself."""
+"""Clients while the network of one node after another is cut: delays, failures, and recovery without intervention."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from chronotile_tools.studies.record import Record, Values
 __all__ = ["RECOVERED_S", "STUDY", "restored_s", "usual_ms"]
 
 RECOVERED_S = 10.0
-"""What is promised: so many seconds after a node's network is back, operations take what they took before."""
+"""Promised recovery time: seconds from the return of a node's network until operations take their usual time."""
 _USUAL = 3.0
-"""A second is as usual where nothing failed and its median is at most so many times the usual one..."""
+"""A second is as usual if no operation failed and its median is at most this multiple of the usual one..."""
 _LEAST_MS = 50.0
-"""...or at most this."""
+"""...or at most this many milliseconds."""
 _SHARE_LEAST = 0.15
-"""A node that coordinates so much of all operations takes part again; a third is an even share."""
+"""Smallest share of all operations for a node to count as coordinating again; an even share is a third."""
 _STREAMS = tuple(f"{front_end} {kind}" for front_end in recovery.FRONT_ENDS for kind in ("write", "read"))
 
 
@@ -42,11 +42,11 @@ def _measure(parameters: Values, cut_s: float, echo: Echo) -> Values:
     return {"seconds": {name: asdict(each) for name, each in found.items()}, "cuts": [asdict(each) for each in cuts]}
 
 
-# ---------------------------------------------------------------------- what the seconds say
+# ---------------------------------------------------------------------- analysis of timelines
 
 
 def usual_ms(stream: Values, quiet_s: float) -> float:
-    """The usual median of a second, before anything is cut."""
+    """The usual median of a second, before the first cut."""
     seconds = range(int(quiet_s))
     medians: list[float] = [stream["p50_ms"][second] for second in seconds if stream["due"][second]]
     return statistics.median(medians)
@@ -65,27 +65,27 @@ def restored_s(stream: Values, usual: float, start_s: float, end_s: float) -> fl
 
 
 def _cuts(record: Record, part: Values) -> Iterator[tuple[Values, float]]:
-    """Each cut, and the end of the quiet time after it."""
+    """All cuts, each with the end of the quiet time after it."""
     for cut in part["cuts"]:
         yield cut, cut["end_s"] + record.parameters["load"]["quiet_s"] - 1
 
 
 def _restored(record: Record, part: Values, name: str) -> list[float | None]:
-    """Seconds after each heal."""
+    """Seconds from the end of each cut until operations were as usual."""
     stream = part["seconds"][name]
     usual = usual_ms(stream, record.parameters["load"]["quiet_s"])
     return [restored_s(stream, usual, cut["end_s"], end_s) for cut, end_s in _cuts(record, part)]
 
 
 def _adapted(record: Record, part: Values, name: str) -> list[float | None]:
-    """Seconds after each cut, while the node is away."""
+    """Seconds from the start of each cut until operations were as usual, while the node was cut off."""
     stream = part["seconds"][name]
     usual = usual_ms(stream, record.parameters["load"]["quiet_s"])
     return [restored_s(stream, usual, cut["start_s"], cut["end_s"]) for cut in part["cuts"]]
 
 
 def _shares(part: Values, front_end: str) -> list[float]:
-    """The share of all operations that each node coordinates after it came back."""
+    """Share of all operations that each node coordinates after its return."""
     found = []
     for place, cut in enumerate(part["cuts"]):
         counts = cut["coordinated"][front_end]
@@ -103,16 +103,16 @@ def _page(record: Record) -> Page:
         record,
         STUDY.title,
         f"In a published study, of {published.HISTORIAN_2023}, the middleware stayed broken after a node had vanished, "
-        "until it was restarted. What do Chronotile's clients do? Networks are cut, not connections closed: nothing "
-        "tells a client that its node is away.",
-        "Three laboratory nodes with three copies, QUORUM. For each front end, an archive in a Python program, a "
-        f"historian in one, and a historian behind `chronotile serve`, {load['rate']:g} writes and {load['rate']:g} "
-        "reads a second become due, whether or not earlier ones have ended. The network of each node is cut once, one "
-        f"node after the other, with {load['quiet_s']:g} s between them. Clients and the service are not touched. "
-        "Response times are from when an operation was due.",
-        f"A second is as usual if no operation that was due in it failed, and their median is at most {_USUAL:g} times "
-        f"that of the quiet seconds before the first cut, or {_LEAST_MS:g} ms. **Promised: within {RECOVERED_S:g} s "
-        "after the network is back, every second is as usual, and the node coordinates operations again.**",
+        "until it was restarted. How do Chronotile's clients behave? Networks are cut and connections are not closed, "
+        "so clients are not notified that a node is unreachable.",
+        "Three laboratory nodes with replication factor 3 at QUORUM. Each front end (an archive in a Python program, a "
+        f"historian in one, and a historian behind `chronotile serve`) gets {load['rate']:g} writes and "
+        f"{load['rate']:g} reads per second, which become due whether or not earlier ones have ended. The network of "
+        f"each node is cut once, one node after the other, with {load['quiet_s']:g} s between them. Clients and the "
+        "service are not restarted. Response times count from the time at which an operation is due.",
+        "A second is as usual if no operation due in it failed, and the median response time is at most "
+        f"{_USUAL:g} times that before the first cut, or {_LEAST_MS:g} ms. **Promised: within {RECOVERED_S:g} s after "
+        "the network is back, every second is as usual, and the node coordinates operations again.**",
         "## Found",
         _verdict(record),
         _table(record),
@@ -131,7 +131,7 @@ def _page(record: Record) -> Page:
 
 
 def _verdict(record: Record) -> str:
-    """Whether what is promised holds."""
+    """Whether the promised recovery time was met."""
     late = broken = 0
     for part in record.parts.values():
         for name in _STREAMS:
@@ -147,8 +147,8 @@ def _verdict(record: Record) -> str:
     ]
     count = len(_STREAMS) * sum(len(part["cuts"]) for part in record.parts.values())
     words = [
-        f"Of {count} recoveries, one for each cut of each stream, {count - late - broken} took at most "
-        f"{RECOVERED_S:g} s, {late} longer, and {broken} had not ended when the next cut came."
+        f"Of {count} recoveries, one per stream and cut, {count - late - broken} took at most {RECOVERED_S:g} s, "
+        f"{late} longer, and {broken} had not ended at the next cut."
     ]
     words.append(
         f"Nodes that came back and coordinated less than {_SHARE_LEAST:.0%} of operations: {'; '.join(away)}."
@@ -172,7 +172,7 @@ def _table(record: Record) -> str:
                  ", ".join(f"{share:.0%}" for share in _shares(part, front_end))]
             )  # fmt: skip
     header = ["stream", "failed", "usual median, ms", "longest, s", "as usual after the cut, s",
-              "as usual after the network is back, s", "share of the node, after it is back"]  # fmt: skip
+              "as usual after the network is back, s", "share of the node after its return"]  # fmt: skip
     return markdown.table(header, rows)
 
 
@@ -184,7 +184,7 @@ def _part_words(part: Values) -> str:
     errors = {text for stream in part["seconds"].values() for text in stream["errors"].values()}
     if not errors:
         return "No operation failed."
-    return "What failed said: " + "; ".join(f"`{text}`" for text in sorted(errors)) + "."
+    return "Errors of failed operations: " + "; ".join(f"`{text}`" for text in sorted(errors)) + "."
 
 
 def _figure_name(part: str) -> str:

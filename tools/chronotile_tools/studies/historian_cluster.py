@@ -31,12 +31,12 @@ from chronotile_tools.studies.record import Record, Values
 __all__ = ["STUDY"]
 
 _WHOLE = "3 nodes"
-"""The set-up that others are compared with."""
+"""The set-up with which the others are compared."""
 _SLOW_WRITES = 5.0
-"""Writes are slow where their 99th percentile is so many times that of a ramp's first step."""
+"""Writes count as slow if their 99th percentile is at least this multiple of that in a ramp's first step."""
 _MIB = 2**20
 _THROTTLES = published.HINTS.bytes_per_s / _MIB
-"""Published speed of a delivery, in throttles of a thread, which are 1 MiB a second by default."""
+"""Published speed of a delivery, as a multiple of a thread's throttle, 1 MiB per second by default."""
 
 
 def _parts(parameters: Values) -> Iterator[Part]:
@@ -47,7 +47,7 @@ def _parts(parameters: Values) -> Iterator[Part]:
         yield Part(name, partial(compute, parameters), reports=True)
 
 
-# ---------------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------------- measurements
 
 
 def _requests(parameters: Values, echo: Echo) -> Values:
@@ -125,14 +125,14 @@ def _page(record: Record) -> Page:
     text = markdown.page(
         record,
         STUDY.title,
-        "How does a historian on a small cluster answer while nodes are missing, while their processors are taken, "
-        "while reads grow, and while a node is added? The study repeats what was measured of "
+        "How does a historian on a small cluster respond while nodes are down, while their processors are busy with "
+        "other work, while reads grow, and while a node is added? The study repeats measurements of "
         f"{published.HISTORIAN_2023}: each part runs the published kind of load on Cassandra nodes of the "
         "[laboratory](../lab.md), with Chronotile's historian as the client.",
         "**All nodes and clients share one machine.** Compare ratios between arms, not milliseconds with those of "
-        "other machines; more nodes bring no more processors here. Arms take turns, so that a drift of the machine "
-        "meets all of them. Intervals are of 95 %, over pairs of neighbouring runs. Where a difference cannot be told "
-        "apart, the page says which would have been.",
+        "other machines; more nodes do not add processors here. Arms take turns, so that a drift of the machine "
+        "affects all of them. Intervals are 95 % confidence intervals over pairs of neighbouring runs. Where a "
+        "difference is not significant, the page gives the smallest one that would have been.",
         *_requests_section(record),
         *_starved_section(record),
         *_growing_section(record),
@@ -150,17 +150,18 @@ def _requests_section(record: Record) -> list[str]:
     load = record.parameters["requests"]
     return [
         "## Requests a second",
-        f"Averages of hours of a tag's day (A) and of ten tags' (B), of six hours of a week (C), of days of a month "
-        f"(D), by {requests.CLIENTS} clients that never wait, while {given['written']:,.0f} values a second are "
-        f"written: {load['tags']} tags with a value every {load['step_s']} s for {load['days']} days. Published: 1,000 "
-        f"tags with a value a second. Medians of {load['rounds']} runs of {load['seconds']:g} s, computed from values "
-        "as in the published study; published / here.",
+        f"Hourly averages of a day of one tag (A) and of ten tags (B), six-hour averages of a week (C) and daily "
+        f"averages of a month (D), requested by {requests.CLIENTS} clients that never wait, while "
+        f"{given['written']:,.0f} values per second are written. Here: {load['tags']} tags with a value every "
+        f"{load['step_s']} s for {load['days']} days. Published: 1,000 tags with a value every second. The table gives "
+        f"published / here, as medians of {load['rounds']} runs of {load['seconds']:g} s, computed from values as in "
+        "the published study.",
         _requests_table(record),
         markdown.figure(record, "requests", "Requests a second by set-up, published and here"),
-        f"Over those of {_WHOLE}, published; here:",
+        f"Ratios to {_WHOLE}, published; here:",
         _ratios_table(record),
-        "Chronotile keeps statistics of hours, from which it answers these requests where it can. The same requests a "
-        "second with them:",
+        "Chronotile keeps hourly statistics, with which it answers these requests where possible. Requests per second "
+        "with hourly statistics:",
         _statistics_table(record),
     ]
 
@@ -169,14 +170,14 @@ def _starved_section(record: Record) -> list[str]:
     given = record.parameters
     return [
         "## Nodes whose processors are taken",
-        f"In the published study, other processes burnt the processors of none to three nodes. Here "
-        f"{overload.TAKEN:.0%} of a node's time is taken by suspending its process. Reads of up to a day at each node, "
-        f"{given['starved']['rate']:g} a second, and writes of {overload.VALUES_A_BATCH} values; clients ask their own "
-        "node. Mean milliseconds, published / here, and the ratio to the line with none, published; here:",
+        f"In the published study, other processes kept the processors of none to three nodes busy. Here, nodes are "
+        f"suspended for {overload.TAKEN:.0%} of their time. The load is {given['starved']['rate']:g} reads per second "
+        f"of up to a day at each node, and writes of {overload.VALUES_A_BATCH} values; each client uses one node. Mean "
+        "milliseconds, published / here, and ratios to the first line, published; here:",
         _starved_table(record, "reads", published.CPU_BURNT, ""),
         _starved_table(record, "writes", published.CPU_BURNT_WRITES, " write"),
         control_words(record.parts["starved"]["comparisons"]),
-        "99th percentiles here, and requests between nodes that timed out, published / here:",
+        "99th percentiles here, and internode requests that timed out, published / here:",
         _starved_tails(record),
         markdown.figure(record, "reads", "Mean milliseconds of a read by starved nodes, published and here"),
         markdown.figure(record, "writes", "Mean milliseconds of a write by starved nodes, published and here"),
@@ -187,12 +188,12 @@ def _growing_section(record: Record) -> list[str]:
     given = record.parameters
     return [
         "## Reads that grow",
-        f"{reads.CLIENTS} clients read 0.1 to 10 days of a tag, then more of them a second, until the cluster falls "
-        f"behind; {given['written']:,.0f} values a second are written meanwhile. Published: {published.GROWING}. "
-        "A ramp:",
+        f"{reads.CLIENTS} clients read 0.1 to 10 days of a tag, then at a growing rate, until the cluster falls "
+        f"behind; meanwhile, {given['written']:,.0f} values per second are written. Published: {published.GROWING}. "
+        "One of the ramps:",
         _growing_table(record),
         markdown.figure(record, "growing", "99th percentile of reads and writes by step of the ramps"),
-        "The step at which each sign first came. A write is slow where the 99th percentile is "
+        "First step of each sign of overload. Writes are slow if their 99th percentile is at least "
         f"{_SLOW_WRITES:g} times that of the first step.",
         _signs_table(record),
         _back_words(record),
@@ -203,12 +204,13 @@ def _outage_section(record: Record) -> list[str]:
     throttle = f"{record.parameters['outage']['throttle_kib']} KiB"
     return [
         "## A node away",
-        "One of three nodes stopped, while reads and writes went on at QUORUM, and started again. Published: two "
+        "One of three nodes was stopped and started again, while reads and writes continued at QUORUM. Published: two "
         "hours. Response times:",
         _outage_table(record),
-        "Hints, and seconds from when the node served clients until the others had delivered them. Nodes look for "
-        "hints to deliver every ten seconds, which the rule (twice the throttle of a thread) does not count. The "
-        f"throttle is {throttle} a second here, so that short deliveries last; published: 1 MiB, the default.",
+        "Hints, and seconds from the time when the node served clients until the others had delivered them. The "
+        "expected time is that at twice the throttle of a thread; it does not include that nodes look for hints to "
+        f"deliver only every ten seconds. The throttle is {throttle} per second here, to prolong short deliveries; "
+        "published: 1 MiB, the default.",
         _hints_table(record),
         _hints_words(record),
     ]
@@ -218,8 +220,8 @@ def _expansion_section(record: Record) -> list[str]:
     given = record.parameters
     return [
         "## A fourth node",
-        f"{given['expansion']['tags']} tags with a value of 15 decimals every {given['expansion']['step_s']} s, three "
-        "copies, compacted. MiB of tables on each node:",
+        f"{given['expansion']['tags']} tags with a value of 15 decimals every {given['expansion']['step_s']} s, with "
+        "replication factor 3. MiB of compacted tables on each node:",
         _expansion_table(record),
         _expansion_words(record),
     ]
@@ -253,7 +255,7 @@ def _requests_table(record: Record) -> str:
 
 
 def _gain(record: Record, kind: str, setup: str) -> Difference:
-    """Requests a second over those of three whole nodes."""
+    """Ratio of requests per second to those with three live nodes."""
     name = f"{kind} from values"
     return compare_values(_rates(record, name, _WHOLE), _rates(record, name, setup))
 
@@ -347,7 +349,7 @@ def _starved_tails(record: Record) -> str:
 
 
 def _failed(record: Record, arm: str) -> int:
-    """Operations of clients that failed or timed out."""
+    """Number of client operations that failed or timed out."""
     streams = record.parts["starved"]["latency_ms"][arm].values()
     return sum(each["failed"] + each["timed_out"] for each in streams)
 
@@ -394,7 +396,7 @@ _SIGNS: dict[str, Callable[[Values, Values], bool]] = {
 
 
 def _first_steps(ramp: Sequence[Values]) -> dict[str, int | None]:
-    """The number of the step at which each sign first came."""
+    """Number of the step in which each sign first appeared."""
     return {
         sign: next((place for place, step in enumerate(ramp) if came(step, ramp[0])), None)
         for sign, came in _SIGNS.items()
@@ -420,8 +422,9 @@ def _back_words(record: Record) -> str:
     before = [ramp[0]["read"]["p50"] for ramp in part["ramps"]]
     after = [step["read"]["p50"] for step in part["back"]]
     return (
-        "Back at the first step after each ramp, the median read took "
-        f"{', '.join(f'{value:,.0f}' for value in after)} ms, before it {', '.join(f'{v:,.0f}' for v in before)} ms."
+        "When the first step was repeated after each ramp, the median read took "
+        f"{', '.join(f'{value:,.0f}' for value in after)} ms; before the ramps it took "
+        f"{', '.join(f'{v:,.0f}' for v in before)} ms."
     )
 
 
@@ -461,7 +464,7 @@ def _hints_table(record: Record) -> str:
              f"{each['delivery_s']:,.1f}",
              f"{hint_delivery_s(each['bytes'], throttle_bytes_per_s=_throttle(record)):,.1f}"]
         )  # fmt: skip
-    return markdown.table(["", "away", "hints", "MiB", "delivery, s", "by the rule, s"], rows)
+    return markdown.table(["", "down", "hints", "MiB", "delivery, s", "expected, s"], rows)
 
 
 def _lengths(record: Record) -> tuple[list[Values], list[Values]]:
@@ -474,8 +477,8 @@ def _lengths(record: Record) -> tuple[list[Values], list[Values]]:
 
 
 def _delivery(record: Record) -> tuple[float, float]:
-    """Bytes a second of the delivery, from the difference between long and short outages, and the seconds before it;
-    the first is 0 if the long ones were not delivered later.
+    """Bytes per second of the delivery, from the difference between long and short outages, and the seconds before it
+    began; the speed is 0 if delivery did not take longer after long outages.
     """
     short, long = _lengths(record)
     size = [statistics.mean(each["bytes"] for each in some) for some in (short, long)]
@@ -487,17 +490,17 @@ def _delivery(record: Record) -> tuple[float, float]:
 def _hints_words(record: Record) -> str:
     speed, delay_s = _delivery(record)
     if not speed:
-        return "Long and short outages were delivered in times that differ by chance: no speed can be told."
+        return "Delivery times after long and short outages differ only by chance, so the speed is unknown."
     return (
-        f"From the difference between long and short outages, hints arrived at {speed / _MIB:.2f} MiB a second, "
+        f"From the difference between long and short outages, hints arrived at {speed / _MIB:.2f} MiB per second, "
         f"{speed / _throttle(record):.1f} times the throttle, after {delay_s:.0f} s. Published: "
-        f"{published.HINTS.bytes_per_s / _MIB:.2f} MiB a second reached the node, with what clients wrote meanwhile, "
-        f"{_THROTTLES:.1f} times the throttle."
+        f"{published.HINTS.bytes_per_s / _MIB:.2f} MiB per second reached the node, including concurrent writes of "
+        f"clients, {_THROTTLES:.1f} times the throttle."
     )
 
 
 def _throttle(record: Record) -> float:
-    """Bytes a second of a delivery thread."""
+    """Throttle of a delivery thread, in bytes per second."""
     return float(record.parameters["outage"]["throttle_kib"] * 1_024)
 
 
@@ -514,7 +517,7 @@ def _expansion_table(record: Record) -> str:
 
 
 def _shares(record: Record) -> tuple[float, float, float]:
-    """Load of an old node after the cleanup over that before, on average; of all nodes; and growth of a node."""
+    """Ratios to three nodes: mean load of an old node after the cleanup, mean load of all nodes, growth per node."""
     part = record.parts["expansion"]
     kept = statistics.mean(part["cleaned"][:3]) / statistics.mean(part["before"])
     every = statistics.mean(part["cleaned"]) / statistics.mean(part["before"])
@@ -531,9 +534,9 @@ def _expansion_words(record: Record) -> str:
         f"The new node joined in {part['join_s']:.0f} s. Cleanup took "
         f"{', '.join(f'{seconds:.1f}' for seconds in part['cleanup_s'])} s on the old nodes (published: "
         f"{', '.join(f'{hours:.1f}' for hours in cleanup)} h for {then.before_gib:g} GiB each). After it, an old node "
-        f"has {kept:.0%} of what it had, the mean of all four {every:.0%} (published: "
-        f"{then.after_gib / then.before_gib:.0%}); new values take {growth:.0%} of a node's bytes (published: "
-        f"{published.HISTORIAN_GROWTH[4] / published.HISTORIAN_GROWTH[3]:.0%})."
+        f"has {kept:.0%} of its former bytes, the mean of all four {every:.0%} (published: "
+        f"{then.after_gib / then.before_gib:.0%}); new values add {growth:.0%} of the bytes per node that they added "
+        f"before (published: {published.HISTORIAN_GROWTH[4] / published.HISTORIAN_GROWTH[3]:.0%})."
     )
 
 
@@ -552,26 +555,27 @@ def _compared(record: Record) -> str:
     )
     rows = [
         ["Table: requests A to D a second on one to four nodes", agreement(*_gains(record)),
-         f"Ratios to {_WHOLE}. Machines of their own gain processors with each node; ours share them, so that ratios "
-         "here are what coordination and a missing node cost, or save."],
+         f"Ratios to {_WHOLE}. Separate machines add processors with each node; nodes here share them, so ratios here "
+         "show the cost or gain of coordination and of a missing node."],
         ["Table: client reads by starved nodes", agreement(*_slowdowns(record, published.CPU_BURNT, "")),
-         "Ratios to none starved. Ours stop a node four fifths of the time; burnt processors delay without a pause."],
+         "Ratios to none starved. Here, nodes are suspended four fifths of the time; there, busy processors delayed "
+         "them continuously."],
         ["Table: client writes by starved nodes", agreement(*_slowdowns(record, published.CPU_BURNT_WRITES, " write")),
-         "The same. A batch here also agrees on its record, in a transaction of a majority."],
+         "The same. A batch here also includes a lightweight transaction for its record."],
         ["Table: 99th percentile of messages between nodes", "not measured",
-         "Nodes keep it over minutes; runs here are of seconds, and take turns."],
-        ["Text: no failed request", _whether(failed == 0, f"{failed:,} failed"), "All arms together."],
+         "Nodes measure it over minutes; runs here take seconds and are interleaved."],
+        ["Text: no failed request", _whether(failed == 0, f"{failed:,} failed"), "In all arms."],
         ["Text: time-outs between nodes 0, 0, 1, 12",
          _whether(late[arms[3]] > late[arms[0]], counts) if any(late.values()) else f"not decided: {counts}",
-         "Of runs of seconds; published runs took 30 minutes."],
+         "Runs here take seconds; published runs took 30 minutes."],
         ["Figure: reads of 0.1 to 10 days and back, 44 h", "above, as steps", "Steps of seconds, until clients fall "
          "behind, instead of hours."],
         ["Text: first time-outs between nodes, then slow writes, then failures", _order(record),
-         f"Published: 99th percentile of writes up to {published.GROWING_WRITE_P99_MS:,.0f} ms. Reads here come at a "
-         "rate, whether or not earlier ones have ended."],
+         f"Published: 99th percentile of writes up to {published.GROWING_WRITE_P99_MS:,.0f} ms. Reads here start at a "
+         "fixed rate, whether or not earlier ones have ended."],
         ["Table: hints after two hours without a node",
          _whether(_within(throttles, _THROTTLES, 2.0), speeds) if throttles else "not decided: no speed",
-         f"Shrunk to a minute. A hint has {hint:,.0f} bytes here."],
+         f"Shortened to less than a minute. A hint has {hint:,.0f} bytes here."],
         ["Procedure: 48 hours without a node, repair by table", "not repeated",
          "It needs hundreds of GiB; [Work on a cluster](../work-on-a-cluster.md) has the procedure."],
         ["Procedure: one node to three, two orders", "not repeated here",
@@ -580,12 +584,12 @@ def _compared(record: Record) -> str:
          "Procedures with tests on nodes: [Work on a cluster](../work-on-a-cluster.md)."],
         ["Table: load of a node with four instead of three", _whether(_within(kept, then_kept, 1.15),
                                                                       f"{kept:.0%}, published {then_kept:.0%}"),
-         f"Three quarters would be an even share; the mean of all four is {every:.0%}."],
-        ["Table: growth a day with four instead of three", _whether(_within(growth, then_growth, 1.15),
+         f"An even share is three quarters; the mean of all four is {every:.0%}."],
+        ["Table: daily growth with four instead of three", _whether(_within(growth, then_growth, 1.15),
                                                                     f"{growth:.0%}, published {then_growth:.0%}"),
          "The same share."],
         ["Text: cleanup of 8 h 15, 4 h 33, 7 h 35", "above, seconds",
-         "It rewrites what a node has, so that time goes by bytes."],
+         "Cleanup rewrites a node's data, so its time is proportional to bytes."],
     ]  # fmt: skip
     return markdown.table(["published", "here", "why"], rows, words=3)
 
@@ -599,7 +603,7 @@ def _within(found: float, then: float, factor: float) -> bool:
 
 
 def _order(record: Record) -> str:
-    """Whether signs came in the published order, in each ramp; those at the same step count as in order."""
+    """Whether signs appeared in the published order in each ramp; signs of the same step count as in order."""
     ramps = record.parts["growing"]["ramps"]
     ordered = shown = 0
     for ramp in ramps:
@@ -609,7 +613,7 @@ def _order(record: Record) -> str:
         shown += bool(known)
         ordered += bool(known) and known == sorted(known) and steps[: len(known)] == known
     if shown < len(ramps):
-        return f"not decided: no sign came in {len(ramps) - shown} of {len(ramps)} ramps"
+        return f"not decided: no sign appeared in {len(ramps) - shown} of {len(ramps)} ramps"
     return _whether(ordered == len(ramps), f"in {ordered} of {len(ramps)} ramps")
 
 

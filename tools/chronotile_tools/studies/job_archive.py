@@ -1,4 +1,4 @@
-"""A grid's job archive: loading, indexes of days and look-ups by several clients, beside a relational database."""
+"""A grid's job archive: loading, daily indexes and lookups by several clients, compared with a relational database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["STUDY"]
 
 _SYSTEMS = (Chronotile.name, PostgreSQL.name)
 _INDEXED = ("count", "rows")
-"""Questions that the published study puts to indexes of days; the others are look-ups."""
+"""Questions that the published study answers from daily indexes; the others are lookups."""
 _THEN = ("Cassandra, 2011", "Oracle, 2011")
 _NOT_MEASURED = "not measured: no such number of clients"
 
@@ -39,7 +39,7 @@ def _parts(parameters: Values) -> Iterator[Part]:
     yield Part("questions", partial(_questions, parameters), reports=True)
 
 
-# ---------------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------------- measurements
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class _Jobs:
 
     @contextmanager
     def loaded(self, name: str) -> Iterator[Any]:
-        """Load a system; what it stored is given up at the end."""
+        """Load a system; its data are deleted at the end."""
         schema = self.block.schema
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             made = (
@@ -84,7 +84,7 @@ def _prepared(parameters: Values, echo: Echo) -> Iterator[_Jobs]:
 
 
 def _in_turns(number: int) -> Sequence[str]:
-    """The systems in the order of a round: each is first in every second one."""
+    """The systems in the order of a round; each is first in every second round."""
     return _SYSTEMS if number % 2 == 0 else _SYSTEMS[::-1]
 
 
@@ -122,7 +122,7 @@ def _questions(parameters: Values, echo: Echo) -> Values:
 def _ask(
     systems: Mapping[str, Any], asked: questions.Questions, kind: str, clients: int, parameters: Values, echo: Echo
 ) -> Values:
-    """Let so many clients ask both systems, in turns; the first round warms caches and is left out."""
+    """Let this many clients ask both systems in turns; the first round warms caches and is left out."""
     each, fresh = parameters["each"][kind], iter(range(10**9))
     seconds: dict[str, list[float]] = {name: [] for name in systems}
     sizes: list[int] = []
@@ -150,30 +150,30 @@ def _page(record: Record) -> Page:
         record,
         STUDY.title,
         "Finished jobs of a grid are loaded once and looked up for years: by id, by task, by jobset, and by user and "
-        f"cloud in some days. The study repeats what was measured of {published.JOB_ARCHIVE_2011}: the same questions, "
-        "on generated jobs, to Chronotile in a file and to PostgreSQL in the place of Oracle.",
-        f"{given['jobs']:,} jobs of {generated.COLUMNS} columns over a year, in runs of 2 to 200 ids, "
+        f"cloud within some days. The study repeats measurements of {published.JOB_ARCHIVE_2011}: the same questions, "
+        "on generated jobs, to Chronotile in a file and to PostgreSQL instead of Oracle.",
+        f"The data are {given['jobs']:,} jobs with {generated.COLUMNS} columns over a year, in runs of 2 to 200 ids, "
         f"{record.parts['load']['csv_bytes'] / 1e6:,.0f} MB of CSV. Clients are threads of one Python process, which "
-        "begin together, and wait for whole answers: Arrow tables of Chronotile, tuples of Python objects of "
-        "PostgreSQL, in its binary format. Both take the same questions in turns, each is first in every second round, "
-        "and their answers must be the same. A first round is left out; everything lies in memory or in the cache of "
-        "the system.",
-        f"PostgreSQL {record.parts['questions']['postgresql']} has its default settings, except that it does not wait "
-        "for the disk (`fsync = off`), and an index for each kind of question. What Chronotile loads is durable.",
-        "**Published figures are of machines of 2011, with another archive.** Compare orders of magnitude with them, "
-        f"and ratios. A figure here is the median of {given['rounds']} rounds, each the mean of its answers; intervals "
-        "are of 95 %, over rounds. The load average at the end of the page is that of the beginning of a run: other "
-        "work that comes later slows both systems, and widens the intervals.",
+        "start together and wait for complete answers: Arrow tables from Chronotile, tuples of Python objects from "
+        "PostgreSQL, in its binary format. Both systems get the same questions in turns, each is first in every second "
+        "round, and their answers must be equal. The first round is left out; all data are in memory or in the cache "
+        "of the system.",
+        f"PostgreSQL {record.parts['questions']['postgresql']} has its default settings, except that it does not sync "
+        "to disk (`fsync = off`), and an index for each kind of question. Data that Chronotile loads are durable.",
+        "**Published figures were measured in 2011, with another archive.** Compare orders of magnitude and ratios. A "
+        f"figure here is the median of {given['rounds']} rounds, each the mean of its answers; intervals are 95 % "
+        "confidence intervals over rounds. The load average at the end of the page is that at the start of a run: "
+        "later work of other programs slows both systems and widens the intervals.",
         "## Loading",
         _loads_table(record),
         "## Indexes of days",
         _sizes_table(record),
-        "Seconds of failed jobs of a user in a cloud over five days; "
-        f"on average {found['count'][str(given['clients'][0])]['jobs']:,.1f} jobs:",
+        "Seconds for the failed jobs of a user in a cloud within five days, on average "
+        f"{found['count'][str(given['clients'][0])]['jobs']:,.1f} jobs:",
         _seconds_table(record, _INDEXED),
-        f"The published rows took {published.JOB_ROWS_HOT_S:g} s when they were read again.",
+        f"In the published study, reading the rows again took {published.JOB_ROWS_HOT_S:g} s.",
         "## Look-ups by several clients",
-        "Seconds of an answer, as each client waits for it:",
+        "Seconds that each client waits for an answer:",
         _seconds_table(record, [kind for kind in found if kind not in _INDEXED]),
         markdown.figure(record, "clients", "Seconds of random ids by number of clients, published and here"),
         markdown.figure(record, "all", "Seconds of each published question, published and here"),
@@ -200,18 +200,18 @@ def _times(ratio: float) -> str:
 
 
 def _seconds(value: float) -> str:
-    """Three digits at most, no exponent."""
+    """Format seconds with up to three digits, without exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-3 else f"{value:.5f}"
 
 
 def _here(record: Record, kind: str, clients: int) -> Mapping[str, Sequence[float]] | None:
-    """Seconds by system and round; None if so many clients did not ask."""
+    """Seconds by system and round; None if this number of clients was not measured."""
     found = record.parts["questions"]["found"][kind].get(str(clients))
     return None if found is None else found["seconds"]
 
 
 def _ratio(seconds: Mapping[str, Sequence[float]]) -> Difference:
-    """Chronotile's time over PostgreSQL's."""
+    """Ratio of Chronotile's time to PostgreSQL's."""
     ours, other = _SYSTEMS
     return compare_values(seconds[other], seconds[ours])
 
@@ -228,14 +228,14 @@ def _loads_table(record: Record) -> str:
         [f"rows a second, {way}", f"{speed:,.0f}", "", ""] for way, speed in published.JOB_LOAD_ROWS_S.items()
     ] + [
         ["rows a second, from CSV", "", *(_spread(loads[name]["rows_s"]) for name in _SYSTEMS)],
-        ["seconds of the indexes after it", "", *(_spread(loads[name]["index_s"]) for name in _SYSTEMS)],
-        ["bytes of a job", "", *(f"{size[name] / record.parameters['jobs']:,.0f}" for name in _SYSTEMS)],
+        ["seconds for the indexes afterwards", "", *(_spread(loads[name]["index_s"]) for name in _SYSTEMS)],
+        ["bytes per job", "", *(f"{size[name] / record.parameters['jobs']:,.0f}" for name in _SYSTEMS)],
     ]  # fmt: skip
     return markdown.table(["", _THEN[0], *_SYSTEMS], rows)
 
 
 def _shares(record: Record, name: str) -> dict[str, float]:
-    """Bytes of each index over those of the jobs."""
+    """Ratio of each index's bytes to those of the jobs."""
     part = record.parts["load"]
     return {index: size / part["bytes"][name] for index, size in part["index_bytes"][name].items()}
 
@@ -279,7 +279,7 @@ def _clients_figure(record: Record) -> str:
         series[f"{name}, here"] = ([float(count) for count in clients], [statistics.median(each) for each in every])
     ticks = [(float(count), str(count)) for count in sorted({*then, *clients})]
     title = f"Seconds of {_question('ids', record.parameters)}"
-    return charts.lines(title, "clients at once", "seconds", series, x_log=True, x_ticks=ticks)
+    return charts.lines(title, "concurrent clients", "seconds", series, x_log=True, x_ticks=ticks)
 
 
 def _all_figure(record: Record) -> str:
@@ -293,7 +293,7 @@ def _all_figure(record: Record) -> str:
 
 
 def _agreement(record: Record, kind: str) -> str:
-    """Whether Chronotile over PostgreSQL is as Cassandra over Oracle was, for each published number of clients."""
+    """Whether Chronotile compares with PostgreSQL as Cassandra did with Oracle, by published number of clients."""
     ratios, found = {}, {}
     for clients, (cassandra, oracle) in published.JOB_SECONDS[kind].items():
         if seconds := _here(record, kind, clients):
@@ -309,25 +309,26 @@ def _compared(record: Record) -> str:
     place = "agrees" if min(shares) >= low and max(shares) <= high else "differs"
     place += ", smaller" if max(shares) < low else ""
     why = {
-        "count": "Cassandra answered from an index made for it. Both systems here have an index on just these columns.",
-        "rows": "The same. Jobs of an answer lie in runs: in the same chunk, and close together in a table that is "
+        "count": "Cassandra answered from an index for this question. Both systems here have an index on these "
+        "columns.",
+        "rows": "The same. Jobs of an answer are in runs: in the same chunk, and close together in a table that is "
         "loaded in the order of ids.",
         "jobsets": "Jobs of 52 jobsets are scattered over the user's year; Chronotile reads and unpacks whole chunks.",
-        "tasks": "Jobs of a task lie in neighbouring runs, and the tasks are scattered over the year. The published "
-        "number of clients is not given, and taken as one.",
-        "ids": "Nearly every id lies in another chunk, of which one row is wanted: chunks are made for runs, an index "
-        "on the id for single rows.",
-        "one id": "An id gives the cell that has it, so that no date is needed.",
+        "tasks": "Jobs of a task are in neighbouring runs, and the tasks are scattered over the year. The published "
+        "number of clients is unknown, and assumed to be one.",
+        "ids": "Nearly every id is in a different chunk, from which one row is needed: chunks suit runs of rows, an "
+        "index on the id suits single rows.",
+        "one id": "The id determines the cell, so no date is needed.",
     }
     rows = [
         [f"Load: {then_speed:,.0f} rows a second with threads",
          f"{speed / then_speed:.2g} times that; PostgreSQL {other / then_speed:.2g} times",
-         "Into files of one machine, by two processes, or by one connection of PostgreSQL; there over a network, into "
-         "a cluster."],
+         "Here into files of one machine, by two processes, or by one connection to PostgreSQL; there over a network "
+         "into a cluster."],
         [f"Indexes: {low:.0%} to {high:.0%} of the disk each",
          f"{place}: {min(shares):.2%} to {max(shares):.2%}",
-         "An index here has an entry for each value and run of jobs of a day, packed; those of PostgreSQL have one for "
-         "each job."],
+         "An index of Chronotile has a packed entry per value and run of jobs of a day; an index of PostgreSQL has one "
+         "per job."],
         *(
             [f"{_question(kind, record.parameters)}: Cassandra over Oracle {_ratios(kind)}", _agreement(record, kind),
              words]
@@ -335,9 +336,9 @@ def _compared(record: Record) -> str:
         ),
         _growth_row(record, "ids"),
         _growth_row(record, "jobsets"),
-        ["Load into small virtual machines", "not repeated", "There are no such machines here."],
+        ["Load into small virtual machines", "not repeated", "Such machines are not available here."],
         ["A hundred consecutive ids in a row; indexes by map-reduce", "not repeated",
-         "Chunks hold what is stored together, whatever its number; any process builds indexes of new chunks."],
+         "A chunk holds the rows that are stored together, in any number; any process can index new chunks."],
     ]  # fmt: skip
     return markdown.table(["published", "here", "why"], rows, words=3)
 
@@ -358,8 +359,8 @@ def _growth_row(record: Record, kind: str) -> list[str]:
     ) else _NOT_MEASURED  # fmt: skip
     return [
         f"{_question(kind, record.parameters)}, {most} clients over one: Cassandra and Oracle {ratios}", here,
-        "Clients share the processors of one machine with both systems. Where a question fills a processor, thirty "
-        "clients on two wait fifteen times as long as one.",
+        "Clients share the processors of one machine with both systems. If a question keeps a processor busy, thirty "
+        "clients on two processors wait fifteen times as long as one client.",
     ]  # fmt: skip
 
 

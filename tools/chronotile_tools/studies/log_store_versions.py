@@ -1,4 +1,4 @@
-"""Versions of Cassandra in pairs under equal load: reads, writes, repair, compaction and collection of garbage."""
+"""Versions of Cassandra in pairs under equal load: reads, writes, repair, compaction and garbage collection."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["STUDY"]
 
 _STATISTICS: tuple[float | str, ...] = (50.0, 95.0, 99.0)
 _LEAST_S = 0.01
-"""Maintenance that takes less than nodetool's own scatter counts as this."""
+"""Lower bound for seconds of maintenance: shorter times are within the scatter of nodetool itself."""
 _TABLE_FIGURES = {
     "read p50, ms": ("Read Latency 50%", 1e3), "read p95, ms": ("Read Latency 95%", 1e3),
     "read p99, ms": ("Read Latency 99%", 1e3), "write p99, us": ("Write Latency 99%", 1.0),
 }  # fmt: skip
-"""Rows of ``nodetool tablehistograms`` by published figure, and microseconds of its unit."""
+"""Rows of ``nodetool tablehistograms`` by published figure, and the figure's unit in microseconds."""
 
 
 def _parts(parameters: Values) -> Iterator[Part]:
@@ -75,18 +75,18 @@ def _page(record: Record) -> Page:
         "Is a newer version of Cassandra faster, for clients and for maintenance? The study repeats a comparison of "
         f"{published.LOG_STORE_2020}, and continues it with later versions.",
         f"Two clusters of {load['nodes']} laboratory nodes with {min(load['nodes'], 3)} copies run side by side, and "
-        f"the same load meets them in turns: {load['rate']:g} reads a second of a day of a tag, {load['rate']:g} "
-        f"batches a second of 200 values, in runs of {load['seconds']:g} s, on {values:,} values of {load['decimals']} "
-        "decimals that Chronotile's historian stores in chunks. Before anything is measured, each cluster gets "
-        f"{load['warm_up']} runs, and as many as the control takes: nodes that have just started compile their code. "
-        "Published were single log rows of 16 kB, with a time "
-        f"to live. After the runs, each of {load['rounds']} rounds stores {load['days_a_round']} more day(s) of values "
-        "and maintains a node of each cluster in turns; what nodetool takes to do nothing is subtracted.",
+        f"the same load runs on them in turns: {load['rate']:g} reads per second, each of a day of a tag, and "
+        f"{load['rate']:g} batches per second of 200 values, in runs of {load['seconds']:g} s, on {values:,} values "
+        f"with {load['decimals']} decimals that Chronotile's historian stores in chunks. Before the measurements, each "
+        f"cluster gets {load['warm_up']} runs, and as many as the control has, because newly started nodes compile "
+        "their code. The published load was single log rows of 16 kB with a time to live. After the runs, each of "
+        f"{load['rounds']} rounds stores {load['days_a_round']} more day(s) of values and maintains a node of each "
+        "cluster in turns; the time of a no-op nodetool command is subtracted.",
         "**All nodes and clients share one machine.** Compare ratios, not milliseconds with those of other machines. "
-        "Intervals are of 95 %, over pairs of neighbouring runs. Where versions cannot be told apart, the page says "
-        "which difference would have been.",
+        "Intervals are 95 % confidence intervals over pairs of neighbouring runs. Where versions cannot be told apart, "
+        "the page gives the smallest difference that would have shown.",
         "## All pairs",
-        "Time of the newer version over that of the older:",
+        "Ratio of the newer version's time to the older version's:",
         _summary(record),
         markdown.figure(record, "maintenance", "Seconds of maintenance, newer over older version, by pair"),
         *sections,
@@ -102,7 +102,7 @@ def _part(record: Record, pair: Sequence[str]) -> Values:
 
 
 def _own_s(part: Values, name: str, what: str) -> list[float]:
-    """Seconds of maintenance by round, without what a command takes that does nothing."""
+    """Seconds of maintenance by round, minus those of a no-op command."""
     took = part["maintenance_s"][name]
     nothing = statistics.median(took["no-op"])
     return [max(each - nothing, _LEAST_S) for each in took[what]]
@@ -160,8 +160,8 @@ def _pair_section(record: Record, pair: Sequence[str]) -> list[str]:
         "Response times of clients, milliseconds:",
         _clients_table(part),
         control_words(part["comparisons"]),
-        "Inside the nodes: the most used table's own histograms, which have few steps; the nodes' median, least and "
-        "largest. Seconds of maintenance by round:",
+        "Figures of the nodes: histograms of the most used table, which have coarse steps, as median, smallest and "
+        "largest of the nodes; and seconds of maintenance by round:",
         _inside_table(part),
     ]
 
@@ -205,10 +205,10 @@ def _compared(record: Record) -> str:
     then_reads = {name: published.VERSIONS[f"read {name}, ms"] for name in ("p50", "p95", "p99")}
     rows = [
         ["Table: reads, p50, p95, p99", agreement({name: new / old for name, (old, new) in then_reads.items()}, reads),
-         "Published: the tables' own times, which have steps of a fifth. Compared here: the clients', which have "
-         "intervals; the tables' are above."],
+         "Published: times reported by tables, in steps of a fifth. Compared here: times of clients, which have "
+         "intervals; those of tables are above."],
         ["Table: writes, p99, alike", agreement({"p99": _write_ratio()}, {"p99": _client(part, "write", 99.0)}),
-         "A batch of values here is a chunk and a transaction, not a row."],
+         "A batch of values here is a chunk and a lightweight transaction, not a row."],
     ]  # fmt: skip
     for what, (old, new) in published.MAINTENANCE_S.items():
         ratios = [newer / older for older, newer in zip(old, new, strict=True)]
@@ -217,11 +217,11 @@ def _compared(record: Record) -> str:
             [f"Table: {what} after {', '.join(published.MAINTENANCE_AFTER)}: {_list(old)} to {_list(new)} s",
              agreement({what: statistics.geometric_mean(ratios)}, {what: found}),
              f"Published ratios {', '.join(f'{ratio:.2f}' for ratio in ratios)}, here {ratio_words(found)}. Each node "
-             "had gigabytes there, and has megabytes here: what a command takes whatever the data weighs more."]
+             "had gigabytes there, and has megabytes here, so the fixed cost of a command weighs more."]
         )  # fmt: skip
     rows += [
         ["Setting: 3 million rows an hour with a time to live", "not repeated",
-         "Values come as they would from a plant, and chunks have no time to live: whole slices are dropped."],
+         "Values arrive as from a plant, and chunks have no time to live: whole slices are dropped."],
         ["Later versions", ", ".join(_title(pair) for pair in record.parameters["pairs"][1:]) or "none",
          "Not in the published study. 6.0 is an alpha version."],
     ]  # fmt: skip

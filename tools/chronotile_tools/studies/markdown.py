@@ -10,19 +10,19 @@ __all__ = ["figure", "made_by", "page", "table"]
 
 
 def page(record: Record, title: str, *blocks: str) -> str:
-    """A page of blocks, headed by where it comes from."""
+    """A page of blocks, with a comment that names its source."""
     source = f"<!-- Made from data/{record.study}.json by `chronotile study page {record.study}`. Do not edit. -->"
     return "\n\n".join([f"# {title}", source, *blocks]) + "\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
-    """A table; the first `words` columns are words, the others numbers."""
+    """A table. The first `words` columns are text, the others numbers, aligned right."""
     marks = ["---"] * words + ["---:"] * (len(header) - words)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, marks, *rows])
 
 
 def figure(record: Record, name: str, words: str) -> str:
-    """A figure; `words` describe it for those who do not see it."""
+    """A figure, with `words` as alternative text."""
     return f"![{words}](images/{record.study}-{name}.svg)"
 
 
@@ -33,8 +33,8 @@ def made_by(record: Record) -> str:
         "",
         f"    chronotile study run {record.study}",
         "",
-        f"`run` computes what `data/{record.study}.json` lacks and writes the page; `chronotile study page "
-        f"{record.study}` only writes the page. Results on this page:",
+        f"`run` computes the parts that are missing in `data/{record.study}.json` and writes the page; `chronotile "
+        f"study page {record.study}` only writes the page. Results on this page:",
         "",
     ]
     for number, each in enumerate(record.runs):

@@ -1,4 +1,4 @@
-"""Measure on laboratory nodes for a study, and say what the figures allow to be said."""
+"""Measure on laboratory nodes for a study, and compare results with published figures."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ Echo = Callable[[str], object]
 Judgement = Literal["agrees", "differs", "open"]
 
 _FACTOR_MAX = 10.0
+"""Largest detectable factor that a page names."""
 _ALIKE = 1.05
+"""Published ratios below this, either way, count as no difference."""
 _DECIDES = 0.25
+"""Largest detectable difference with which a run can confirm that there is no difference."""
 
 
 @contextmanager
 def harness(parameters: Values, echo: Echo) -> Iterator[Harness]:
-    """What runs the loads of a part."""
+    """The harness that runs the loads of a part."""
     with Generator(processes=2) as generator:
         yield Harness(Settings(seed=parameters["seed"], heap=parameters["heap"]), generator, echo)
 
 
 def latency_of(parts: Sequence[Recording]) -> Values:
-    """Response times of runs that belong together, milliseconds, and how their operations ended."""
+    """Response times of merged runs in milliseconds, and outcomes of their operations."""
     found = asdict(Latency.of(merged(each.histogram() for each in parts)))
     return {
         **{name: round(value, 3) if isinstance(value, float) else value for name, value in found.items()},
@@ -60,12 +63,12 @@ def latencies(runs: Runs, arms: Sequence[str]) -> Values:
 
 
 def comparisons(runs: Runs, arms: Sequence[str], whats: Sequence[float | str]) -> list[Values]:
-    """Every arm over the first, and the control, as plain values."""
+    """Comparisons of the control and of every arm with the first, as plain values."""
     return [asdict(each) for each in Comparison.all_of(runs, arms, whats=whats)]
 
 
 def difference_of(found: Sequence[Values], arm: str, stream: str, what: float | str) -> Difference:
-    """The difference of an arm from the first."""
+    """The difference between an arm and the first one."""
     (one,) = (
         each
         for each in found
@@ -75,16 +78,14 @@ def difference_of(found: Sequence[Values], arm: str, stream: str, what: float | 
 
 
 def control_words(found: Sequence[Values]) -> str:
-    """What the control found, where there is no difference."""
+    """Describe how often the control showed a difference, although there is none."""
     controls = [Difference(**each["difference"]) for each in found if each["is_control"]]
     wrong = sum(each.verdict == "yes" for each in controls)
-    return (
-        f"The control, the first of them against itself, showed a difference in {wrong} of {len(controls)} comparisons."
-    )
+    return f"The control, the first arm against itself, showed a difference in {wrong} of {len(controls)} comparisons."
 
 
 def ratio_words(found: Difference) -> str:
-    """A ratio with its interval, or the smallest difference that would have shown."""
+    """A ratio with its interval, or, without a significant difference, the smallest detectable one."""
     if found.verdict == "yes":
         return f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
     factor = 1 + found.detectable
@@ -97,9 +98,10 @@ def ratio_words(found: Difference) -> str:
 def judge(then: float, found: Difference) -> Judgement:
     """Compare a published ratio with ours.
 
-    A published ratio within a twentieth of 1 is no difference. Ours agrees with it if ours cannot be told from 1, and a
-    difference of a quarter would have shown. Any other one agrees with ours on the same side of 1. Where ours cannot be
-    told from 1, the published one differs if it would have shown; otherwise nothing is decided.
+    A published ratio within a twentieth of 1 means no difference. Ours agrees with it if ours does not differ
+    significantly from 1 and a difference of a quarter would have been detected. Any other published ratio agrees with a
+    significant one of ours on the same side of 1. If ours is not significant, the published one differs if it would
+    have been detected; otherwise the comparison is open.
     """
     size = abs(math.log(then))
     alike = size < math.log(_ALIKE)
@@ -111,7 +113,7 @@ def judge(then: float, found: Difference) -> Judgement:
 
 
 def agreement(then: Mapping[str, float], found: Mapping[str, Difference]) -> str:
-    """Count the published ratios that ours agree with, in a phrase."""
+    """Describe how many published ratios agree with ours."""
     judged = [judge(ratio, found[name]) for name, ratio in then.items()]
     inside = sum(
         each == "agrees" and found[name].low <= ratio <= found[name].high

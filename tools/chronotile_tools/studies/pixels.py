@@ -20,7 +20,7 @@ __all__ = ["STUDY"]
 _COMPARED = ("mq3c", "htm")
 """The pixelizations of the published study."""
 _CHOSEN = 10
-"""The level that the published study chose, and that its distributions are of."""
+"""The level that the published study chose; its distributions are assumed to be of this level."""
 
 
 def _parts(parameters: Values) -> Iterator[Part]:
@@ -41,22 +41,22 @@ def _measure(parameters: Values, scheme: str, level: int, padding_deg: float) ->
 def _page(record: Record) -> Page:
     levels = list(range(record.parameters["level_min"], record.parameters["level_max"] + 1))
     figures = {
-        "averages": _by_level(record, levels, "A detector touches so many pixels", "pixels", "pixels"),
+        "averages": _by_level(record, levels, "Pixels that a detector touches", "pixels", "pixels"),
         "clients": _by_level(record, levels, "Detectors of a camera that touch the same pixel", "detectors", None),
         "histogram": _histogram(record),
-        "area": _by_level(record, levels, "Area of those pixels, over the detector's", "ratio", "area_ratio"),
+        "area": _by_level(record, levels, "Area of these pixels, ratio to the detector's", "ratio", "area_ratio"),
     }
     text = markdown.page(
         record,
         STUDY.title,
         "An alert production database reads, for each of the 189 detectors of a camera, the pixels that the detector "
-        "touches. More pixels are more requests; larger ones hold more rows outside of the detector; and if several "
-        "detectors touch the same pixel, several clients request it. The study puts square detectors at random places "
-        "of the sphere, turned at random, and counts. It repeats the spatial study of the technote "
-        "[DMTN-156](https://dmtn-156.lsst.io/), and adds two pixelizations that were not in it.",
+        "touches. More pixels mean more requests; larger pixels contain more rows outside the detector; and if several "
+        "detectors touch the same pixel, several clients request it. The study places square detectors at random "
+        "positions on the sphere, with random rotations, and counts pixels. It repeats the spatial study of the "
+        "technote [DMTN-156](https://dmtn-156.lsst.io/), and adds two pixelizations.",
         f"Detectors have sides of {DETECTOR_DEG:g} degrees; {record.parameters['detectors']:,} detectors and "
         f"{record.parameters['cameras']:,} whole cameras were placed for each line. The published figures have no "
-        "padding around a detector; reads have 52 arc seconds, which the last table has.",
+        "padding around a detector; reads have a padding of 52 arc seconds, as in the last table.",
         "## Averages by level",
         _averages(record, levels),
         markdown.figure(record, "averages", "Pixels that a detector touches, by level"),
@@ -64,8 +64,8 @@ def _page(record: Record) -> Page:
         f"## Distribution at level {_CHOSEN}",
         markdown.figure(record, "histogram", f"Share of detectors by the pixels that they touch, level {_CHOSEN}"),
         "## Area of the pixels",
-        markdown.figure(record, "area", "Area of the touched pixels against that of the detector, by level"),
-        f"Area of the touched pixels over that of the detector, by share of detectors, level {_CHOSEN}:",
+        markdown.figure(record, "area", "Ratio of the area of the touched pixels to the detector's, by level"),
+        f"Ratio of the area of the touched pixels to the detector's, by share of detectors, level {_CHOSEN}:",
         _areas(record),
         "## With the padding of a read",
         _padded(record, levels),
@@ -81,7 +81,7 @@ def _part(record: Record, scheme: str, level: int, *, padded: bool = False) -> V
 
 
 def _clients(values: Values) -> float:
-    """Mean detectors of a camera that touch a pixel, of the pixels that any touches."""
+    """Mean number of a camera's detectors that touch a pixel, over the pixels that at least one touches."""
     counts = values["clients"]
     return float(sum(detectors * count for detectors, count in enumerate(counts, 1)) / sum(counts))
 
@@ -110,7 +110,7 @@ def _histogram(record: Record) -> str:
 def _averages(record: Record, levels: Sequence[int]) -> str:
     kinds: list[tuple[str, Any]] = [
         ("pixels a detector touches, mean (most)", lambda part: f"{part['pixels']:.1f} ({part['pixels_max']})"),
-        ("area of these over the detector's", lambda part: f"{part['area_ratio']:.2f}"),
+        ("area of these, ratio to the detector's", lambda part: f"{part['area_ratio']:.2f}"),
         ("detectors that touch the same pixel", lambda part: f"{_clients(part):.2f}"),
         ("detectors in a pixel, by area", lambda part: f"{part['detectors_a_pixel']:.3g}"),
     ]
@@ -138,7 +138,8 @@ def _padded(record: Record, levels: Sequence[int]) -> str:
             [f"mq3c {level}", f"{part['pixels']:.1f} ({part['pixels_max']})", f"{part['area_ratio']:.2f}",
              f"{_clients(part):.2f}"]
         )  # fmt: skip
-    header = ["", "pixels a detector touches, mean (most)", "area over the padded detector's", "detectors of a pixel"]
+    header = ["", "pixels a detector touches, mean (most)", "area, ratio to the padded detector's",
+              "detectors per pixel"]  # fmt: skip
     return markdown.table(header, rows)
 
 
@@ -149,11 +150,11 @@ def _compared(record: Record) -> str:
     fewer = 1 - ours["pixels"] / other["pixels"]
     alike = abs(_clients(ours) / _clients(other) - 1) < 0.1
     rows = [
-        ["Figure: average pixel/tile connections by level", "above", "A picture only, so its values cannot be quoted."],
+        ["Figure: average pixel/tile connections by level", "above", "Published as a picture, without values."],
         [
             'Text: MQ3C is "significantly better" than HTM in pixels per detector',
             f"{'agrees' if fewer > 0.1 else 'differs'}: {fewer:.0%} fewer",
-            f"At level {_CHOSEN}, {ours['pixels']:.1f} and {other['pixels']:.1f}. HTM has a third more pixels at a "
+            f"At level {_CHOSEN}, {ours['pixels']:.1f} and {other['pixels']:.1f}. HTM has a third more pixels per "
             "level.",
         ],
         [
@@ -164,10 +165,10 @@ def _compared(record: Record) -> str:
         ["Figure: distributions of pixels per detector and of their area", "above, the area as percentiles", ""],
         [
             "Choice: MQ3C level 10", "differs: Chronotile's default is level 9",
-            f"A partition there is a pixel and a month, here sixteen pixels and 120 days. With padding, level 9 has "
-            f"{nine['pixels']:.1f} pixels for a read instead of {ten['pixels']:.1f}, of {nine['area_ratio']:.1f} times "
-            f"the area instead of {ten['area_ratio']:.1f}. [Decision 014](../decisions/014-windows-of-a-survey.md) has "
-            "the measured costs.",
+            f"A partition there is a pixel and a month, here sixteen pixels and 120 days. With padding, a read at "
+            f"level 9 touches {nine['pixels']:.1f} pixels instead of {ten['pixels']:.1f}, with "
+            f"{nine['area_ratio']:.1f} times the area instead of {ten['area_ratio']:.1f}. "
+            "[Decision 014](../decisions/014-windows-of-a-survey.md) gives the measured costs.",
         ],
     ]  # fmt: skip
     return markdown.table(["published", "here", "why"], rows, words=3)

@@ -1,4 +1,4 @@
-"""What read repair costs reads at QUORUM: while others write, and after a node missed writes."""
+"""Cost of read repair for reads at QUORUM: with concurrent writers, and after a node missed writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MS = 1e3
 _BLOCKING, _NONE = experiment.MODES
 _PERCENTILES = (50, 95, 99)
 _LEFT_OUT = "143, 170 and 209"
-"""Of the run of 2026-11-27 at commit 8519bbb."""
+"""Mismatches of the run of 2026-11-27 at commit 8519bbb, whose reads left out a column."""
 _ROWS, _TURNS = 20, 3
 
 
@@ -93,7 +93,7 @@ def _milliseconds(read_s: experiment.ReadSeconds) -> Values:
 
 
 def _each(spent_s: float, reads: Sequence[Sequence[float]]) -> float:
-    """Milliseconds of processor of each read."""
+    """Processor milliseconds per read."""
     return round(spent_s / sum(map(len, reads)) * _MS, 1)
 
 
@@ -125,7 +125,7 @@ def _concurrent_counters(part: Values) -> str:
         for mode, counted in repairs.items():
             reads = sum(len(read_ms[mode]) for read_ms in part["read_ms"][phase].values())
             rows.append([f"{phase}: `{mode}`", *_per_read(counted, reads), f"{part['cpu_ms'][phase][mode]:,.1f}"])
-    header = ["", "mismatches in 100 reads", "repairing writes in 100 reads", "nodes' processor, ms a read"]
+    header = ["", "mismatches in 100 reads", "repairing writes in 100 reads", "nodes' processor, ms per read"]
     return markdown.table(header, rows)
 
 
@@ -189,10 +189,10 @@ def _conclusions(concurrent: Values, missed: Values) -> Iterator[str]:
     counted = concurrent["repairs"][experiment.WRITTEN]
     mismatches = sum(each["mismatches"] for each in counted.values())
     yield (
-        "**Concurrent reads and writes**, the question that was left open: "
+        "**Concurrent reads and writes**, the open question: "
         f"{mismatches} partitions differed in {2 * sum(map(len, written.values()))} reads, because a write had reached "
-        f"one copy and not yet the other; writes of repair: {counted[_BLOCKING]['writes']}. Reads of the "
-        f"footprint that is written, `NONE` over `BLOCKING`: {_none_over_blocking(written)}."
+        f"one copy and not yet the other; writes of repair: {counted[_BLOCKING]['writes']}. Ratio of `NONE` to "
+        f"`BLOCKING` for reads of the footprint being written: {_none_over_blocking(written)}."
     )
     reads = _together(
         [turn for turn in missed["turns"] if turn["name"] not in (experiment.BEFORE, experiment.REPAIRED)]
@@ -204,8 +204,8 @@ def _conclusions(concurrent: Values, missed: Values) -> Iterator[str]:
         for mode in experiment.MODES
     }  # fmt: skip
     yield (
-        "**After missed writes**, a read that finds a difference reads both copies in full, with either option. Over "
-        f"complete footprints, with `BLOCKING`: {over[_BLOCKING]}; with `NONE`: {over[_NONE]}."
+        "**After missed writes**, a read that finds a difference reads both copies in full, with either option. Ratio "
+        f"to complete footprints with `BLOCKING`: {over[_BLOCKING]}; with `NONE`: {over[_NONE]}."
     )
     first, *_, last = (
         {mode: _per_read(each["repairs"][mode], sum(len(read_ms[mode]) for read_ms in each["read_ms"].values()))[0]
@@ -213,16 +213,17 @@ def _conclusions(concurrent: Values, missed: Values) -> Iterator[str]:
         for each in missed["turns"] if each["name"] not in (experiment.BEFORE, experiment.REPAIRED)
     )  # fmt: skip
     yield (
-        "**Reads repair what they meet**, if the option lets them and they ask for every column: mismatches in 100 "
-        f"reads went from {first[_BLOCKING]} to {last[_BLOCKING]} with `BLOCKING`, and from {first[_NONE]} to "
-        f"{last[_NONE]} with `NONE`. A read asks two of three copies, so it meets those of the node only in part, and "
-        "what nobody reads stays missing: run `chronotile ops repair` after an outage that outlasted the hints."
+        "**Reads repair the rows that they return**, if the option permits it and they request every column: "
+        f"mismatches in 100 reads went from {first[_BLOCKING]} to {last[_BLOCKING]} with `BLOCKING`, and from "
+        f"{first[_NONE]} to {last[_NONE]} with `NONE`. A read uses two of three copies, so only some reads use the "
+        "node's copy, and rows that are not read stay missing: run `chronotile ops repair` after an outage that "
+        "outlasted the hints."
     )
     yield (
-        "**Leave the option as it is.** Reads at QUORUM are right with either. `NONE` spares the writes of repair, and "
-        "its reads go on finding the differences. The table `catalog` needs `BLOCKING`: records of batches are read by "
-        "a majority and not by serial reads, so without read repair a record whose write was interrupted may be seen "
-        "by one read and not by the next."
+        "**Leave the option as it is.** Reads at QUORUM are correct with either value. `NONE` avoids the writes of "
+        "repair, but its reads keep finding the differences. The table `catalog` needs `BLOCKING`: batch records are "
+        "read by a majority, not by serial reads, so without read repair a record whose write was interrupted may be "
+        "returned by one read and not by the next."
     )
 
 
@@ -238,7 +239,7 @@ def _figure(record: Record) -> str:
         for mode in experiment.MODES
     }  # fmt: skip
     ticks = [(place, turn["name"]) for place, turn in zip(places, turns, strict=True)]
-    title = "Reads of footprints of which a node missed writes, over those of complete footprints"
+    title = "Reads of footprints with missed writes, ratio to complete footprints"
     return charts.lines(title, "", "ratio", series, x_ticks=ticks, y_log=False)
 
 
@@ -248,48 +249,48 @@ def _page(record: Record) -> Page:
     text = markdown.page(
         record,
         STUDY.title,
-        "What does read repair cost reads at QUORUM, while others write and after a node has missed writes? The first "
-        f"published study of an alert database leaves this open ({published.ALERTS_2020}). A read at QUORUM compares "
-        "digests of two copies. Where they differ, Cassandra reads both copies in full. By default (`read_repair = "
-        "'BLOCKING'`) it then writes what a copy lacks and waits for that before it answers; with `'NONE'` it only "
-        "merges the copies for this answer.",
-        "Three laboratory nodes with three copies, all requests at QUORUM; schema "
-        f"`{given['schema']}`, default layout. Two databases on them hold the same detector-visits. All tables of one "
-        "have `BLOCKING`, as Chronotile makes them, those of the other `NONE`. Each footprint is read from both, one "
+        "How much does read repair cost reads at QUORUM, with concurrent writers and after a node has missed writes? "
+        f"The first published study of an alert database leaves this open ({published.ALERTS_2020}). A read at QUORUM "
+        "compares digests of two copies. If they differ, Cassandra reads both copies in full. By default (`read_repair "
+        "= 'BLOCKING'`) it then writes missing data to a copy and waits for that before it answers; with `'NONE'` it "
+        "only merges the copies for this answer.",
+        "Three laboratory nodes with replication factor 3, all requests at QUORUM; schema "
+        f"`{given['schema']}`, default layout. Two databases store the same detector-visits. All tables of one have "
+        "`BLOCKING`, as Chronotile creates them, those of the other `NONE`. Each footprint is read from both, one "
         "after the other in alternating order, and these pairs are compared. **All nodes and clients share one "
-        "machine.** Compare ratios. Intervals are of 95 %.",
-        "Every read returned exactly the acknowledged sources and forced sources; beside writers, all of them and none "
-        "that nobody was storing.",
+        "machine.** Compare ratios. Intervals are 95 % confidence intervals.",
+        "Every read returned exactly the acknowledged sources and forced sources. With concurrent writers, every read "
+        "returned all acknowledged rows, and no rows that no client was storing.",
         "## While others write",
         f"Another client of each database stores a detector-visit every {given['concurrent']['every_s']:g} s "
-        f"({len(stored[_BLOCKING])} in each), alternating with times when nobody writes. Footprints: the one that is "
-        "written, with what was just stored, and another one.",
+        f"({len(stored[_BLOCKING])} in each), alternating with periods without writers. Two footprints are read: the "
+        "one being written, which includes the newest rows, and an older one.",
         _concurrent_table(concurrent),
-        "The 99th percentile of so few reads is close to the longest. Mismatches are partitions whose copies differed; "
-        "a footprint lies in several. The processor time includes what the nodes did for others meanwhile.",
+        "With so few reads, the 99th percentile is close to the maximum. Mismatches are partitions whose copies "
+        "differed; a footprint covers several. The processor time includes concurrent work for other clients.",
         _concurrent_counters(concurrent),
-        "Where nobody writes and nothing was missed, digests agree, and the option has no effect.",
+        "Without writers and missed writes, digests agree, and the option has no effect.",
         "## After a node missed writes",
-        f"{given['missed']['footprints']} footprints with {given['missed']['visits']} visits, of which a node was down "
-        f"for the last {given['missed']['missed']}, and as many footprints that it has completely. Hints are disabled. "
+        f"{given['missed']['footprints']} footprints have {given['missed']['visits']} visits, of which a node missed "
+        f"the last {given['missed']['missed']}; as many other footprints are complete on the node. Hints are disabled. "
         f"After its return, the node is warmed up by {given['warm_up']} reads of another database, and each footprint "
-        "is read several times from both; then both keyspaces are repaired. Complete footprints are read in turns "
-        "with the others and show what else changed.",
+        "is read several times from both databases; then both keyspaces are repaired. Reads of complete footprints are "
+        "interleaved with the others and show other effects.",
         _missed_table(missed),
         markdown.figure(record, "missed", "Times of reads after a node missed writes, over those of complete "
                         "footprints, with and without read repair"),
         _missed_counters(missed),
         f"`nodetool repair -full` took {missed['repaired'][_BLOCKING]['seconds']:.1f} s for the database with "
-        f"`BLOCKING` ({missed['repaired'][_BLOCKING]['cpu_s']:.1f} s of processor), which reads had repaired in part, "
+        f"`BLOCKING` ({missed['repaired'][_BLOCKING]['cpu_s']:.1f} s of processor time), partly repaired by reads, "
         f"and {missed['repaired'][_NONE]['seconds']:.1f} s for the other ({missed['repaired'][_NONE]['cpu_s']:.1f} s).",
         "## Which columns are repaired",
-        "Rows of two columns that a node missed, each a partition, are read at QUORUM through that node, from a table "
-        "with `BLOCKING`:",
+        "A node missed rows of two columns, each in its own partition. The rows are read at QUORUM through that node, "
+        "from a table with `BLOCKING`:",
         _column_table(record.parts["columns"]),
         "Cassandra repairs the columns that a read selects. Digests cover the write times of all columns of a row, so "
-        "they go on differing where a read leaves out a column. Chronotile's reads of chunks therefore select every "
-        f"column. While they left out `byte_count`, this study counted {_LEFT_OUT} mismatches in 100 reads 1, 2 and 3 "
-        "with `BLOCKING`.",
+        "they keep differing if a read leaves out a column. Chronotile's reads of chunks therefore select every "
+        f"column. While they left out `byte_count`, this study counted {_LEFT_OUT} mismatches in 100 reads (reads 1, 2 "
+        "and 3) with `BLOCKING`.",
         "## What follows",
         *_conclusions(concurrent, missed),
         markdown.made_by(record),
@@ -300,7 +301,7 @@ def _page(record: Record) -> Page:
 STUDY = Study(
     name="read-repair",
     title="What read repair costs",
-    repeats="what was left open in 2020: read repair with concurrent reads and writes",
+    repeats="an open question of 2020: read repair with concurrent reads and writes",
     scales={
         "full": {
             "schema": "lsst", "days": 180, "transients": 1_000, "warm_up": 100, "heap": "500m", "seed": 1,

@@ -1,4 +1,4 @@
-"""Results of a study as a JSON file: parameters, the runs that made them, and the values of each part.
+"""Results of a study in a JSON file: parameters, runs, and the values of each part.
 
 The file is written after every part, so an interrupted study continues where it stopped.
 """
@@ -21,7 +21,7 @@ from chronotile_tools.survey.simulate.runner import machine
 __all__ = ["FORMAT", "Record", "Values", "this_run"]
 
 FORMAT = 1
-"""Version of the file."""
+"""Version of the file format."""
 
 Values = dict[str, Any]
 
@@ -35,11 +35,11 @@ class Record:
     study : str
         Name of the study.
     parameters : dict
-        What the parts depend on.
+        Parameters of the parts.
     runs : list of dict
         Date, commit, versions, machine and load average of each run that added parts.
     parts : dict of str to dict
-        Values by part; ``run`` is the number of the run that made them.
+        Values by part; ``run`` is the number of the run that computed them.
     """
 
     study: str
@@ -69,7 +69,7 @@ class Record:
             raise DataFileError(f"{path} is not the results of a study: {error}", kind="file-content") from error
 
     def write(self, path: Path) -> None:
-        """Replace the file; after a crash it has the old content or the new."""
+        """Replace the file atomically: after a crash it has the old content or the new."""
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")
         new.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
@@ -77,7 +77,7 @@ class Record:
 
 
 def this_run() -> Values:
-    """What is recorded of a run."""
+    """Description of this run, for `Record.runs`."""
     versions = {name: metadata.version(name) for name in ("chronotile", "numpy")}
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -89,7 +89,7 @@ def this_run() -> Values:
 
 
 def _commit() -> str | None:
-    """The commit of the sources, where they are a git checkout; with ``-dirty`` if they have changes since."""
+    """Commit of the sources if they are a git checkout, with ``-dirty`` if they were changed since."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -36,7 +36,7 @@ def find(name: str) -> Study:
     Raises
     ------
     InvalidInputError
-        There is no such study; the message suggests the nearest name.
+        The study does not exist; the message suggests the nearest name.
     """
     if name not in STUDIES:
         near = " or ".join(_native.nearest_names(name, list(STUDIES)))

@@ -1,4 +1,4 @@
-"""Tail latency of reads on a hundred nodes, by simulation, checked against three and four."""
+"""Tail latency of reads on a hundred nodes, by a simulation that is checked against clusters of three and four."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _POLICIES = {
 }
 _SHARES = (50.0, 95.0, 99.0, 99.9)
 _NOTICED_S = 3.75
-"""After so many seconds the nodes of the laboratory noticed one that hung: decision 012 has the reads."""
+"""Seconds after which laboratory nodes detected a hung node, from the reads in decision 012."""
 _HUNG_LAB = {
     ("99p", "never"): (3_750, 3_224, 5_785), ("NONE", "never"): (3_739, 3_556, 3_745),
     ("99p", "500 ms"): (1_012, 511, 2_015), ("NONE", "500 ms"): (1_012, 509, 1_520),
 }  # fmt: skip
 """Milliseconds of a read while a node hangs, by the server's `speculative_retry` and the client's `speculative_ms`:
-median, least, largest; decision 012."""
+median, smallest, largest; from decision 012."""
 _SATURATING = 256
-"""Clients that never wait, in simulations of throughput."""
+"""Number of clients that never wait, in simulations of throughput."""
 _FOOTPRINT = (2, 24)
-"""Requests of a footprint's read, at once in each of two turns: docs/cluster-figures.md."""
+"""Concurrent requests of a footprint's read in each of its two turns: see docs/cluster-figures.md."""
 
 
 def _parts(parameters: Values) -> Iterator[Part]:
@@ -53,7 +53,7 @@ def _parts(parameters: Values) -> Iterator[Part]:
     yield Part("replay", partial(_large, parameters, Nodes(**_size(parameters), replays_per_s=replayed)))
 
 
-# ---------------------------------------------------------------------- what is computed
+# ---------------------------------------------------------------------- computations
 
 
 def _size(parameters: Values) -> Values:
@@ -81,10 +81,10 @@ def _slow(parameters: Values, count: int, policy: str) -> Values:
 
 
 def _hung_large(parameters: Values, policy: str) -> Values:
-    """Requests from the moment at which a node hangs until well after the others noticed."""
+    """Simulate requests from the time at which a node hangs until well after the others have detected it."""
     noticed_s = parameters["noticed_s"]
     nodes = Nodes(**_size(parameters), hung={7: noticed_s})
-    # At most so many requests are answered before it is noticed; half as many again follow.
+    # 1.5 times the largest number of requests that can be answered before the node is detected.
     requests = int(1.5 * noticed_s * parameters["clients"] / parameters["think_ms"] * 1e3)
     clients = Clients(parameters["clients"], parameters["think_ms"])
     found = simulate(
@@ -96,7 +96,7 @@ def _hung_large(parameters: Values, policy: str) -> Values:
 
 
 def _requests(parameters: Values) -> Values:
-    """Requests a second by the number of nodes. The share of a request's work that each replica does follows from the
+    """Requests per second by number of nodes. The share of a request's work that each replica does is derived from the
     rates on one node and on three; the other set-ups are predictions.
     """
     found = {}
@@ -117,8 +117,8 @@ def _requests(parameters: Values) -> Values:
 
 
 def _burnt(parameters: Values) -> Values:
-    """Latency by coordinator while processors of nodes are burnt. The waits for a processor follow from two of the
-    published figures; the others are predictions.
+    """Latency by coordinator while processors of nodes are busy with other work. The waits for a processor are derived
+    from two of the published figures; the others are predictions.
     """
     usual = float(np.mean(published.CPU_BURNT[0]))
     own, other = published.CPU_BURNT[1][0] - usual, published.CPU_BURNT[2][2] - usual
@@ -141,7 +141,7 @@ def _burnt(parameters: Values) -> Values:
 
 
 def _hung(parameters: Values) -> Values:
-    """A footprint's read that begins in the two seconds after a node hung."""
+    """Milliseconds of a footprint's read that begins in the two seconds after a node hung."""
     rng = np.random.default_rng(parameters["seed"])
     found = {}
     for server, client in _HUNG_LAB:
@@ -156,7 +156,7 @@ def _hung(parameters: Values) -> Values:
         reads = []
         for _ in range(400):
             first = rng.choice(early, _FOOTPRINT[0]).max()
-            # The second turn begins when the first has ended, which may be after the node was noticed.
+            # The second turn begins when the first has ended, possibly after the hung node was detected.
             second = rng.choice(early if first < 1_500 else usual, _FOOTPRINT[1]).max()
             reads.append(first + second)
         found[f"{server}, {client}"] = [round(float(np.percentile(reads, share)), 0) for share in (50, 5, 95)]
@@ -208,12 +208,12 @@ def _page(record: Record) -> Page:
         record,
         STUDY.title,
         f"How long do the slowest reads take on {given['nodes']} nodes with {given['clients']:,} clients, when some of "
-        "the nodes are slow, hang or come back? Nobody here has a hundred nodes, so reads are simulated: requests "
+        "the nodes are slow, hang or return? A hundred nodes are not available, so reads are simulated: requests "
         "queue for cores, coordinators wait for a majority of three replicas, and both clients and coordinators may "
-        "ask again. The simulation is checked first against clusters of three and four nodes.",
+        "send speculative requests. The simulation is first checked against clusters of three and four nodes.",
         "## Checked: requests a second",
-        f"Of {published.HISTORIAN_2023}. The work of a request at its coordinator and at each replica follows from the "
-        "rates on one node and on three. The other three columns are predictions.",
+        f"Figures of {published.HISTORIAN_2023}. The work of a request at its coordinator and at each replica is "
+        "derived from the rates on one node and on three. The other three columns are predictions.",
         _requests_table(record),
         markdown.figure(record, "requests", "Published and simulated requests a second"),
         _requests_error(record),
@@ -222,14 +222,13 @@ def _page(record: Record) -> Page:
         "## Checked: a node that hangs",
         _hung_table(record),
         "## A hundred nodes, some of them slow",
-        f"{given['nodes']} nodes of {given['cores']} cores, {given['clients']:,} clients that think for "
-        f"{given['think_ms']:g} ms between requests, three copies, QUORUM. A request takes 0.5 ms of its coordinator "
-        f"and 1 ms of each of two replicas, which is assumed. Slow nodes take {given['slower']:g} "
-        "times as long for everything, and none has a slow neighbour on the ring. *Any* replicas "
-        "answer, or the *fastest* as the coordinator saw "
-        "them lately, as Cassandra's dynamic snitch chooses. With "
-        "*server*, coordinators ask a third replica after 10 ms; with *client*, clients ask a second coordinator after "
-        "20 ms; both choose the fastest replicas too.",
+        f"{given['nodes']} nodes with {given['cores']} cores, {given['clients']:,} clients that wait "
+        f"{given['think_ms']:g} ms between requests, replication factor 3, QUORUM. A request is assumed to take 0.5 ms "
+        f"of its coordinator and 1 ms of each of two replicas. Slow nodes take {given['slower']:g} times as long for "
+        "everything, and no two of them are neighbours on the ring. Either *any* replicas answer, or the *fastest* "
+        "ones by the coordinator's recent latencies, as Cassandra's dynamic snitch chooses. With *server*, "
+        "coordinators ask a third replica after 10 ms; with *client*, clients ask a second coordinator after 20 ms; "
+        "both also choose the fastest replicas.",
         _slow_table(record),
         markdown.figure(record, "slow", "99th percentile by slow nodes and policy"),
         _slow_words(record),
@@ -238,9 +237,9 @@ def _page(record: Record) -> Page:
         "## An outage, and hints",
         _outage(record),
         "## Not simulated",
-        "Disks, garbage collection, full networks, repairs and compaction; writes; time-outs. Speculation after a "
-        "percentile is a fixed time here. The published latencies of writes beside burnt processors (7 to 58 ms at "
-        "nodes that were not burnt) are not reproduced: they need a model of the client that wrote.",
+        "Disks, garbage collection, network congestion, repairs and compaction; writes; time-outs. Speculation after a "
+        "percentile is simulated with a fixed time. The published latencies of writes while processors were busy (7 to "
+        "58 ms at nodes that were not busy) are not reproduced: they need a model of the writing client.",
         markdown.made_by(record),
     )
     return Page(text, figures)
@@ -271,8 +270,8 @@ def _requests_error(record: Record) -> str:
     return (
         f"**Error** of the twelve predictions: {size:.0%} (root mean square), {min(errors):+.0%} to "
         f"{max(errors):+.0%}. "
-        "The largest are for C, whose long reads gained less from more nodes, and lost less with fewer, than they "
-        "would if processors were all that limits them."
+        "The largest errors are those of C, whose long reads gained less from more nodes, and lost less with fewer, "
+        "than reads that are limited by processors only."
     )
 
 
@@ -284,14 +283,14 @@ def _burnt_table(record: Record) -> str:
         rows.append([str(count), *(f"{one:.1f} / {other:.1f}" for one, other in zip(then, ours, strict=True))])
         errors += [other / one - 1 for one, other in zip(then, ours, strict=True)]
     return (
-        f"Of {published.HISTORIAN_2023}: mean milliseconds of a read at each of three nodes. Two figures fix how "
-        f"long a request waits for a processor of a burnt node: {part['own_ms']:.0f} ms at its coordinator (one node "
-        f"burnt, node 1) and {part['other_ms']:.0f} ms at a replica that another node asks (two burnt, node 3). "
-        "Coordinators choose the replicas that answered fastest.\n\n"
-        + markdown.table(["nodes burnt", "node 1, published / simulated", "node 2", "node 3"], rows)
+        f"Figures of {published.HISTORIAN_2023}: mean milliseconds of a read at each of three nodes. Two of them "
+        f"determine how long a request waits for a processor of a busy node: {part['own_ms']:.0f} ms at its "
+        f"coordinator (one node busy, node 1) and {part['other_ms']:.0f} ms at a replica that another node asks (two "
+        "busy, node 3). Coordinators choose the replicas with the lowest recent latencies.\n\n"
+        + markdown.table(["busy nodes", "node 1, published / simulated", "node 2", "node 3"], rows)
         + f"\n\n**Error**: {float(np.sqrt(np.mean(np.square(errors)))):.0%} (root mean square of all twelve), "
-        f"{min(errors):+.0%} to {max(errors):+.0%}. One burnt node slows only the reads that it coordinates; a second "
-        "one slows all, since no majority is left without a slow node. Both show in the published table."
+        f"{min(errors):+.0%} to {max(errors):+.0%}. One busy node slows only the reads that it coordinates; a second "
+        "one slows all reads, because every majority then includes a slow node. The published table shows both."
     )
 
 
@@ -304,12 +303,12 @@ def _hung_table(record: Record) -> str:
     header = ["server asks again", "client asks again after", "measured: median (least to largest)",
               "simulated: median (5 to 95 %)"]  # fmt: skip
     return (
-        "Of our laboratory, three nodes ([decision 012](../decisions/012-table-options.md)): milliseconds of a "
-        "footprint's read in the two seconds after one node hung, of two turns of requests. The others notice after "
-        f"{_NOTICED_S:g} s, which is given. Few reads were measured: 3 or 7 for each line.\n\n"
+        "Three laboratory nodes ([decision 012](../decisions/012-table-options.md)): milliseconds of a footprint's "
+        "read, which has two turns of requests, in the two seconds after one node hung. The others detect this after "
+        f"{_NOTICED_S:g} s, which is an input of the simulation. Few reads were measured: 3 or 7 per line.\n\n"
         + markdown.table(header, rows, words=2)
-        + "\n\nThe last line differs: coordinators of the simulation learn nothing from answers that do not come, and "
-        "go on asking the node that hangs; those of Cassandra do learn."
+        + "\n\nThe last line differs, because simulated coordinators do not learn from missing answers and keep asking "
+        "the hung node; those of Cassandra do learn."
     )
 
 
@@ -345,13 +344,13 @@ def _slow_words(record: Record) -> str:
         return float(_slow_part(record, count, policy)["latency_ms"]["99"])
 
     return (
-        f"- Where any replicas answer, one slow node in {record.parameters['nodes']} raises the 99th percentile from "
+        f"- If any replicas answer, one slow node in {record.parameters['nodes']} raises the 99th percentile from "
         f"{p99(0, 'any replica'):.1f} to {p99(1, 'any replica'):,.0f} ms, ten to {p99(10, 'any replica'):,.0f}: a slow "
-        "node has more work than it can do, and its queue grows for as long as the simulation lasts.\n"
-        f"- Where the fastest replicas answer, it is {p99(1, 'fastest replicas'):.1f} and "
-        f"{p99(10, 'fastest replicas'):.1f} ms. Slow nodes then only coordinate, for which they have time enough.\n"
-        f"- Asking again gives {p99(10, 'server'):.1f} ms (server), {p99(10, 'client'):.1f} (client) and "
-        f"{p99(10, 'both'):.1f} (both) with ten slow nodes. It is for nodes that do not answer at all: below."
+        "node has more work than it can do, and its queue grows throughout the simulation.\n"
+        f"- If the fastest replicas answer, it is {p99(1, 'fastest replicas'):.1f} and "
+        f"{p99(10, 'fastest replicas'):.1f} ms. Slow nodes then only coordinate, and have enough time for it.\n"
+        f"- With speculation, it is {p99(10, 'server'):.1f} ms (server), {p99(10, 'client'):.1f} (client) and "
+        f"{p99(10, 'both'):.1f} (both) with ten slow nodes. Speculation helps with nodes that do not answer, below."
     )
 
 
@@ -362,14 +361,13 @@ def _hung_large_table(record: Record) -> str:
         rows.append([policy, *_cells(part), f"{part['late']:.2%}", f"{part['extra']:.1%}"])
     header = ["policy", *(f"{share:g} %, ms" for share in _SHARES), "over 100 ms", "extra requests"]
     return (
-        f"A node stops answering; all others notice after {record.parameters['noticed_s']:g} s. Requests that "
-        "were sent before they noticed:\n\n"
+        f"A node stops answering; all others detect it after {record.parameters['noticed_s']:g} s. Requests that were "
+        "sent before that:\n\n"
         + markdown.table(header, rows)
-        + "\n\nOnly a client that asks another node reaches "
-        "past a coordinator that hangs, and only a coordinator that asks another replica past a replica that does: "
-        "both are needed here. In the laboratory, asking again on the client was enough (last line of the check "
-        "above): the simulation overstates what coordinators cost. Chronotile has both by default "
-        "(`speculative_retry=99p`, `speculative_ms=500`)."
+        + "\n\nIf a coordinator hangs, only a client that asks another node gets an answer; if a replica hangs, only a "
+        "coordinator that asks another replica gets one. Both are needed here. In the laboratory, speculation of the "
+        "client was sufficient (last line of the check above): the simulation overestimates the effect of "
+        "coordinators. Chronotile uses both by default (`speculative_retry=99p`, `speculative_ms=500`)."
     )
 
 
@@ -388,15 +386,15 @@ def _outage(record: Record) -> str:
     ]
     error = part["delivery_s"] / then.delivery_s - 1
     return (
-        "Reads on all nodes, milliseconds; a hint takes 0.1 ms, which is assumed:\n\n"
+        "Milliseconds of reads on all nodes; a hint is assumed to take 0.1 ms:\n\n"
         + markdown.table(["", *(f"{share:g} %" for share in _SHARES), "requests/s"], rows)
         + "\n\nHints reach a returned node at twice the throttle of a thread (1 MiB/s by default, two threads), "
-        "divided among the senders: more nodes do not deliver faster. Checked: "
+        "divided among the senders: more nodes do not deliver faster. Check: "
         f"{then.hints / 1e6:g} million hints of {part['bytes_a_hint']:,.0f} bytes ({part['values_a_hint']:.0f} values "
-        f"each) took {then.delivery_s / 60:.0f} minutes; the rule gives {part['delivery_s'] / 60:.0f} ({error:+.0%}). "
-        "Minutes to deliver, by the megabytes a second that the node missed and by how long it was away:\n\n"
-        + markdown.table(["missed, MB/s", *(f"away {away // 60} min" for away in part["away_s"])], minutes)
-        + "\n\nA node that takes more than 2 MB a second needs longer for its hints than it was away: raise "
+        f"each) took {then.delivery_s / 60:.0f} minutes; this rule predicts {part['delivery_s'] / 60:.0f} "
+        f"({error:+.0%}). Minutes to deliver, by the megabytes per second that the node missed and by its downtime:\n\n"
+        + markdown.table(["missed, MB/s", *(f"down {away // 60} min" for away in part["away_s"])], minutes)
+        + "\n\nA node that receives more than 2 MB per second needs longer for its hints than it was down: raise "
         "`hinted_handoff_throttle`, or repair instead."
     )
 
