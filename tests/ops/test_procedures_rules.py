@@ -44,10 +44,10 @@ def test_a_node_is_well_only_when_it_is_up_and_normal() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "level", "message"),
     [
-        ("4.0.19", "4.1.10", "ok", "follow"),
-        ("4.1.9", "4.1.10", "ok", "follow"),
-        ("4.1.10", "5.0.8", "ok", "follow"),
-        ("3.11.19", "4.0.19", "ok", "follow"),
+        ("4.0.19", "4.1.10", "ok", "supported"),
+        ("4.1.9", "4.1.10", "ok", "supported"),
+        ("4.1.10", "5.0.8", "ok", "supported"),
+        ("3.11.19", "4.0.19", "ok", "supported"),
         ("4.0.19", "5.0.8", "refused", "upgrade to 4.1 first"),
         ("3.11.19", "5.0.8", "refused", "upgrade to 4.0 first"),
         ("5.0.8", "4.1.10", "refused", "goes back"),

@@ -307,7 +307,7 @@ class Access:
         ports = {port for _, port in parted}
         if len(ports) > 1:
             raise InvalidInputError(
-                f"contact points with different ports ({', '.join(map(str, sorted(ports)))}): nodes share one CQL port",
+                f"contact points with different ports ({', '.join(map(str, sorted(ports)))}): all nodes share one port",
                 kind="invalid-request",
             )
         self.contact_points = [host for host, _ in parted]
