@@ -209,7 +209,11 @@ fn write(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<bool
                 |key: &Value| definition.field_types.iter().any(|(name, _)| *key == Value::Text(name.to_string()));
             if let Some((key, _)) = pairs.iter().find(|(key, _)| !known(key)) {
                 let names = definition.field_types.iter().map(|(name, _)| name.as_ref()).collect::<Vec<_>>();
-                return Err(format!("{key:?} is not a field of type {}, which has {}", definition.name, names.join(", ")));
+                return Err(format!(
+                    "{key:?} is not a field of type {}, which has {}",
+                    definition.name,
+                    names.join(", ")
+                ));
             }
             for (name, cql) in &definition.field_types {
                 let found = pairs.iter().find(|(key, _)| *key == Value::Text(name.to_string()));
