@@ -1,4 +1,4 @@
-"""What the benchmarks share: what they ran on, samples and their spread, tables and bar charts."""
+"""Shared by the benchmarks: description of the machine, samples and their spread, tables and bar charts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 COLOURS = ["#1b6ca8", "#e08e0b", "#7a9e3f", "#a63d40", "#6b5b95", "#5f7470", "#2a9d8f", "#b5838d"]
+Item = TypeVar("Item")
+
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -40,7 +42,7 @@ def hardware() -> str:
 
 
 def load_average() -> float:
-    """Processes that wanted a CPU in the last minute: above the number of CPUs the figures suffer from other work."""
+    """Load average of the last minute. Above the number of CPUs, other work distorts the figures."""
     return os.getloadavg()[0]
 
 
@@ -52,7 +54,7 @@ def versions(*packages: str) -> str:
 
 
 def commit() -> str:
-    """The measured commit, with a mark if files differ from it."""
+    """The measured commit, with "-dirty" if files differ from it."""
     root = Path(__file__).resolve().parent.parent
     try:
         found = subprocess.run(
@@ -71,7 +73,7 @@ def timed_ms(work: Callable[[], Any]) -> float:
 
 
 def bytes_below(folder: Path) -> int:
-    """Bytes of a folder's files, of which a node may remove some meanwhile."""
+    """Bytes of all files in a folder; ignores files that are removed meanwhile, as nodes do."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
@@ -80,15 +82,26 @@ def bytes_below(folder: Path) -> int:
 
 
 def spread(samples: list[float]) -> str:
-    """Median and, in brackets, the least and the largest sample."""
+    """Median and, in parentheses, the smallest and the largest sample."""
     if not samples:
         return "-"
     return f"{digits(statistics.median(samples))} ({digits(min(samples))}-{digits(max(samples))})"
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """The value below which `share` percent of the samples fall, interpolated between two of them."""
+    """The value below which `share` percent of the samples fall, interpolated."""
     return float(np.percentile(samples, share))
+
+
+def say(text: str) -> None:
+    """Print progress to standard error."""
+    print(text, file=sys.stderr)
+
+
+def rotated(items: list[Item], by: int) -> list[Item]:
+    """The items, beginning with another one in each round: no system always runs first."""
+    by %= len(items)
+    return items[by:] + items[:by]
 
 
 def measure_in_turns(
@@ -96,8 +109,8 @@ def measure_in_turns(
     asked: Mapping[str, Sequence[Callable[[Any], Any]]],
     comparable: Callable[[Any], Any] = lambda answer: answer,
 ) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds by question and system. Systems take turns, the first round of several warms caches, and the answers
-    must be the same once they are made `comparable`."""
+    """Milliseconds by kind of query and system. Systems take turns. If there are several rounds, the first one warms
+    caches and is discarded. All systems must return the same answers after `comparable`."""
     samples: dict[str, dict[str, list[float]]] = {}
     for kind, questions in asked.items():
         samples[kind] = {system.name: [] for system in systems}
@@ -116,11 +129,11 @@ def measure_in_turns(
 
 
 def parser_of_comparison(doc: str, rows: int) -> argparse.ArgumentParser:
-    """The options that every comparison with DuckDB and PostgreSQL has."""
+    """A parser with the options of every comparison with DuckDB and PostgreSQL."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("--rows", type=int, default=rows)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite")
+    parser.add_argument("--cluster", metavar="URL", help="store the archive on a cluster instead of SQLite")
     parser.add_argument("--no-postgresql", action="store_true")
     return parser
 
@@ -128,7 +141,7 @@ def parser_of_comparison(doc: str, rows: int) -> argparse.ArgumentParser:
 def save_comparison(
     name: str, systems: Sequence[Any], lines: list[list[str]], *, notes: Any, samples: Any, **head: Any
 ) -> None:
-    """Print where and what was measured, and the lines of a table by system; write it all as JSON."""
+    """Print the machine, the workload and a table with a column for each system; write it all as JSON."""
     head = {
         "commit": commit(), "hardware": hardware(), "load": load_average(),
         "versions": versions("duckdb", "pyarrow", "chronotile"), **head,
@@ -140,7 +153,7 @@ def save_comparison(
 
 
 def save_report(name: str, title: str, text: str, samples: Mapping[str, Mapping[str, Any]], **record: Any) -> None:
-    """Print a report, and write it with bars of its medians and with its raw samples (objects with times as ``ms``)."""
+    """Print and write a report, a bar chart of its medians, and its raw samples (objects with times as ``ms``)."""
     print(text)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.md").write_text(text)

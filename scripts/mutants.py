@@ -261,16 +261,16 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="write the figures into the table of CONTRIBUTING.md")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random choice")
     parser.add_argument("--seconds", type=float, default=5, help="time limit for the tests of one mutant; default 5")
-    given = parser.parse_args()
-    if unknown := [name for name in given.modules if name not in MODULES]:
+    options = parser.parse_args()
+    if unknown := [name for name in options.modules if name not in MODULES]:
         parser.error(f"unknown module {', '.join(unknown)}: use one of {', '.join(MODULES)}")
     good = True
-    for module in given.modules or MODULES:
-        verdicts = examine(module, given.count, given.seed, given.seconds, left=given.left)
+    for module in options.modules or MODULES:
+        verdicts = examine(module, options.count, options.seed, options.seconds, left=options.left)
         good &= verdicts.share >= NOTICED_MIN
         _print(module, verdicts)
         good &= explained(module, verdicts)
-        if given.table and verdicts.is_complete:
+        if options.table and verdicts.is_complete:
             write_table({module: verdicts.row(module)}, TABLE_HEAD, MODULES, TABLE)
     return 0 if good else 1
 

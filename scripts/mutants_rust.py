@@ -290,25 +290,26 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="write the figures into the table of CONTRIBUTING.md")
     parser.add_argument("--seed", type=int, default=1, help="seed of the random choice")
     parser.add_argument("--seconds", type=float, default=20, help="time limit for the tests of one change; default 20")
-    given = parser.parse_args()
-    if unknown := [name for name in given.crates if name not in CRATES]:
+    options = parser.parse_args()
+    if unknown := [name for name in options.crates if name not in CRATES]:
         parser.error(f"unknown crate {', '.join(unknown)}: use one of {', '.join(CRATES)}")
     every = all_mutants()
     WORK.mkdir(parents=True, exist_ok=True)
     known = _left_list()
     good = True
-    for crate in given.crates or CRATES:
-        own = [each for each in every if each.file.startswith(CRATES[crate].folder + "/") and given.files in each.file]
-        wanted = _sample(own, given.count, given.seed)
-        if given.left:
+    for crate in options.crates or CRATES:
+        folder = f"{CRATES[crate].folder}/"
+        own = [each for each in every if each.file.startswith(folder) and options.files in each.file]
+        wanted = _sample(own, options.count, options.seed)
+        if options.left:
             last = WORK / f"left-{crate}.json"
             if not last.exists():
                 sys.exit(f"{crate}: no results of an earlier run: run without --left first")
             before = set(json.loads(last.read_text("utf-8")))
             wanted = [each for each in own if each.name in before]
-        outcome = examine(crate, wanted, given.seconds, known)
+        outcome = examine(crate, wanted, options.seconds, known)
         good &= _report(crate, outcome, {each.number: each for each in own}, known)
-        if given.table and not given.left and not given.files:
+        if options.table and not options.left and not options.files:
             write_table({crate: outcome.row(crate, len(own))}, TABLE_HEAD, CRATES, TABLE)
     return 0 if good else 1
 

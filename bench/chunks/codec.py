@@ -1,10 +1,10 @@
-"""Table of the codec benchmark: chunks beside Arrow IPC + zstd and Parquet + zstd.
+"""The codec benchmark: chunks compared with Arrow IPC + zstd and Parquet + zstd.
 
     ./dev bench codec [--repeat N] [--out bench/results/codec.json]
 
 Builds and runs `crates/core/chunk/examples/codec_bench.rs` N times (every codec in each run, on the same rows) and
-prints medians as a Markdown table, with the spread of the decoding time. The JSON keeps every raw sample and what it
-was measured on.
+prints medians as a Markdown table, with the spread of the decoding time. The JSON contains every raw sample and
+describes the machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMAND = ["cargo", "run", "--quiet", "--release", "-p", "chronotile-chunk", "--
 
 
 def hardware() -> dict[str, str]:
-    """What the figures were measured on."""
+    """Processor, system and compiler."""
     model = "unknown"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

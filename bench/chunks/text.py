@@ -1,9 +1,9 @@
-"""Searching a day of log lines for texts, with and without filters.
+"""Text searches in a day of log lines, with and without text filters.
 
-`./dev bench text` generates lines of a web service, stores them in hours, and looks for words, addresses, identifiers
-and regular expressions in Chronotile on SQLite with filters and without, in DuckDB on Parquet files of an hour each,
-and by a plain scan of the same files with pyarrow. The answers are compared before anything is timed. Needs duckdb,
-numpy, pyarrow.
+`./dev bench text` generates log lines of a web service, stores them by hour, and searches for words, addresses,
+identifiers and regular expressions in Chronotile on SQLite with and without filters, in DuckDB on a Parquet file for
+each hour, and in a scan of the same files with pyarrow. The answers are compared before anything is timed. Needs
+duckdb, numpy, pyarrow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SYSTEMS = ["Chronotile, filters", "Chronotile, none", "DuckDB, Parquet", "pyarro
 
 
 def generate(rows: int) -> pa.Table:
-    """Lines of requests, cache look-ups, logins, slow queries and, one in two thousand, of failures."""
+    """Log lines of requests, cache look-ups, logins and slow queries; one in two thousand is a failure."""
     rng = np.random.default_rng(20260101)
     pick = lambda words: pa.array(np.array(words)[rng.integers(0, len(words), rows)])  # noqa: E731
     number = lambda low, high: pa.array(rng.integers(low, high, rows)).cast(pa.string())  # noqa: E731
@@ -57,7 +57,7 @@ def generate(rows: int) -> pa.Table:
         join("WARN slow query took=", number(1_000, 9_000), "ms table=", pick(["orders", "users", "items"])),
         join("ERROR worker ", number(0, 64), " crashed: ", pick(FAILURES)),
     ]  # fmt: skip
-    # Failures come together, as they do.
+    # Failures are clustered in one hour, as in real logs.
     hour = np.arange(rows) * 24 // rows
     chance = np.where(hour == 17, 0.012, 0.0)
     kind = rng.choice(4, rows, p=[0.6, 0.2, 0.17, 0.03])
@@ -88,25 +88,25 @@ FAILURES = ["segmentation fault", "out of memory", "disk quota exceeded", "certi
 
 @dataclass(frozen=True)
 class Question:
-    """What is looked for."""
+    """A search."""
 
     name: str
     comparison: str
     text: str
 
     def sql(self) -> str:
-        """The condition in DuckDB's words."""
+        """The condition in DuckDB's SQL."""
         text = self.text.replace("'", "''")
         return f"contains(line, '{text}')" if self.comparison == "contains" else f"regexp_matches(line, '{text}')"
 
     def expression(self) -> pc.Expression:
-        """The condition in pyarrow's words."""
+        """The condition as a pyarrow expression."""
         match = pc.match_substring if self.comparison == "contains" else pc.match_substring_regex
         return match(pc.field("line"), self.text)
 
 
 def questions(lines: pa.Table) -> list[Question]:
-    """From none to many lines; the identifier and the address are of a line in the middle."""
+    """Searches that find no lines to many lines; the identifier and the address come from a line in the middle."""
     middle = next(text for text in lines["line"].slice(lines.num_rows // 2).to_pylist() if "request" in text)
     identifier = middle.split("id=")[1][:16]
     address = middle.split("client=")[1].split()[0]
@@ -123,7 +123,7 @@ def questions(lines: pa.Table) -> list[Question]:
 
 
 def store(folder: Path, lines: pa.Table) -> dict[str, Any]:
-    """All systems with the same lines: batches and files of an hour."""
+    """Store the same lines in all systems, in a batch and a file for each hour."""
     archive = ct.open(f"sqlite:{folder / 'logs.db'}")
     datasets: dict[str, Any] = {}
     step = lines.num_rows // 24
@@ -144,7 +144,7 @@ def store(folder: Path, lines: pa.Table) -> dict[str, Any]:
 
 
 def systems(folder: Path, datasets: dict[str, Any]) -> dict[str, Callable[[Question], list[int]]]:
-    """A search in each system: numbers of the lines found, whole lines being read."""
+    """Search functions by system; they read whole lines and return the numbers of the lines found."""
     duck = duckdb.connect()
     files = pads.dataset(folder / "parquet")
 
@@ -164,12 +164,12 @@ def systems(folder: Path, datasets: dict[str, Any]) -> dict[str, Callable[[Quest
 
 
 def numbers(found: pa.Table) -> list[int]:
-    """What tells the lines found apart."""
+    """The numbers of the lines found, sorted."""
     return sorted(found["number"].to_pylist())
 
 
 def run(rows: int, rounds: int, folder: Path) -> dict[str, Any]:
-    """Store, compare, measure."""
+    """Store the lines, compare the answers and measure."""
     lines = generate(rows)
     datasets = store(folder, lines)
     searches = systems(folder, datasets)
@@ -197,7 +197,7 @@ def run(rows: int, rounds: int, folder: Path) -> dict[str, Any]:
 
 
 def chunks_needed(dataset: ct.Dataset, found: list[int], rows: int) -> int:
-    """Chunks with an answer, which share the lines evenly within each hour."""
+    """Number of chunks that contain a line found, if the lines of an hour are distributed evenly over its chunks."""
     each = dataset.info().chunks / 24
     step = rows / 24
     return len({(n // step, int((n % step) / step * each)) for n in found})
@@ -213,7 +213,7 @@ WORDS = {
 
 
 def false_positives(log: Path, chunk_lines: int = 500) -> list[str]:
-    """How often filters pass a chunk of a real log for something that stands in other lines of the log only."""
+    """How often filters let a chunk of a real log pass although a text occurs only elsewhere in the log."""
     lines = log.read_text(errors="replace").splitlines()
     rng = random.Random(1)
     chunks = [lines[start : start + chunk_lines] for start in range(0, len(lines), chunk_lines)]
@@ -240,7 +240,7 @@ def false_positives(log: Path, chunk_lines: int = 500) -> list[str]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The tables."""
+    """The report as Markdown."""
     plain, filtered = result["plain"], result["filtered"]
     cost = (filtered["bytes"] - plain["bytes"]) / plain["bytes"]
     parquet_mb = result["parquet_bytes"] / 1e6
@@ -264,7 +264,7 @@ def report(result: dict[str, Any]) -> str:
         ),
     ]  # fmt: skip
     if result["logs"]:
-        lines += ["", "Chunks of 500 lines of real logs, and how many of those without a text their filters pass:", ""]
+        lines += ["", "Chunks of 500 lines of real logs, and the share of chunks without a text that filters pass:", ""]
         lines.append(common.table(["log", "bytes a chunk", "filters add", *WORDS], result["logs"]))
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
-"""Whole tables of a real Cassandra node into Arrow and pandas, by Chronotile and by cassandra-driver.
+"""Reading whole tables of a Cassandra node into Arrow and pandas, with Chronotile and with cassandra-driver.
 
-`./dev bench cql` starts a node of its own, fills two tables and reads each in full by every route, in turns. Needs
-cassandra-driver, pandas, pyarrow, and what the laboratory needs (Java, Maven). `--url` uses a cluster that is there.
+`./dev bench cql` starts a node, fills two tables and reads each in full by every route, in turns. Needs
+cassandra-driver, pandas, pyarrow, and for the node Java and Maven. `--url` uses a running cluster instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WIDE = {"bucket": "int", "id": "bigint", **{f"v{place}": ("double", "int", "text
 
 
 def value(kind: str, row: int, place: int) -> Any:
-    """A value that differs from row to row and costs little to make."""
+    """A value that differs from row to row and is cheap to compute."""
     match kind:
         case "int":
             return (row * 31 + place) & 0x7FFFFFFF
@@ -51,7 +51,7 @@ def value(kind: str, row: int, place: int) -> Any:
 
 
 def fill(session: Session, table: str, columns: dict[str, str], rows: int) -> None:
-    """Create and fill a table, `ROWS_PER_BATCH` rows of one partition at once."""
+    """Create and fill a table in batches of `ROWS_PER_BATCH` rows of one partition, or 10 rows if they are wide."""
     kinds = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     session.execute(f"CREATE TABLE {KEYSPACE}.{table} ({kinds}, PRIMARY KEY (bucket, id))")
     marks = ", ".join("?" * len(columns))
@@ -72,7 +72,7 @@ def fill(session: Session, table: str, columns: dict[str, str], rows: int) -> No
 
 
 def frame_of(pages: Any, names: list[str]) -> pd.DataFrame:
-    """What the numpy handler returns page by page, as one DataFrame."""
+    """The pages of the numpy handler as one DataFrame."""
     parts = [pd.DataFrame({name: page[name] for name in names}) for page in pages]
     return pd.concat(parts, ignore_index=True)
 
@@ -83,7 +83,7 @@ class Routes:
     def __init__(self, url: str, session: Session) -> None:
         self.ours = ct.cql(url)
         self.session = session
-        # The handler swallows its own errors, and then has no rows.
+        # The handler suppresses its own errors and returns no rows then.
         self.numpy_works = bool(self.numpy_pages(f"SELECT * FROM {KEYSPACE}.narrow LIMIT 1"))
 
     def all(self) -> dict[str, Callable[[str], int]]:
@@ -126,7 +126,7 @@ class Routes:
 
 
 def check(routes: Routes, table: str) -> None:
-    """Chronotile and the driver agree on every value of the table."""
+    """Check that Chronotile and the driver return the same values."""
     ours = routes.ours.table(KEYSPACE, table).to_arrow().sort_by([("bucket", "ascending"), ("id", "ascending")])
     routes.session.row_factory = dict_factory
     found = pa.Table.from_pylist(list(routes.session.execute(Routes.select(table)).all()[: ours.num_rows]))
@@ -142,7 +142,7 @@ def _naive(kind: pa.DataType) -> pa.DataType:
 
 @contextlib.contextmanager
 def cluster(url: str | None) -> Iterator[str]:
-    """The URL of a cluster: the given one, or a node of our own."""
+    """The URL of a cluster: the given one, or one of a new node."""
     if url is not None:
         yield url
         return
@@ -153,7 +153,7 @@ def cluster(url: str | None) -> Iterator[str]:
 
 
 def measure(routes: Routes, table: str, rows: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Samples per route: wall and CPU seconds of this process. The first round is thrown away."""
+    """Samples per route: wall and CPU seconds of this process. The first round is discarded."""
     samples: dict[str, dict[str, list[float]]] = {}
     for round_ in range(rounds + 1):
         for name, read in routes.all().items():
@@ -172,7 +172,7 @@ def measure(routes: Routes, table: str, rows: int, rounds: int) -> dict[str, dic
 
 
 def report(samples: dict[str, dict[str, dict[str, list[float]]]], rows: dict[str, int]) -> str:
-    """A Markdown table for each table that was read, with ratios to the driver's default."""
+    """A Markdown table for each CQL table, with ratios to the driver's default route."""
     parts = []
     for table, routes in samples.items():
         base = min(routes["cassandra-driver, tuples to pandas"]["wall_s"])
@@ -196,13 +196,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--wide-rows", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="show that it works")
-    given = parser.parse_args()
-    rows = {"narrow": given.rows, "wide": given.wide_rows}
-    rounds = given.rounds
-    if given.quick:
+    parser.add_argument("--quick", action="store_true", help="a quick check that it works; the figures are meaningless")
+    options = parser.parse_args()
+    rows = {"narrow": options.rows, "wide": options.wide_rows}
+    rounds = options.rounds
+    if options.quick:
         rows, rounds = {"narrow": 20_000, "wide": 2_000}, 1
-    with cluster(given.url) as url:
+    with cluster(options.url) as url:
         host, _, port = url.split("//")[1].split("/")[0].split(",")[0].partition(":")
         balance = RoundRobinPolicy()
         with Cluster([host], port=int(port or 9042), protocol_version=5, load_balancing_policy=balance) as driver:
@@ -222,7 +222,7 @@ def main() -> None:
     print(f"{common.hardware()}; {common.versions('cassandra-driver', 'pandas', 'pyarrow')}; {common.commit()}")
     print(f"load average {common.load_average():.1f}; median (least-largest) of {rounds} rounds\n")
     if not routes.numpy_works:
-        print("cassandra-driver's numpy handler gives no rows with these versions and was left out.\n")
+        print("excluded: cassandra-driver's numpy handler, which returns no rows in these versions\n")
     print(report(samples, rows))
     common.RESULTS.mkdir(exist_ok=True)
     Path(common.RESULTS / "cql.json").write_text(json.dumps({"rows": rows, "samples": samples}, indent=1))

@@ -1,9 +1,9 @@
 """Security artifacts: ingesting a day of them, searching an hour by field and by text, bytes on disk.
 
-`./dev bench events` generates artifacts of 1 KB or 16 KB spread over a day, and lets Chronotile (on SQLite, or with
---cluster on a cluster), DuckDB on Parquet files of an hour each and, where Debian's package is installed, PostgreSQL
-with jsonb store and search them. Each gets the same lines of JSON, and the answers are compared. Needs duckdb, numpy,
-pyarrow, psycopg.
+`./dev bench events` generates artifacts of 1 KB or 16 KB over a day, and stores and searches them in Chronotile
+(SQLite, or a cluster with --cluster), in DuckDB with a Parquet file for each hour and, if Debian's package is
+installed, in PostgreSQL with jsonb. All systems get the same lines of JSON, and their answers are compared. Needs
+duckdb, numpy, pyarrow, psycopg.
 """
 
 from __future__ import annotations
@@ -32,11 +32,7 @@ from chronotile_tools.load.postgresql import postgresql, programs
 
 HOURS = 24
 COLUMNS = {name: name.replace(".", "_") for name in FIELDS}
-"""Names of the fields as columns of SQL."""
-
-
-def folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+"""SQL column names of the fields."""
 
 
 class Chronotile:
@@ -72,7 +68,7 @@ class Chronotile:
         return sorted(self.log.search(**_hour(hour), text=text, limit=None)["body"].to_pylist())
 
     def expired(self, hour: int) -> int:
-        """What is left in an archive whose TTL ends in the middle of that hour."""
+        """Number of documents left when the TTL of those before the middle of that hour has ended."""
         self.clock.now = FIRST + timedelta(days=3650, hours=hour + 0.5)
         left = self.log.count()
         self.clock.now = FIRST + timedelta(days=2)
@@ -92,7 +88,7 @@ def _hour(hour: int) -> dict[str, datetime]:
 
 
 class DuckDB:
-    """Parquet files of an hour each, which hold the same columns and the document's text; zstd."""
+    """A Parquet file for each hour, with the same columns and the document's text; zstd."""
 
     name = "DuckDB on Parquet"
 
@@ -110,7 +106,7 @@ class DuckDB:
                               header=false, max_line_size=10000000)
             ) TO '{out}' (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (hour))""")
         self.ingest_s = time.perf_counter() - began
-        self.bytes = folder_bytes(out)
+        self.bytes = common.bytes_below(out)
         self.connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet('{out}/*/*.parquet')")
 
     def _ask(self, question: str, parameters: list[Any]) -> list[Any]:
@@ -172,7 +168,7 @@ class PostgreSQL:
         return list(self.connection.execute(question, parameters, prepare=True).fetchall())
 
     def _documents(self, where: str, parameters: list[Any]) -> list[str]:
-        # jsonb keeps no text: its documents are compared by their ids.
+        # jsonb does not preserve the text, so documents are compared by id.
         return sorted(row[0] for row in self._ask(f"SELECT body::text FROM events WHERE {where}", parameters))
 
     def field(self, hour: int, action: str, severity: int) -> list[str]:
@@ -203,7 +199,7 @@ Question = Callable[[Any], Any]
 
 
 def questions(rounds: int) -> dict[str, list[Question]]:
-    """The same random questions for every system, a list for each kind."""
+    """The same random queries for every system, as a list for each kind."""
     choose = random.Random(5)
     hours = [choose.randrange(HOURS) for _ in range(rounds)]
     actions = [choose.choice(["logon", "file_create", "network_connect"]) for _ in range(rounds)]
@@ -219,7 +215,7 @@ def questions(rounds: int) -> dict[str, list[Question]]:
 
 
 def comparable(answer: Any) -> Any:
-    """An answer such that different texts of one document are equal."""
+    """An answer with documents replaced by their ids, because systems return different texts of one document."""
     if isinstance(answer, list) and answer and isinstance(answer[0], str):
         return sorted(json.loads(text)["event"]["id"] for text in answer)
     return answer
@@ -227,40 +223,40 @@ def comparable(answer: Any) -> Any:
 
 def main() -> None:
     parser = common.parser_of_comparison(__doc__, rows=100_000)
-    parser.add_argument("--size", type=int, default=1_024, help="bytes of an artifact, about")
-    given = parser.parse_args()
+    parser.add_argument("--size", type=int, default=1_024, help="approximate bytes of an artifact")
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chronotile-bench-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        path, artifacts = folder / "artifacts.ndjson", Artifacts(given.size)
+        path, artifacts = folder / "artifacts.ndjson", Artifacts(options.size)
         with path.open("wb") as file:
-            for number in range(given.rows):
-                file.write(artifacts.line(FIRST + timedelta(days=1) * number / given.rows) + b"\n")
+            for number in range(options.rows):
+                file.write(artifacts.line(FIRST + timedelta(days=1) * number / options.rows) + b"\n")
         raw = path.stat().st_size
-        print(f"{given.rows:,} artifacts of {raw / given.rows:,.0f} bytes, {raw / 1e6:.0f} MB", flush=True)
-        ours = Chronotile(folder, path, given.cluster)
+        print(f"{options.rows:,} artifacts of {raw / options.rows:,.0f} bytes, {raw / 1e6:.0f} MB", flush=True)
+        ours = Chronotile(folder, path, options.cluster)
         systems: list[Any] = [ours, DuckDB(folder, path)]
-        if not given.no_postgresql and programs() is not None:
+        if not options.no_postgresql and programs() is not None:
             systems.append(PostgreSQL(stack.enter_context(postgresql()), path))
         for system in systems:
             stack.callback(system.close)
-        samples = common.measure_in_turns(systems, questions(given.rounds), comparable)
-        _report(given, systems, raw, samples)
+        samples = common.measure_in_turns(systems, questions(options.rounds), comparable)
+        _report(options, systems, raw, samples)
 
 
-def _report(given: argparse.Namespace, systems: list[Any], raw: int, samples: dict[str, Any]) -> None:
+def _report(options: argparse.Namespace, systems: list[Any], raw: int, samples: dict[str, Any]) -> None:
     ours = systems[0]
     notes = {
-        "ingest, artifacts/s": {s.name: given.rows / s.ingest_s for s in systems},
+        "ingest, artifacts/s": {s.name: options.rows / s.ingest_s for s in systems},
         "bytes, share of the raw JSON": {s.name: s.bytes / raw for s in systems},
     }
     before = f"{ours.bytes_before / raw:.3f} of the raw JSON; maintenance took {ours.maintenance_s:.1f} s"
-    head = {"bytes an artifact": round(raw / given.rows), "Chronotile before maintenance": before}
+    head = {"bytes an artifact": round(raw / options.rows), "Chronotile before maintenance": before}
     rows = [[kind, *(f"{found[s.name]:,.3g}" if found[s.name] < 10 else f"{found[s.name]:,.0f}" for s in systems)]
             for kind, found in notes.items()]  # fmt: skip
     rows += [[f"{kind}, ms", *(common.spread(found[s.name]) for s in systems)] for kind, found in samples.items()]
-    name = f"events-{given.size}"
-    common.save_comparison(name, systems, rows, notes=notes, samples=samples, rows=given.rows, **head)
+    name = f"events-{options.size}"
+    common.save_comparison(name, systems, rows, notes=notes, samples=samples, rows=options.rows, **head)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Security artifacts over HTTP: what a service takes in from some connections, beside what the library takes in.
+"""Security artifacts over HTTP: ingest rate of a service with several connections, compared with the library.
 
-`./dev bench events_http` generates artifacts of 1 KB, starts `chronotile serve`, and posts them from some connections,
-in bodies of a thousand lines. Each body is answered when it is durable. Needs numpy and pyarrow.
+`./dev bench events_http` generates artifacts of 1 KB, starts `chronotile serve`, and posts the artifacts over several
+connections, in bodies of a thousand lines. Each body is durable before its answer. Needs numpy and pyarrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from chronotile import events
 
 
 class Served:
-    """`chronotile serve` of an archive, and the processor time that it took."""
+    """`chronotile serve` of an archive, with its processor time."""
 
     def __init__(self, path: Path) -> None:
         command = [sys.executable, "-m", "chronotile", "serve", str(path), "--create", "--listen", "127.0.0.1:0",
@@ -42,13 +42,13 @@ class Served:
         return (int(fields[11]) + int(fields[12])) / 100
 
     def close(self) -> None:
-        """Stop it as an operator does."""
+        """Stop the service with SIGTERM."""
         self._process.terminate()
         self._process.wait(60)
 
 
 def post(served: Served, bodies: list[bytes], name: str, latencies_ms: list[float]) -> None:
-    """Send bodies one after the other on one connection."""
+    """Post bodies one after the other over one connection."""
     connection = http.client.HTTPConnection(served.host, served.port, timeout=600)
     for number, body in enumerate(bodies):
         began = time.perf_counter()
@@ -66,7 +66,7 @@ def over_http(path: Path, name: str, bodies: list[bytes], connections: int) -> t
     served = Served(path)
     latencies: list[float] = []
     try:
-        # The first request loads what later ones need.
+        # Warm up: the first request is slower.
         post(served, [bodies[0]], name, [])
         before = served.cpu_s()
         began = time.perf_counter()
@@ -84,40 +84,42 @@ def over_http(path: Path, name: str, bodies: list[bytes], connections: int) -> t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--size", type=int, default=1_024, help="bytes of an artifact, about")
+    parser.add_argument("--size", type=int, default=1_024, help="approximate bytes of an artifact")
     parser.add_argument("--body-rows", type=int, default=1_000, help="artifacts in a body")
     parser.add_argument("--connections", type=int, default=2)
-    parser.add_argument("--no-filters", action="store_true", help="keep no filters of texts")
-    given = parser.parse_args()
-    artifacts = Artifacts(given.size)
-    lines = [artifacts.line(FIRST + timedelta(days=1) * number / given.rows) + b"\n" for number in range(given.rows)]
-    bodies = [b"".join(lines[place : place + given.body_rows]) for place in range(0, given.rows, given.body_rows)]
+    parser.add_argument("--no-filters", action="store_true", help="store no text filters")
+    options = parser.parse_args()
+    artifacts = Artifacts(options.size)
+    lines = [
+        artifacts.line(FIRST + timedelta(days=1) * number / options.rows) + b"\n" for number in range(options.rows)
+    ]
+    bodies = [b"".join(lines[place : place + options.body_rows]) for place in range(0, options.rows, options.body_rows)]
     size = sum(map(len, lines))
     with tempfile.TemporaryDirectory(prefix="chronotile-bench-") as folder:
         path = Path(folder) / "events.db"
         with ct.open(path) as archive:
             for name in ("library", "served"):
-                text = () if given.no_filters else ("body",)
+                text = () if options.no_filters else ("body",)
                 events.create(archive, name, fields=FIELDS, stream_field="host", ttl="3650d", text=text)
             log = events.open(archive, "library")
             began = time.perf_counter()
             for number, body in enumerate(bodies):
                 log.ingest_lines(body, batch=f"b{number}")
             library_s = time.perf_counter() - began
-        took_s, cpu_s, latencies = over_http(path, "served", bodies, given.connections)
+        took_s, cpu_s, latencies = over_http(path, "served", bodies, options.connections)
         with ct.open(path) as archive:
             stored = events.open(archive, "served").count()
-    # The first body was sent once more, to warm up.
-    assert stored == given.rows + len(lines[: given.body_rows])
+    # The first body was posted twice, once to warm up.
+    assert stored == options.rows + len(lines[: options.body_rows])
     head = {
-        "commit": common.commit(), "hardware": common.hardware(), "load": common.load_average(), "rows": given.rows,
-        "bytes an artifact": round(size / given.rows), "artifacts a body": given.body_rows,
-        "connections": given.connections, "filters of texts": not given.no_filters,
+        "commit": common.commit(), "hardware": common.hardware(), "load": common.load_average(), "rows": options.rows,
+        "bytes an artifact": round(size / options.rows), "artifacts a body": options.body_rows,
+        "connections": options.connections, "filters of texts": not options.no_filters,
         "versions": common.versions("pyarrow", "chronotile"),
     }  # fmt: skip
     figures = {
-        "over HTTP, artifacts/s": given.rows / took_s, "library, one thread, artifacts/s": given.rows / library_s,
-        "a second of the service's processor, artifacts": given.rows / cpu_s,
+        "over HTTP, artifacts/s": options.rows / took_s, "library, one thread, artifacts/s": options.rows / library_s,
+        "a second of the service's processor, artifacts": options.rows / cpu_s,
     }  # fmt: skip
     common.RESULTS.mkdir(exist_ok=True)
     out = common.RESULTS / "events-http.json"

@@ -1,32 +1,32 @@
-"""Process history: ingest, size, requests A to D and the latest value, beside DuckDB on its own table and on Parquet.
+"""Process history: ingest, size, requests A to D and the latest value, compared with DuckDB's table and Parquet.
 
     ./dev bench historian [--service | --lab | --cluster URL] [--writes N] [--open-loop RATE] [--tags N] [--days N]
                               [--repeat N] [--blocks N] [--latest-tags N] [--latest-only] [--quick] [--out FILE]
 
-One value a second of each tag, two decimals between 0 and 1, a random walk. Requests: A one tag, one day, hourly
-averages; B the same of 10 tags; C one tag, one week, six-hour averages; D one tag, one month, daily averages. The
-answers of all systems are compared before anything is timed.
+Each tag has one value a second, a random walk between 0 and 1 with two decimals. Requests: A is one tag, one day,
+hourly averages; B the same for 10 tags; C one tag, one week, six-hour averages; D one tag, one month, daily averages.
+The answers of all systems are compared before anything is timed.
 
-Requests a second are measured in blocks: each system answers requests of one kind one after the other for a second,
-then the next system does, block after block. Times of single requests are measured in turns: one request of each
-system after the other, so that each finds caches and processors as the others left them.
+Requests per second are measured in blocks: each system answers requests of one kind one after the other for a second,
+then the next system does. Times of single requests are measured in turns: one request of each system after the other,
+so that each finds caches and processors as the others left them.
 
-With --cluster the archive lies on a cluster instead of in a file of SQLite, with --lab on three nodes that `chronotile
-lab` starts (1 GiB of heap each, three copies, QUORUM). With --writes so many values a second of other tags are written
-to it while it is asked, gathered for --write-every seconds (a quarter of one: two or three points of a tag; a plant's
-collectors send 10 to 100, as 5 seconds give).
+With --cluster the archive is on a cluster instead of SQLite, with --lab on three nodes that `chronotile lab` starts
+(1 GiB of heap each, three copies, QUORUM). --writes sets how many values a second of other tags are written to it
+meanwhile, in one write every --write-every seconds (by default 0.25, which is two or three points of a tag; collectors
+of a plant send 10 to 100 at once, like --write-every 5).
 
-With --open-loop so many requests a second arrive at random times, whatever became of earlier ones, at one system after
-the other, while --writes values a second are written to that system; times count from the intended start, and what
-failed is counted. With --lab this is done again while one of the nodes is killed, a third through, and once more with
-that node down.
+With --open-loop this many requests a second arrive at random times, independently of earlier ones, at one system after
+the other, while --writes values a second are written to that system. Times count from the intended start, and failures
+are counted. With --lab the open loop runs twice more: while one of the nodes is killed a third through, and with that
+node down.
 
-At last the latest value of one tag among --latest-tags, and look-ups of tags by pattern; --latest-only does nothing
-else.
+Finally, the latest value of one tag among --latest-tags is read, and tags are looked up by pattern. --latest-only does
+only this.
 
-With --service all is done over HTTP: ours by Arrow and by InfluxDB line protocol, QuestDB, VictoriaMetrics and
-KairosDB. Maven fetches QuestDB and KairosDB, which Java runs, and Go builds VictoriaMetrics; what is missing is left
-out, and said so. --only NAME,... leaves systems out.
+With --service everything runs over HTTP: Chronotile with Arrow and with InfluxDB line protocol, QuestDB,
+VictoriaMetrics and KairosDB. Maven downloads QuestDB and KairosDB, which need Java, and Go builds VictoriaMetrics.
+Systems that are not available are skipped with a message. --only NAME,... selects systems.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ LOOP_COLUMNS = ("written", "failed")
 
 
 class Writing:
-    """Values of other tags that are written meanwhile, as many in each second, until it ends. A context manager."""
+    """Context manager that writes values of other tags at a constant rate."""
 
     def __init__(self, client: Client, rate: int, every_s: float) -> None:
         self.client, self.every_s = client, every_s
@@ -102,21 +102,21 @@ class Figures:
     finish_s: float = 0.0
     bytes: int = 0
     request_ms: dict[str, list[float]] = field(default_factory=dict)
-    """Of single requests, one of each system in turn."""
+    """Times of single requests, measured in turns."""
     block_rates: dict[str, list[float]] = field(default_factory=dict)
-    """Requests a second, a figure for each block."""
+    """Requests per second of each block."""
     open_loops: dict[str, dict[str, load.Recording]] = field(default_factory=dict)
-    """By what became of the nodes meanwhile: "" where nothing did."""
+    """Recordings by state of the nodes; "" if all are up."""
 
     def raw(self) -> dict[str, object]:
-        """For JSON: the open loops as their distributions."""
+        """The figures for JSON, with open loops as distributions."""
         loops = {state: {kind: distributions(each) for kind, each in loop.items()}
                  for state, loop in self.open_loops.items()}  # fmt: skip
         return {**vars(self), "open_loops": loops}
 
 
 def distributions(recording: load.Recording) -> dict[str, object]:
-    """What is kept of a recording."""
+    """The summary of a recording for JSON."""
     return {
         "response": asdict(recording.latency()), "service": asdict(recording.latency("service")),
         "count": len(recording), "failed": failed(recording), "rate": recording.per_second,
@@ -125,12 +125,12 @@ def distributions(recording: load.Recording) -> dict[str, object]:
 
 
 def failed(recording: load.Recording) -> int:
-    """Operations that were answered with an error, or too late. What was never begun counts as fallen behind."""
+    """Number of operations that failed or timed out. Operations that never began count as falling behind instead."""
     return recording.count(FAILED) + recording.count(TIMED_OUT)
 
 
 def requests(tags: int, days: int, repeat: int, rng: np.random.Generator) -> list[Request]:
-    """Requests of each kind, of tags and days drawn by chance."""
+    """Requests of each kind for random tags and days."""
     kinds = {"A": (1, 1, 3_600), "B": (10, 1, 3_600), "C": (1, 7, 21_600), "D": (1, 30, 86_400)}
     made = []
     for _ in range(repeat):
@@ -142,7 +142,7 @@ def requests(tags: int, days: int, repeat: int, rng: np.random.Generator) -> lis
 
 
 def fill(systems: list[System], tags: int, days: int) -> dict[str, Figures]:
-    """Loads all systems."""
+    """Load all systems."""
     figures = {system.name: Figures() for system in systems}
     for day, points in batches(tags, days):
         print(f"day {day + 1} of {days}", file=sys.stderr)
@@ -152,7 +152,7 @@ def fill(systems: list[System], tags: int, days: int) -> dict[str, Figures]:
             figures[system.name].load_s += spent / 1e3
     for system in systems:
         figures[system.name].finish_s = timed_ms(system.finish) / 1e3
-    # What is folded and merged behind the answers has an end, too.
+    # Wait for merges in the background before measuring sizes.
     time.sleep(SETTLE_S)
     for system in systems:
         figures[system.name].bytes = system.bytes()
@@ -160,7 +160,7 @@ def fill(systems: list[System], tags: int, days: int) -> dict[str, Figures]:
 
 
 def compare(systems: list[System], asked: list[Request]) -> None:
-    """Has all systems answer the first requests, which must agree."""
+    """Check that all systems return the same answers to the first requests."""
     for request in asked[:8]:
         answers = [system.client.answer(request) for system in systems]
         for system, answer in zip(systems[1:], answers[1:], strict=True):
@@ -168,7 +168,7 @@ def compare(systems: list[System], asked: list[Request]) -> None:
 
 
 def ask(systems: list[System], asked: list[Request], figures: dict[str, Figures]) -> None:
-    """Times single requests, in turns."""
+    """Time single requests, in turns."""
     for request in asked:
         for system in systems:
             spent = timed_ms(lambda system=system, request=request: system.client.answer(request))
@@ -203,8 +203,8 @@ def latest(folder: Path, tags: int, lookups: int = 2_000) -> dict[str, float]:
 
 
 def patterns(path: Path, repeat: int = 9) -> dict[str, float]:
-    """Milliseconds of look-ups by pattern: of the first one of a historian that has just been opened, of processors
-    meanwhile, and of a later one. Medians."""
+    """Median milliseconds of look-ups by pattern: wall and processor time of the first one after opening a historian,
+    and wall time of a later one."""
     found = {}
     for name, pattern in {"prefix": "site5.unit5.*", "infix": "*unit77.point00010*"}.items():
         spent: dict[str, list[float]] = {"first": [], "first_cpu": [], "later": []}
@@ -227,12 +227,18 @@ def report(figures: dict[str, Figures], tags: int, days: int) -> str:
     rows, turns, loops = [], [], []
     for name, figure in figures.items():
         medians = [statistics.median(rates) for rates in figure.block_rates.values()]
-        at_work = [digits(median) if median < 100 else f"{median:,.0f}" for median in medians]
+        in_block = [digits(median) if median < 100 else f"{median:,.0f}" for median in medians]
         rows.append(
-            [name, rate(figure.load_s), rate(figure.load_s + figure.finish_s), f"{figure.bytes / points:.2f}", *at_work]
+            [
+                name,
+                rate(figure.load_s),
+                rate(figure.load_s + figure.finish_s),
+                f"{figure.bytes / points:.2f}",
+                *in_block,
+            ]
         )
-        ends = [[digits(percentile(samples, share)) for share in (50, 99)] for samples in figure.request_ms.values()]
-        turns.append([name, *map(" / ".join, ends)])
+        pairs = [[digits(percentile(samples, share)) for share in (50, 99)] for samples in figure.request_ms.values()]
+        turns.append([name, *map(" / ".join, pairs)])
         for state, loop in figure.open_loops.items():
             loops.append([name + state, *map(shown, loop.values()), written(loop), failures(loop)])
     first = next(iter(figures.values()))
@@ -255,55 +261,57 @@ def shown(recording: load.Recording) -> str:
 
 
 def written(loop: dict[str, load.Recording]) -> str:
-    """How many writes ended well, of how many that were due."""
+    """Number of successful writes, of those that were due."""
     writes = loop.get("writes")
     return f"{writes.count(DONE)} of {len(writes)}" if writes else "-"
 
 
 def failures(loop: dict[str, load.Recording]) -> str:
-    """How many requests and writes failed, of how many."""
+    """Number of failed requests and writes, of all. Prints the errors."""
     for recording in loop.values():
-        for kind, words in recording.errors.items():
-            print(f"{recording.name} failed, {kind}: {words}", file=sys.stderr)
+        for kind, message in recording.errors.items():
+            print(f"{recording.name} failed, {kind}: {message}", file=sys.stderr)
     return f"{sum(map(failed, loop.values()))} of {sum(map(len, loop.values())):,}"
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tags", type=int, default=20)
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--repeat", type=int, default=50, help="requests of each kind")
-    parser.add_argument("--blocks", type=int, default=5, help="blocks of each system and kind; 0 for none")
+    parser.add_argument("--blocks", type=int, default=5, help="blocks of each system and kind; 0 skips them")
     parser.add_argument("--block-seconds", type=float, default=1.0)
-    parser.add_argument("--latest-tags", type=int, default=1_000_000, help="0 leaves the latest value out")
-    parser.add_argument("--latest-only", action="store_true", help="nothing else")
-    parser.add_argument("--cluster", metavar="URL", help="an archive on a cluster, instead of SQLite; no latest value")
-    parser.add_argument("--lab", action="store_true", help="the same on three nodes of chronotile lab")
-    parser.add_argument("--writes", type=int, default=0, help="values a second written meanwhile")
+    parser.add_argument("--latest-tags", type=int, default=1_000_000, help="0 skips the latest value")
+    parser.add_argument("--latest-only", action="store_true", help="measure only the latest value and patterns")
+    parser.add_argument("--cluster", metavar="URL", help="store the archive on a cluster instead of SQLite")
+    parser.add_argument("--lab", action="store_true", help="store the archive on three nodes of chronotile lab")
+    parser.add_argument("--writes", type=int, default=0, help="values per second written meanwhile")
+    parser.add_argument("--write-every", type=float, default=0.25, metavar="SECONDS", help="interval between writes")
     parser.add_argument(
-        "--write-every", type=float, default=0.25, metavar="SECONDS", help="how long values are gathered"
+        "--open-loop", type=float, default=0.0, metavar="RATE", help="requests per second of all kinds together"
     )
-    parser.add_argument("--open-loop", type=float, default=0.0, metavar="RATE", help="requests a second, all kinds")
     parser.add_argument("--open-loop-seconds", type=float, default=30.0)
-    parser.add_argument("--service", action="store_true", help="over HTTP, beside its peers; no latest value")
-    parser.add_argument("--only", metavar="NAME,...", help="of --service, systems whose names begin so")
-    parser.add_argument("--quick", action="store_true", help="shows that it works; the figures mean nothing")
+    parser.add_argument("--service", action="store_true", help="measure over HTTP, with peers")
+    parser.add_argument(
+        "--only", metavar="NAME,...", help="with --service: systems whose names start with one of these"
+    )
+    parser.add_argument("--quick", action="store_true", help="a quick check that it works; the figures are meaningless")
     parser.add_argument("--out", type=Path, default=RESULTS / "historian.json")
-    given = parser.parse_args()
-    if given.quick:
-        given.tags, given.days, given.repeat, given.latest_tags = 10, 2, 3, 2_000
-        given.blocks, given.block_seconds, given.open_loop_seconds = 1, 0.1, 3.0
-    if (given.service, given.lab, bool(given.cluster)).count(True) > 1:
+    options = parser.parse_args()
+    if options.quick:
+        options.tags, options.days, options.repeat, options.latest_tags = 10, 2, 3, 2_000
+        options.blocks, options.block_seconds, options.open_loop_seconds = 1, 0.1, 3.0
+    if (options.service, options.lab, bool(options.cluster)).count(True) > 1:
         parser.error("--service, --lab and --cluster exclude each other")
-    if given.service or given.lab or given.cluster:
-        given.latest_tags = 0
-    return given
+    if options.service or options.lab or options.cluster:
+        options.latest_tags = 0
+    return options
 
 
 @contextmanager
 def killed(node: lab.Node, after_s: float) -> Iterator[None]:
-    """A node is killed after so many seconds."""
+    """Kill a node after some seconds."""
     timer = threading.Timer(after_s, node.kill)
     timer.start()
     yield
@@ -312,14 +320,14 @@ def killed(node: lab.Node, after_s: float) -> Iterator[None]:
 
 
 def open_loops(
-    systems: list[System], asked: list[Request], figures: dict[str, Figures], given: argparse.Namespace
+    systems: list[System], asked: list[Request], figures: dict[str, Figures], options: argparse.Namespace
 ) -> None:
-    """The open loop of each system, and the loops while a node dies and is down."""
+    """Run the open loop of each system, and those while a node dies and is down."""
 
     def run(system: System, state: str = "") -> None:
         print(f"open loop: {system.name}{state}", file=sys.stderr)
         figures[system.name].open_loops[state] = open_loop(
-            system.opening, asked, given.open_loop, given.open_loop_seconds, given.writes, given.write_every
+            system.opening, asked, options.open_loop, options.open_loop_seconds, options.writes, options.write_every
         )
 
     for system in systems:
@@ -327,69 +335,70 @@ def open_loops(
     ours = systems[0]
     if isinstance(ours, Chronotile) and isinstance(ours.cluster, lab.Cluster):
         node = ours.cluster.nodes[1]
-        with killed(node, WARM_UP_S + given.open_loop_seconds / 3):
+        with killed(node, WARM_UP_S + options.open_loop_seconds / 3):
             run(ours, ", a node dies")
         run(ours, ", a node down")
 
 
-def measure(systems: list[System], given: argparse.Namespace) -> dict[str, Figures]:
-    """All figures; ends the systems."""
-    figures = fill(systems, given.tags, given.days)
-    asked = requests(given.tags, given.days, given.repeat, np.random.default_rng(1))
+def measure(systems: list[System], options: argparse.Namespace) -> dict[str, Figures]:
+    """Measure everything, and stop the systems."""
+    figures = fill(systems, options.tags, options.days)
+    asked = requests(options.tags, options.days, options.repeat, np.random.default_rng(1))
     compare(systems, asked)
-    beside = given.writes and not given.service and not given.open_loop
+    beside = options.writes and not options.service and not options.open_loop
     meanwhile: AbstractContextManager[None] = (
-        Writing(systems[0].client, given.writes, given.write_every) if beside else nullcontext()
+        Writing(systems[0].client, options.writes, options.write_every) if beside else nullcontext()
     )
     with meanwhile:
         ask(systems, asked, figures)
-        if given.blocks:
-            for name, rates in in_blocks(systems, asked, given.blocks, given.block_seconds).items():
+        if options.blocks:
+            for name, rates in in_blocks(systems, asked, options.blocks, options.block_seconds).items():
                 figures[name].block_rates = rates
     if isinstance(meanwhile, Writing):
-        print(f"{meanwhile.written / meanwhile.seconds:,.0f} values/s of {given.writes:,} were written meanwhile")
+        print(f"{meanwhile.written / meanwhile.seconds:,.0f} values/s were written meanwhile, of {options.writes:,}")
     for system in systems:
         system.close()
-    if given.open_loop:
-        open_loops([system for system in systems if not isinstance(system, Parquet)], asked, figures, given)
+    if options.open_loop:
+        open_loops([system for system in systems if not isinstance(system, Parquet)], asked, figures, options)
     for system in systems:
         system.stop()
     return figures
 
 
-def systems(folder: Path, given: argparse.Namespace, stack: ExitStack) -> list[System]:
-    """What is asked, in a folder of its own; nodes that are started end with the stack."""
-    if given.service:
-        return over_http.systems(folder, [tag_name(tag) for tag in range(given.tags)], given.only)
-    cluster = stack.enter_context(lab.up(nodes=3, heap="1g")) if given.lab else given.cluster
-    return [Chronotile(folder, given.tags, cluster), Duck(folder), Parquet(folder)]
+def systems(folder: Path, options: argparse.Namespace, stack: ExitStack) -> list[System]:
+    """Start the systems in a folder; nodes stop when the stack closes."""
+    if options.service:
+        return over_http.systems(folder, [tag_name(tag) for tag in range(options.tags)], options.only)
+    cluster = stack.enter_context(lab.up(nodes=3, heap="1g")) if options.lab else options.cluster
+    return [Chronotile(folder, options.tags, cluster), Duck(folder), Parquet(folder)]
 
 
 def main() -> None:
     """Measure and print."""
-    given = arguments()
+    options = arguments()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        figures = {} if given.latest_only else measure(systems(folder, given, stack), given)
+        figures = {} if options.latest_only else measure(systems(folder, options, stack), options)
         if figures:
-            print(report(figures, given.tags, given.days))
-        many = latest(folder, given.latest_tags) if given.latest_tags else {}
+            print(report(figures, options.tags, options.days))
+        many = latest(folder, options.latest_tags) if options.latest_tags else {}
     if many:
         rows = [[key, digits(value)] for key, value in many.items()]
-        print("\n" + table([f"of {given.latest_tags:,} tags", ""], rows))
+        print("\n" + table([f"of {options.latest_tags:,} tags", ""], rows))
     about = {
         "hardware": hardware(),
         "versions": versions("chronotile", "duckdb", "pyarrow"),
         "commit": commit(),
         "load": load_average(),
-        "tags": given.tags,
-        "days": given.days,
-        "open loop": f"{given.open_loop:g} requests/s, {given.writes:,} values/s written every {given.write_every:g} s",
+        "tags": options.tags,
+        "days": options.days,
+        "open loop": f"{options.open_loop:g} requests/s, "
+        f"{options.writes:,} values/s written every {options.write_every:g} s",
     }
     print("\n".join(f"{key}: {value}" for key, value in about.items()))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     raw = {name: figure.raw() for name, figure in figures.items()}
-    given.out.write_text(json.dumps({"about": about, "figures": raw, "latest": many}, indent=1))
+    options.out.write_text(json.dumps({"about": about, "figures": raw, "latest": many}, indent=1))
 
 
 if __name__ == "__main__":

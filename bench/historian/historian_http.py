@@ -1,4 +1,4 @@
-"""Systems of the historian's benchmark that are spoken to over HTTP: ours, QuestDB, VictoriaMetrics and KairosDB."""
+"""Systems of the historian's benchmark with an HTTP interface: Chronotile, QuestDB, VictoriaMetrics and KairosDB."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import historian_peers as peers
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from common import bytes_below
 from historian_systems import OTHER, Plant, PlantClient, other_name
 
 from chronotile import historian
@@ -33,7 +34,7 @@ START_S = 60
 
 
 def systems(folder: Path, names: list[str], only: str | None) -> list[System]:
-    """Those that run here."""
+    """Start the systems that are available on this machine."""
     found: list[System] = []
     for make in (ServedArrow, ServedLines, QuestDb, VictoriaMetrics, KairosDb):
         if only and not any(make.name.startswith(one) for one in only.split(",")):
@@ -43,12 +44,12 @@ def systems(folder: Path, names: list[str], only: str | None) -> list[System]:
         try:
             found.append(make(place, names))
         except (OSError, subprocess.SubprocessError, peers.MissingPeerError) as error:
-            print(f"{make.name.upper()} IS LEFT OUT: {error}", file=sys.stderr)
+            print(f"{make.name.upper()} IS SKIPPED: {error}", file=sys.stderr)
     return found
 
 
 class ServedArrow:
-    """The historian behind its service, points as Arrow streams."""
+    """The historian through its service, with points as Arrow streams."""
 
     name = "chronotile serve, Arrow"
 
@@ -86,7 +87,7 @@ class ServedArrow:
 
 
 class ServedLines(ServedArrow):
-    """The same, points as InfluxDB line protocol on two connections."""
+    """The same, with points as InfluxDB line protocol over two connections."""
 
     name = "chronotile serve, lines"
 
@@ -99,7 +100,7 @@ class ServedLines(ServedArrow):
 
 @dataclass(frozen=True)
 class Url:
-    """Where a peer listens, and the names of its tags."""
+    """The URL of a peer, the class of its clients, and the names of its tags."""
 
     make: Callable[[Url], Client]
     url: str
@@ -110,7 +111,7 @@ class Url:
 
 
 class HttpClient:
-    """A connection for each thread."""
+    """An HTTP client with a connection for each thread."""
 
     def __init__(self, place: Url) -> None:
         self.names, self.own, self.open = place.names, threading.local(), list[http.client.HTTPConnection]()
@@ -120,7 +121,7 @@ class HttpClient:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> bytes:
-        """The answer's body; an answer that is no success is an error."""
+        """Send a request; returns the body of the response. Raises OSError for a status of 300 or more."""
         if not hasattr(self.own, "connection"):
             self.own.connection = http.client.HTTPConnection(self.host, self.port, timeout=600)
             self.open.append(self.own.connection)
@@ -128,7 +129,7 @@ class HttpClient:
         answer = self.own.connection.getresponse()
         text = answer.read()
         if answer.status >= 300:
-            raise OSError(f"{path[:200]} was answered with {answer.status}: {text[:500].decode(errors='replace')}")
+            raise OSError(f"{path[:200]}: status {answer.status}: {text[:500].decode(errors='replace')}")
         return bytes(text)
 
     def write(self, points: pa.Table) -> None:
@@ -140,14 +141,14 @@ class HttpClient:
 
 
 class Peer:
-    """A server with an HTTP port, which runs until it is stopped."""
+    """A server process with an HTTP port."""
 
     name: str
     client: HttpClient
     opening: Opening
 
     def start(self, command: list[str], folder: Path, opening: Url, ping: str) -> None:
-        """Runs it and waits until it answers `ping`."""
+        """Start the server and wait until it answers path `ping`."""
         self.rows, self.names, self.url = 0, opening.names, opening.url
         log = folder / "log"
         with log.open("wb") as out:
@@ -177,7 +178,7 @@ class Peer:
         send_all(self.url, "/write", prepared)
 
     def finish(self) -> None:
-        """Maintenance, where there is any to ask for."""
+        """Run maintenance, if the system has any."""
 
     def close(self) -> None:
         self.client.close()
@@ -188,7 +189,7 @@ class Peer:
 
 
 class QuestClient(HttpClient):
-    """Requests in QuestDB's SQL."""
+    """Queries in QuestDB's SQL."""
 
     def ask(self, query: str) -> list[list[Any]]:
         answer = json.loads(self.request("GET", f"/exec?query={quote(query)}"))
@@ -207,7 +208,7 @@ class QuestClient(HttpClient):
 
 
 class QuestDb(Peer):
-    """QuestDB, points by line protocol, requests in its SQL."""
+    """QuestDB, with points as line protocol and queries in its SQL."""
 
     name = "QuestDB"
     client: QuestClient
@@ -237,26 +238,26 @@ class QuestDb(Peer):
 
     def load(self, prepared: list[bytes]) -> None:
         super().load(prepared)
-        # Rows are applied behind the answer: a system is as fast as its points can be read.
+        # Rows are applied after the answer: the load has ended when all points can be read.
         while self.client.ask("SELECT count() FROM points")[0][0] < self.rows:
             time.sleep(0.02)
 
     def bytes(self) -> int:
-        return folder_bytes(self.root / "db")
+        return bytes_below(self.root / "db")
 
 
 class VictoriaClient(HttpClient):
-    """Requests in MetricsQL, by ranges."""
+    """Range queries in MetricsQL."""
 
     def answer(self, request: Request) -> Answer:
         names = "|".join(self.names[tag].replace(".", r"\\.") for tag in request.tags)
-        # Its windows hold their end and not their start: those that end a second, one value, before the next interval.
+        # Windows include their end, not their start, so each ends one second (one value) before the next interval.
         words = {
             "query": f'avg_over_time(points_value{{tag=~"{names}"}}[{request.interval_s}s])',
             "start": int(request.start.timestamp()) + request.interval_s - 1,
             "end": int(request.end.timestamp()) - 1,
             "step": f"{request.interval_s}s",
-            # Results of earlier requests are not to answer later ones: no other system keeps them.
+            # No result cache, because no other system has one.
             "nocache": 1,
         }
         series = json.loads(self.request("GET", f"/api/v1/query_range?{urlencode(words)}"))["data"]["result"]
@@ -266,7 +267,7 @@ class VictoriaClient(HttpClient):
 
 
 class VictoriaMetrics(Peer):
-    """VictoriaMetrics, a single node, points by line protocol, requests in MetricsQL."""
+    """A single node of VictoriaMetrics, with points as line protocol and queries in MetricsQL."""
 
     name = "VictoriaMetrics"
 
@@ -279,7 +280,7 @@ class VictoriaMetrics(Peer):
 
     def load(self, prepared: list[bytes]) -> None:
         super().load(prepared)
-        # Points are kept in memory for a while before they can be found.
+        # Otherwise points stay in memory for a while before queries find them.
         self.client.request("GET", "/internal/force_flush")
 
     def finish(self) -> None:
@@ -288,11 +289,11 @@ class VictoriaMetrics(Peer):
             time.sleep(0.2)
 
     def bytes(self) -> int:
-        return folder_bytes(self.data)
+        return bytes_below(self.data)
 
 
 class KairosClient(HttpClient):
-    """Requests in KairosDB's JSON."""
+    """Queries in KairosDB's JSON."""
 
     def answer(self, request: Request) -> Answer:
         names = [self.names[tag] for tag in request.tags]
@@ -317,7 +318,7 @@ class KairosClient(HttpClient):
         self.send(rows)
 
     def send(self, rows: dict[str, list[list[float]]]) -> None:
-        """Stores points of tags: milliseconds and values."""
+        """Store points by tag, each a pair of milliseconds and value."""
         body = [{"name": "points", "tags": {"tag": tag}, "type": "double", "datapoints": each}
                 for tag, each in rows.items()]  # fmt: skip
         self.request(
@@ -329,7 +330,7 @@ class KairosClient(HttpClient):
 
 
 class KairosDb(Peer):
-    """KairosDB on its embedded H2 database, points and requests in its JSON."""
+    """KairosDB on its embedded H2 database, with points and queries in its JSON."""
 
     name = "KairosDB"
     client: KairosClient
@@ -342,7 +343,7 @@ class KairosDb(Peer):
                     'query_cache.cache_file_cleaner_schedule = "0 0 1 * * ?"']  # fmt: skip
         (folder / "kairosdb.conf").write_text("".join(f"kairosdb.{line}\n" for line in settings))
         (folder / "logback.xml").write_text('<configuration><root level="OFF"/></configuration>')
-        # Its libraries were made for a Java whose own classes were open to all.
+        # Its libraries access internals of Java, which newer versions close by default.
         opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("lang", "util")]
         command = [peers.java(), "-Xmx2g", *opened, "-Dlogback.configurationFile=logback.xml", "-cp", f"{jars}/*",
                    "org.kairosdb.core.Main", "-c", "run", "-p", "kairosdb.conf"]  # fmt: skip
@@ -371,7 +372,7 @@ class KairosDb(Peer):
         self.await_last(prepared[-1], int(last))
 
     def await_last(self, rows: dict[str, list[list[float]]], last: int) -> None:
-        """Points go through a queue behind the answer: waits until the newest can be read."""
+        """Wait until the newest point can be read: KairosDB queues points after its answer."""
         tag = list(rows)[-1]
         metric = {"name": "points", "tags": {"tag": [tag]}, "limit": 1, "order": "desc"}
         query = json.dumps({"start_absolute": last, "end_absolute": last + 1, "metrics": [metric]}).encode()
@@ -384,23 +385,18 @@ class KairosDb(Peer):
             time.sleep(0.05)
 
     def bytes(self) -> int:
-        return folder_bytes(self.data)
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        return bytes_below(self.data)
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """An unused port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def lines(points: pa.Table, series: list[str], field: str) -> list[bytes]:
-    """Line protocol, so many lines in each body."""
+    """Points as line protocol, in bodies of `LINES_PER_REQUEST` lines."""
     heads = pa.array([f"{name} {field}=" for name in series]).take(points["tag"].combine_chunks())
     values = pc.cast(points["value"], pa.string()).combine_chunks()
     times = pc.cast(pc.cast(points["time"], pa.int64()), pa.string()).combine_chunks()
@@ -417,7 +413,7 @@ def other_lines(points: pa.Table) -> bytes:
 
 
 def send_all(url: str, path: str, bodies: list[bytes]) -> None:
-    """Posts bodies on two connections."""
+    """Post bodies over two connections."""
     parts = urlsplit(url)
 
     def send(mine: list[bytes]) -> None:

@@ -24,10 +24,10 @@ CLIENTS = 4
 def in_blocks(
     systems: list[System], requests: Iterable[Request], blocks: int, seconds: float
 ) -> dict[str, dict[str, list[float]]]:
-    """Requests a second of each system at its work, by system and kind, a figure for each block.
+    """Requests per second by system and kind, a figure for each block.
 
-    In each block every system answers requests of one kind, one after the other, for so many seconds; then the next
-    system does. The first block warms up and is thrown away.
+    In each block every system answers requests of one kind, one after the other, for `seconds`; then the next system
+    does. The first block warms up and is discarded.
     """
     by_kind = _by_kind(requests)
     rates: dict[str, dict[str, list[float]]] = {system.name: {kind: [] for kind in by_kind} for system in systems}
@@ -70,7 +70,7 @@ class ReadLoad:
 class _ReadClient:
     def __init__(self, client: Client, requests: list[Request]) -> None:
         self.client, self.requests = client, requests
-        # Catalogs are read now, not by the first request that is measured.
+        # Warm up: read the catalog before the first measured request.
         self.run(0)
 
     def run(self, number: int) -> int:
@@ -82,7 +82,7 @@ class _ReadClient:
 
 @dataclass(frozen=True)
 class WriteLoad:
-    """Points of other tags, `count` at once, as a target of the load generator."""
+    """Writes of `count` points of other tags, as a target of the load generator."""
 
     opening: Opening
     count: int
@@ -94,7 +94,7 @@ class WriteLoad:
 class _WriteClient:
     def __init__(self, client: Client, count: int) -> None:
         self.client, self.count = client, count
-        # Tags are defined now, not by the first write that is measured.
+        # Warm up: define the tags before the first measured write.
         self.run(0)
 
     def run(self, number: int) -> int:
@@ -108,11 +108,11 @@ class _WriteClient:
 def open_loop(
     opening: Opening, requests: Iterable[Request], rate: float, seconds: float, writes: int, write_every_s: float
 ) -> dict[str, load.Recording]:
-    """A recording for each kind of request, and one of the writes.
+    """Recordings by kind of request, and one of the writes.
 
-    `rate` requests a second in all arrive at times that are independent of each other and of all answers (Poisson),
-    in equal shares of the kinds, while `writes` values a second are written, together every `write_every_s` seconds.
-    One process of its own does all of it.
+    In total `rate` requests a second arrive, in equal shares of the kinds, at times that are independent of each other
+    and of all answers (Poisson), while `writes` values a second are written, in one write every `write_every_s`
+    seconds. A separate process runs all of it.
     """
     by_kind = _by_kind(requests)
     streams = []

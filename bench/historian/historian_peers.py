@@ -1,4 +1,4 @@
-"""The servers that the historian is measured beside: each is fetched or built once, into the user's cache."""
+"""The servers that the historian is compared with; each is downloaded or built once, into the user's cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KAIROSDB = (
     "com.sun.jersey.contribs:jersey-guice:1.19.4",
     "com.sun.xml.bind:jaxb-impl:2.3.3",
 )
-"""Maven coordinates. KairosDB's own leave out a library that comes with its package, and one that Java had once."""
+"""Maven coordinates. KairosDB's dependencies lack a library of its distribution, and one that Java used to contain."""
 VICTORIA_METRICS = "github.com/VictoriaMetrics/VictoriaMetrics@v0.0.0-20250718125606-9d9bea03485e"
 """A Go module and its version."""
 
@@ -24,16 +24,16 @@ FETCH_S_MAX = 1_800
 
 
 class MissingPeerError(RuntimeError):
-    """A peer cannot be had, or does not run."""
+    """A peer is not available or does not start."""
 
 
 def java() -> str:
-    """The program."""
+    """Path of Java."""
     return tool("java")
 
 
 def questdb() -> Path:
-    """QuestDB's jar."""
+    """Path of QuestDB's jar."""
 
     def fetch(folder: Path) -> None:
         run(tool("mvn"), "-q", "-B", f"{MAVEN_DEPENDENCY}:copy", f"-Dartifact={QUESTDB}", f"-DoutputDirectory={folder}")
@@ -43,11 +43,11 @@ def questdb() -> Path:
 
 
 def kairosdb() -> Path:
-    """The folder with KairosDB's jars and those it needs."""
+    """The folder with KairosDB's jars and their dependencies."""
 
     def dependency(coordinates: str) -> str:
         group, artifact, version = coordinates.split(":")
-        # What the library of the package names itself is older than what KairosDB names.
+        # Exclude its own dependencies, which are older than those of KairosDB.
         alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
         return (
             f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
@@ -68,10 +68,10 @@ def kairosdb() -> Path:
 
 
 def victoria_metrics() -> Path:
-    """The program of a single node."""
+    """Path of the single-node server."""
 
     def build(folder: Path) -> None:
-        # Its module replaces some of the modules it needs, which Go heeds only when it is built from its own folder.
+        # Go honours the module's `replace` directives only in a build from the module's own folder.
         module = json.loads(run(tool("go"), "mod", "download", "-json", VICTORIA_METRICS))
         source = folder / "source"
         shutil.copytree(module["Dir"], source, copy_function=shutil.copyfile)
@@ -86,7 +86,7 @@ def victoria_metrics() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """A folder of the cache, made if it is not there yet; one that was made in part is never seen."""
+    """A folder of the cache. Creates it if it does not exist, and renames it into place only when it is complete."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chronotile" / "bench"
     folder = home / name
     if not folder.is_dir():
@@ -101,21 +101,21 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def tool(name: str) -> str:
-    """A program on the PATH."""
+    """Path of a program on PATH."""
     found = shutil.which(name)
     if found is None:
-        raise MissingPeerError(f"{name} is needed and not on the PATH")
+        raise MissingPeerError(f"needs {name}, which is not on PATH")
     return found
 
 
 def run(*command: str, cwd: Path | None = None) -> str:
-    """What a fetch or a build prints; if it fails, its last words are in the error."""
+    """Run a download or a build; returns its output. If it fails, the error contains the end of the output."""
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               timeout=FETCH_S_MAX, cwd=cwd)  # fmt: skip
     except subprocess.CalledProcessError as error:
-        words = (error.stderr or error.stdout)[-600:]
-        raise MissingPeerError(f"{command[0]} ended with {error.returncode}: {words}") from None
+        output = (error.stderr or error.stdout)[-600:]
+        raise MissingPeerError(f"{command[0]} failed with status {error.returncode}: {output}") from None
     except subprocess.TimeoutExpired:
         raise MissingPeerError(f"{command[0]} took longer than {FETCH_S_MAX} s") from None
     return done.stdout

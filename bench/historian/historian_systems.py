@@ -1,4 +1,4 @@
-"""The work of the historian's benchmark, and its systems that run within this process: ours and DuckDB."""
+"""The workload of the historian's benchmark, and its embedded systems: Chronotile and DuckDB."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 START_NS = int(START.timestamp()) * S
 
 OTHER, OTHER_TAGS = 1_000_000, 500
-"""Tags that are written to while others are asked for, by place."""
+"""First number and count of the other tags, which are written while requests read the loaded ones."""
 
 Answer = list[float]
 
@@ -50,7 +50,7 @@ class Request:
 
 
 def tag_name(tag: int) -> str:
-    """Name of a tag by its place."""
+    """Name of a tag by its number in the workload."""
     return f"plant.line{tag // 10}.sensor{tag:05}"
 
 
@@ -68,7 +68,7 @@ def day_of(tag: int, day: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def batches(tags: int, days: int) -> Iterator[tuple[int, pa.Table]]:
-    """Day after day, the points of all tags: tag number by place, time, value."""
+    """The points of all tags, day by day: tag (its number in the workload), time, value."""
     for day in range(days):
         parts = [day_of(tag, day) for tag in range(tags)]
         yield (
@@ -84,44 +84,44 @@ def batches(tags: int, days: int) -> Iterator[tuple[int, pa.Table]]:
 
 
 def other_points(number: int, count: int) -> pa.Table:
-    """Points of other tags than those asked for, in writes of `count`: tag (by place, from OTHER on), time, value."""
+    """Points of the other tags in write `number` of `count` points: tag (from OTHER), time, value."""
     rows = np.arange(count) + number * count
     times = pa.array(START_NS + rows // OTHER_TAGS * 100 * 10**6, pa.timestamp("ns", "UTC"))
     return pa.table({"tag": OTHER + rows % OTHER_TAGS, "time": times, "value": rows % 100 * 0.01})
 
 
 class Client(Protocol):
-    """Somebody who asks a system and writes to it. Threads may share it."""
+    """A client that reads from and writes to a system. Threads may share it."""
 
     def answer(self, request: Request) -> Answer:
-        """The averages that are asked for, by tag, then time."""
+        """The requested averages, by tag, then time."""
 
     def write(self, points: pa.Table) -> None:
-        """Stores points of other tags: see :func:`other_points`."""
+        """Store points of other tags: see :func:`other_points`."""
 
     def close(self) -> None:
-        """End."""
+        """Close the connection."""
 
 
 class Opening(Protocol):
-    """How a loaded system is reached, from any process."""
+    """Connects to a loaded system, from any process."""
 
     def connect(self) -> Client:
         """A new client."""
 
 
 class System(Protocol):
-    """What is measured."""
+    """A measured system."""
 
     name: str
     opening: Opening
     client: Client
 
     def prepare(self, points: pa.Table) -> Any:
-        """A day in the form that it takes, which is not timed: of columns tag (by place), time, value."""
+        """Convert a day of :func:`batches` to the system's input. Not timed."""
 
     def load(self, prepared: Any) -> None:
-        """Store it."""
+        """Store a prepared day."""
 
     def finish(self) -> None:
         """Maintenance after loading."""
@@ -133,12 +133,12 @@ class System(Protocol):
         """Close the client; an embedded system closes its files."""
 
     def stop(self) -> None:
-        """End the system."""
+        """Stop the system."""
 
 
 @dataclass(frozen=True)
 class Plant:
-    """The historian of an archive, or behind a service."""
+    """A historian in an archive or behind a service."""
 
     url: str
     numbers: list[int]
@@ -149,7 +149,7 @@ class Plant:
 
 
 class PlantClient:
-    """A historian; tags are asked for by number."""
+    """A client of a historian, which reads tags by number."""
 
     def __init__(self, h: Any, plant: Plant) -> None:
         self.h, self.numbers, self.others = h, plant.numbers, np.zeros(0, np.int64)
@@ -195,7 +195,7 @@ class Chronotile:
         self.h.maintain()
 
     def bytes(self) -> int:
-        """Of a cluster those of one copy; of a laboratory the files' of its nodes, by copies."""
+        """Bytes on disk; on a cluster those of one copy, in a laboratory measured from the nodes' files."""
         if self.cluster is None:
             return sum(file.stat().st_size for file in self.path.parent.glob("plant.db*"))
         if isinstance(self.cluster, str):
@@ -215,7 +215,7 @@ class Chronotile:
 
 @dataclass(frozen=True)
 class DuckFile:
-    """A database of DuckDB, and where in it the points are."""
+    """A DuckDB database, and the table or function that returns the points."""
 
     database: str
     source: str
@@ -246,15 +246,15 @@ class DuckClient:
         return [row[2] for row in rows]
 
     def write(self, points: pa.Table) -> None:
-        given = points.set_column(1, "time", points["time"].cast(pa.timestamp("us")))  # noqa: F841
-        self.cursor().execute("INSERT INTO points SELECT tag, time, value FROM given")
+        points_us = points.set_column(1, "time", points["time"].cast(pa.timestamp("us")))  # noqa: F841
+        self.cursor().execute("INSERT INTO points SELECT tag, time, value FROM points_us")
 
     def close(self) -> None:
         self.connection.close()
 
 
 class Duck:
-    """DuckDB, with its own table."""
+    """A table of DuckDB."""
 
     name = "duckdb table"
 
@@ -284,7 +284,7 @@ class Duck:
 
 
 class Parquet:
-    """DuckDB on Parquet files, one a day, sorted by tag."""
+    """DuckDB on a Parquet file for each day, sorted by tag."""
 
     name = "duckdb on parquet"
 
@@ -299,12 +299,12 @@ class Parquet:
         return points
 
     def load(self, points: pa.Table) -> None:
-        given = points.set_column(1, "time", points["time"].cast(pa.timestamp("us")))
-        pq.write_table(given, self.folder / f"{self.count:04}.parquet", compression="zstd", row_group_size=DAY)
+        points_us = points.set_column(1, "time", points["time"].cast(pa.timestamp("us")))
+        pq.write_table(points_us, self.folder / f"{self.count:04}.parquet", compression="zstd", row_group_size=DAY)
         self.count += 1
 
     def finish(self) -> None:
-        """Nothing."""
+        """Parquet files need no maintenance."""
 
     def bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.iterdir())

@@ -1,9 +1,8 @@
 """The archive of a batch system: loading jobs, looking them up by id, counting them through an index.
 
-`./dev bench jobs` generates jobs of 100 columns in runs of 2 to 200 ids over a year, and puts the same questions to
-Chronotile (on SQLite, or with --cluster on a cluster), to DuckDB on Parquet files of a day each and, where Debian's
-package is installed, to PostgreSQL with ordinary indexes. Their answers are compared. Needs duckdb, numpy, pyarrow,
-psycopg.
+`./dev bench jobs` generates jobs of 100 columns in runs of 2 to 200 ids over a year, and runs the same queries on
+Chronotile (SQLite, or a cluster with --cluster), on DuckDB with a Parquet file for each day and, if Debian's package is
+installed, on PostgreSQL with ordinary indexes. All answers are compared. Needs duckdb, numpy, pyarrow, psycopg.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ KINDS = {
 
 
 class DuckDB:
-    """Parquet files of a day each, which DuckDB prunes by their statistics."""
+    """A Parquet file for each day, which DuckDB prunes by statistics."""
 
     name = "DuckDB on Parquet"
 
@@ -50,7 +49,7 @@ class DuckDB:
         self.folder.mkdir()
 
     def add(self, number: int, table: pa.Table) -> None:
-        """Write the files of a block; a day that two blocks share has two."""
+        """Write the files of a block of jobs; a day that spans two blocks has two files."""
         days = (table["submitted"].cast(pa.int64()).to_numpy() - FIRST_US) // DAY_US
         borders = np.searchsorted(days, np.arange(DAYS + 2))
         for day, (first, last) in enumerate(pairwise(borders)):
@@ -59,7 +58,7 @@ class DuckDB:
                 pq.write_table(table.slice(first, last - first), file, compression="zstd")
 
     def open(self) -> None:
-        """Ready to be asked."""
+        """Create the view that queries use, after all files are written."""
         self.connection = duckdb.connect()
         self.connection.execute("SET TimeZone='UTC'")
         self.connection.execute(f"CREATE VIEW jobs AS SELECT * FROM '{self.folder}/*.parquet'")
@@ -95,32 +94,33 @@ _FIVE_DAYS = """"user" = ? AND cloud = ? AND status = 'failed'
 
 
 def main() -> None:
-    given = common.parser_of_comparison(__doc__, rows=1_000_000).parse_args()
+    options = common.parser_of_comparison(__doc__, rows=1_000_000).parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chronotile-bench-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         csv, duckdb_ = folder / "jobs.csv", DuckDB(folder)
-        for number, table in enumerate(generated.write_csv(generated.blocks(given.rows), csv)):
+        for number, table in enumerate(generated.write_csv(generated.blocks(options.rows), csv)):
             duckdb_.add(number, table)
         duckdb_.open()
-        print(f"{given.rows:,} jobs, CSV {csv.stat().st_size / 1e6:.0f} MB", flush=True)
-        ours = Chronotile(given.cluster or folder / "jobs.db", table.schema, csv)
+        print(f"{options.rows:,} jobs, CSV {csv.stat().st_size / 1e6:.0f} MB", flush=True)
+        ours = Chronotile(options.cluster or folder / "jobs.db", table.schema, csv)
         systems: list[Any] = [ours, duckdb_]
-        if not given.no_postgresql and programs() is not None:
-            systems.append(PostgreSQL(stack.enter_context(postgresql()), table.schema, csv, given.rows))
+        if not options.no_postgresql and programs() is not None:
+            systems.append(PostgreSQL(stack.enter_context(postgresql()), table.schema, csv, options.rows))
             stack.callback(systems[-1].close)
         size, index_sizes = ours.sizes()
         notes = {
             "load, rows/s": {s.name: s.load_rows_s for s in systems if hasattr(s, "load_rows_s")},
             "indexes, s": {s.name: s.index_s for s in systems if hasattr(s, "index_s")},
-            "bytes a row": {ours.name: size / given.rows},
+            "bytes a row": {ours.name: size / options.rows},
             "index of data": {name: of_index / size for name, of_index in index_sizes.items()},
         }
         print(json.dumps(notes, indent=1), flush=True)
-        random = Questions(table, given.rows)
+        random = Questions(table, options.rows)
         asked = {
             label: [
-                random.of(kind, number) for number in range(min(given.rounds, 3) if kind == "year" else given.rounds)
+                random.of(kind, number)
+                for number in range(min(options.rounds, 3) if kind == "year" else options.rounds)
             ]
             for kind, label in KINDS.items()
         }
@@ -129,11 +129,11 @@ def main() -> None:
     lines = [
         [f"{kind}, ms", *(common.spread(found.get(s.name, [])) for s in systems)] for kind, found in samples.items()
     ]
-    common.save_comparison("jobs", systems, lines, notes=notes, samples=samples, rows=given.rows)
+    common.save_comparison("jobs", systems, lines, notes=notes, samples=samples, rows=options.rows)
 
 
 def _clients(systems: list[Any], random: Questions) -> dict[str, dict[str, list[float]]]:
-    """Milliseconds of look-ups by several clients at once, as the clients wait for them."""
+    """Response times of look-ups by several concurrent clients, in milliseconds."""
     samples: dict[str, dict[str, list[float]]] = {}
     for kind, clients, each in (("ids", 10, 1), ("ids", 30, 1), ("one id", 30, 40)):
         what = f"{KINDS[kind].removesuffix(', a year')}, {clients} clients"

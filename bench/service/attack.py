@@ -1,13 +1,13 @@
-"""A service under attack: does it live, within its memory, and is a polite client served?
+"""A service under attack: does it survive, within its memory, and is a polite client still served?
 
-`./dev bench attack` serves a small archive under a limit of its address space, lets a polite client ask for a while,
-and then again while every attack of `support_attack` runs against the service. It prints what came of each
-kind of attack, the memory that the service took, and what the client saw. It ends with status 1 where the service died,
-took more memory than it may or more and more of it, did not end in good order, or kept the client waiting: the 99th
-percentile is at most five times that of the quiet time. A short form of it runs among the tests.
+`./dev bench attack` serves a small archive with a limited address space. A polite client sends requests for a while,
+first alone, then while every attack of `support_attack` runs against the service. The program prints the outcomes of
+each attack, the memory of the service, and the client's response times. It exits with status 1 if the service dies,
+exceeds its memory, keeps growing, does not stop properly, or keeps the client waiting: the 99th percentile may be at
+most five times that of the quiet time. The tests include a short version.
 
-In reality attackers are other machines. Here they run with the lowest priority (`--nice`), so that they take no
-processor from the service and the polite client. The service does all that they ask for.
+In reality, attackers run on other machines. Here they run at the lowest priority (`--nice`), so that they take no
+processor time from the service and the polite client. The service still handles all of their requests.
 """
 
 from __future__ import annotations
@@ -27,26 +27,25 @@ import support_attack
 from support_service import Service
 
 TIMES = 5
-"""The 99th percentile under attack, at most so many times the quiet one."""
+"""Maximum ratio of the 99th percentiles under attack and in the quiet time."""
 
 SERVED_PER_S = 2
-"""Requests of the polite client that are to be answered each second."""
-
+"""Minimum rate of the polite client's successful requests."""
 
 MIB = 1 << 20
 GROWTH = 1.3
-"""Anonymous memory in the last third of the attack, at most so many times that of the second third."""
+"""Maximum ratio of the anonymous memory in the last and in the second third of the attack."""
 
 
 @contextlib.contextmanager
 def sampled(service: Service) -> Iterator[list[int]]:
-    """Anonymous memory of the service each second, bytes."""
+    """Samples the anonymous memory of the service each second, in bytes."""
     samples: list[int] = []
     ended = threading.Event()
 
     def sample() -> None:
         while service.process.poll() is None and not ended.wait(1):
-            # The process may end in between.
+            # The process may end between the check and the read.
             with contextlib.suppress(OSError, StopIteration):
                 samples.append(service.memory("RssAnon"))
 
@@ -62,37 +61,37 @@ def sampled(service: Service) -> Iterator[list[int]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--seconds", type=float, default=60, help="of the attack; the quiet time is a quarter (default 60)"
+        "--seconds", type=float, default=60, help="duration of the attack; the quiet time is a quarter (default 60)"
     )
     parser.add_argument("--memory", type=int, default=128, help="the service's --memory, MiB (default 128)")
-    parser.add_argument("--resident", type=int, default=512, help="that the process may take, MiB (default 512)")
-    parser.add_argument("--limit", type=int, default=4096, help="of its address space, MiB (default 4096)")
-    parser.add_argument("--unpacked", type=int, default=4, help="MiB to which bodies unpack (default 4)")
-    parser.add_argument("--threads", type=int, default=1, help="of each attack (default 1)")
-    parser.add_argument("--nice", type=int, default=19, help="the attackers' priority, 0 as the service's (default 19)")
-    given = parser.parse_args()
+    parser.add_argument("--resident", type=int, default=512, help="maximum resident memory, MiB (default 512)")
+    parser.add_argument("--limit", type=int, default=4096, help="limit of its address space, MiB (default 4096)")
+    parser.add_argument("--unpacked", type=int, default=4, help="size of unpacked bodies, MiB (default 4)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each attack (default 1)")
+    parser.add_argument("--nice", type=int, default=19, help="niceness of attackers, 0 like the service (default 19)")
+    options = parser.parse_args()
     print(common.hardware())
-    print(f"other work on this machine: {common.load_average():.1f} processes in the last minute")
-    print(f"attackers share the processors with the service and the polite client, at a priority lower by {given.nice}")
+    print(f"load average of this machine: {common.load_average():.1f}")
+    print(f"attackers share the processors with the service and the polite client, with niceness {options.nice}")
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (given.limit << 20, given.limit << 20))
+        resource.setrlimit(resource.RLIMIT_AS, (options.limit << 20, options.limit << 20))
 
     with tempfile.TemporaryDirectory() as folder:
         archive, tokens = Path(folder) / "plant.db", Path(folder) / "tokens"
         support_attack.fill(archive)
         tokens.touch(0o600)
         tokens.write_text(support_attack.TOKENS)
-        options = ("--tokens", str(tokens), "--memory", f"{given.memory}MiB", "--log-format", "off")
-        with Service(archive, Path(folder) / "log", *options, limits=limit) as service:
-            quiet = support_attack.polite(service.port, given.seconds / 4)
+        serve_options = ("--tokens", str(tokens), "--memory", f"{options.memory}MiB", "--log-format", "off")
+        with Service(archive, Path(folder) / "log", *serve_options, limits=limit) as service:
+            quiet = support_attack.polite(service.port, options.seconds / 4)
             base = service.memory("VmHWM")
             attackers = support_attack.Attackers(
-                service.port, unpacked=given.unpacked << 20, threads=given.threads, nice=given.nice
+                service.port, unpacked=options.unpacked << 20, threads=options.threads, nice=options.nice
             )
             with sampled(service) as anonymous, attackers:
                 time.sleep(1)
-                loud = support_attack.polite(service.port, given.seconds)
+                loud = support_attack.polite(service.port, options.seconds)
             lives = service.process.poll() is None
             peak = service.memory("VmHWM") if lives else 0
             began = time.monotonic()
@@ -108,14 +107,14 @@ def main() -> int:
     bound_ms = TIMES * quiet.p99_ms()
     served = sum(loud.statuses[status] for status in ("200", "204"))
     verdicts = {
-        f"the service lives, and ended with {status} in {took:.1f} s": lives and status == 0,
-        f"resident {peak >> 20} MiB of at most {given.resident}, with a budget of {given.memory}": peak
-        <= given.resident << 20,
+        f"the service survived, and stopped with status {status} in {took:.1f} s": lives and status == 0,
+        f"resident {peak >> 20} MiB of at most {options.resident}, with a budget of {options.memory}": peak
+        <= options.resident << 20,
         f"anonymous memory {after / MIB:.0f} MiB in the last third of the attack, {before / MIB:.0f} before": after
         <= GROWTH * before,
         f"p99 {loud.p99_ms():.0f} ms of at most {bound_ms:.0f}, quiet {quiet.p99_ms():.0f}": loud.p99_ms() <= bound_ms,
-        f"{served} requests served of at least {SERVED_PER_S * given.seconds:.0f}": served
-        >= SERVED_PER_S * given.seconds,
+        f"{served} requests served of at least {SERVED_PER_S * options.seconds:.0f}": served
+        >= SERVED_PER_S * options.seconds,
         f"{len(attackers.done)} kinds of attack": len(attackers.done) >= len(support_attack.attacks(1_000)),
     }
     for text, holds in verdicts.items():
@@ -124,15 +123,15 @@ def main() -> int:
 
 
 def print_kinds(done: dict[str, dict[str, int]]) -> None:
-    """A line for each kind of attack, with what came of it."""
+    """Print a line for each kind of attack, with its outcomes."""
     print(f"{'attack':<30} {'times':>7}  outcomes")
     for name, outcomes in done.items():
-        counts = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items())) or "none ended"
+        counts = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items())) or "none finished"
         print(f"{name:<30} {sum(outcomes.values()):>7}  {counts}")
 
 
 def summary(seen: support_attack.PoliteClient) -> str:
-    """What the client saw, in a line."""
+    """The client's results, in one line."""
     answers = ", ".join(f"{count} x {status}" for status, count in sorted(seen.statuses.items()))
     return f"{len(seen.seconds)} requests, median {seen.median_ms():.1f} ms, p99 {seen.p99_ms():.1f} ms ({answers})"
 

@@ -1,17 +1,19 @@
-"""A survey's detector-visits in Chronotile and in lsst-dax-apdb, side by side in one run.
+"""A survey's detector-visits in Chronotile and in lsst-dax-apdb, in the same run.
 
     ./dev bench apdb [--visits N] [--detectors N] [--cluster | --url cassandra://H1,H2,H3]
 
 Each detector of a simulated camera (chronotile_tools.survey.simulate: published densities, the LSST's own schema of
-200 columns) reads its footprint of twelve months and stores what it found; both systems get the same rows, in turns,
-and must read the same. After each night ours is maintained, as a survey does by day, unless --no-maintenance. In a
-file both are on SQLite; with --cluster three nodes are started with `chronotile lab` (1 GiB of heap each, RF 3,
-QUORUM on both sides), and another survey is stored and read in both systems for --warm-up seconds before anything is
-timed: nodes that run for months have compiled their code, and new ones take five times as long for a request. --url
-takes a cluster that runs. Then the footprints are read again, for Chronotile before and after a whole `maintain`;
-then, with --writers, that many processes store at once beside readers; with --adapter the package's own calls are
-compared with its adapter to lsst.dax.apdb. Writes apdb.md and apdb.json to
-bench/results/. To compare levels, windows and slices of ours: `chronotile apdb pixels --measure`."""
+200 columns) reads its footprint over twelve months and stores its detections. Both systems store the same rows, in
+turns, and must read the same rows. After each night Chronotile is maintained, as in a survey, unless --no-maintenance.
+
+By default both systems use SQLite. --cluster starts three nodes with `chronotile lab` (1 GiB of heap each, RF 3, QUORUM
+for both systems), and first stores and reads another survey in both systems for --warm-up seconds, because new nodes,
+whose code is not compiled yet, take five times as long for a request. --url uses a running cluster.
+
+Then the footprints are read again, before and after a whole `maintain` of Chronotile. With --writers, this many
+processes store concurrently with readers. With --adapter, the package's own calls are compared with its adapter to
+lsst.dax.apdb. Writes apdb.md and apdb.json to bench/results/. To compare levels, windows and slices of Chronotile, use
+`chronotile apdb pixels --measure`."""
 
 from __future__ import annotations
 
@@ -23,7 +25,6 @@ import json
 import shutil
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 import warnings
@@ -41,19 +42,19 @@ from chronotile_tools.survey.simulate import ChronotileDriver, Driver, PeerDrive
 from chronotile_tools.survey.simulate import run as simulate
 from chronotile_tools.survey.simulate.universe import PADDING_DEG
 
-# The peer uses what pandas has since deprecated, and says so at every store.
+# The peer uses deprecated functions of pandas, which warn at every store.
 warnings.filterwarnings("ignore")
 
 OURS, PEER = ChronotileDriver.name, PeerDriver.name
 ADAPTER = "its adapter to lsst.dax.apdb"
 
 MAINTENANCE_CHUNKS = 8
-"""Chunks of a tile from which on the daily maintenance rewrites it."""
+"""The daily maintenance rewrites tiles with at least this many chunks."""
 
 
 @dataclass
 class Samples:
-    """Milliseconds of wall, and of the processors of the client and of all nodes."""
+    """Milliseconds of wall time, and of processor time of the client and of all nodes."""
 
     ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
@@ -70,7 +71,7 @@ Results = dict[str, dict[str, Samples]]
 
 @dataclass
 class Site:
-    """Where the databases lie."""
+    """The location of the databases."""
 
     folder: Path
     hosts: list[str] | None = None
@@ -78,14 +79,14 @@ class Site:
     cluster: lab.Cluster | None = None
 
     def url(self, name: str) -> str:
-        """Where a database of ours may be made."""
+        """URL for a new Chronotile database."""
         if self.hosts is None:
             return f"sqlite:{self.folder}/{name}_ours.db"
         addresses = ",".join(f"{host}:{self.port}" for host in self.hosts)
         return f"cassandra://{addresses}/{name}_ours?consistency=QUORUM&replication=3"
 
     def make(self, name: str) -> tuple[str, str]:
-        """New databases of both systems: the URL of ours, the configuration of the peer's."""
+        """Create databases in both systems; returns Chronotile's URL and the path of the peer's configuration file."""
         if self.hosts is None:
             from lsst.dax.apdb.sql import ApdbSql
 
@@ -104,14 +105,14 @@ class Site:
         return ours, f"{self.folder}/{name}_peer.yaml"
 
     def nodes_cpu_s(self) -> float:
-        """Seconds of processor that all nodes have taken; 0 where there are none of our own."""
+        """Processor time of all nodes so far, in seconds; 0 without nodes of `chronotile lab`."""
         return sum(node.cpu_s for node in self.cluster.nodes) if self.cluster is not None else 0.0
 
     def bytes(self, name: str) -> dict[str, int]:
-        """Bytes on disk of each; of a cluster on all nodes, after a flush."""
+        """Bytes on disk by system; on a cluster those of all nodes, after a flush."""
         if self.hosts is None:
             for path in self.folder.glob(f"{name}_*.db"):
-                # What lies in the log beside a file is folded into it.
+                # Move the content of the write-ahead log to the database file.
                 with contextlib.closing(sqlite3.connect(path)) as file:
                     file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             return {
@@ -132,12 +133,12 @@ class Site:
 def one_visit(
     place: Site, universe: Universe, drivers: dict[str, Driver], visit: int, detector: int, turn: int, results: Results
 ) -> None:
-    """Read and store in every system, in turns; they must read the same."""
+    """Read and store a detector-visit in every system, in turns. All must read the same rows."""
     e = universe.survey.exposure(visit, detector)
     footprint = e.footprint(PADDING_DEG)
     known: dict[str, Any] = {}
     counts: dict[str, Any] = {}
-    order = list(drivers)[turn % 2 :] + list(drivers)[: turn % 2]
+    order = common.rotated(list(drivers), turn)
     for name in order:
         nodes = place.nodes_cpu_s()
         read = drivers[name].read(footprint, e.mjd)
@@ -158,7 +159,7 @@ def one_visit(
 
 
 def maintain_by_day(url: str, maintenance: Samples) -> None:
-    """What a survey does between nights: rewrite the tiles that have gathered many chunks."""
+    """The maintenance between nights: rewrite the tiles that have many chunks."""
     began, cpu = time.perf_counter(), time.process_time()
     with apdb.open(url) as database:
         database.maintain(chunks_min=MAINTENANCE_CHUNKS)
@@ -172,7 +173,7 @@ def empty_results(systems: list[str]) -> Results:
 
 
 def warm_up(place: Site, seconds: float) -> None:
-    """Both systems store and read visits of another survey, so that the nodes compile what they do most."""
+    """Store and read visits of another survey in both systems, so that the nodes compile their code."""
     ours, peer = place.make("warm")
     drivers: dict[str, Driver] = {OURS: ChronotileDriver(ours), PEER: PeerDriver(peer)}
     universe = Universe(Survey(10_000, 1, 1_000, seed=3), apdb.Schema.read())
@@ -201,7 +202,7 @@ def fill_and_read(
         if maintenance is not None:
             maintain_by_day(ours, maintenance)
         gc.collect()
-        say(f"visit {visit + 1} of {survey.visits}")
+        common.say(f"visit {visit + 1} of {survey.visits}")
     last = survey.time(survey.visits - 1) + 0.01
     read_again(place, survey, drivers, last, "read again, before maintain", results, repeat)
     drivers[OURS].close()
@@ -209,7 +210,7 @@ def fill_and_read(
     drivers[OURS] = ChronotileDriver(ours)
     with apdb.open(ours) as database:
         database.maintain()
-    # The peer has nothing to maintain: it is read again so that both met the same disturbances.
+    # The peer has no maintenance. It is read again so that both systems run under the same conditions.
     read_again(place, survey, drivers, last, "read again, after maintain", results, repeat)
     results["the same, ours in one call"] = read_at_once(
         place, ours, survey, last, results["read again, after maintain"][PEER], repeat
@@ -227,7 +228,7 @@ def read_again(
 ) -> None:
     for number in range(repeat + 1):
         for detector in range(survey.detectors):
-            for name in list(drivers)[number % 2 :] + list(drivers)[: number % 2]:
+            for name in common.rotated(list(drivers), number):
                 nodes = place.nodes_cpu_s()
                 read = drivers[name].read(survey.footprint(0, detector, PADDING_DEG), at)
                 if number:
@@ -235,7 +236,7 @@ def read_again(
 
 
 def read_at_once(place: Site, ours: str, survey: Survey, at: float, peer: Samples, repeat: int) -> dict[str, Samples]:
-    """The same footprints in the one call that reads the three tables at once, which the peer has not."""
+    """Read the same footprints with the one call that reads all three tables, which the peer lacks."""
     found = Samples()
     with apdb.open(ours, read_only=True) as database:
         for number in range(repeat + 1):
@@ -249,11 +250,11 @@ def read_at_once(place: Site, ours: str, survey: Survey, at: float, peer: Sample
 
 
 def at_once(place: Site, survey: Survey, writers: int, readers: int) -> dict[str, dict[str, float]]:
-    """Median milliseconds of many processes at once, each system by itself."""
+    """Median milliseconds of concurrent writers and readers, one system after the other."""
     ours, peer = place.make("crowd")
     found = {}
     for name, target, is_peer in ((OURS, ours, False), (PEER, peer, True)):
-        say(f"{writers} writers and {readers} readers on {name}")
+        common.say(f"{writers} writers and {readers} readers on {name}")
         plan = Run(survey, target, place.folder / f"log-{name}", writers, readers, is_peer)
         files = simulate(plan)
         lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -266,8 +267,8 @@ def at_once(place: Site, survey: Survey, writers: int, readers: int) -> dict[str
 
 
 def through_adapter(place: Site, survey: Survey) -> Results:
-    """The same visits by the package's own calls and through its adapter to lsst.dax.apdb, which takes and returns
-    DataFrames, in turns; frames to store are made before the clock starts.
+    """Store and read the same visits with the package's own calls and through its adapter to lsst.dax.apdb, which takes
+    and returns DataFrames, in turns. Creating the DataFrames to store is not timed.
     """
     from chronotile.apdb.lsst import ChronotileApdb
 
@@ -283,13 +284,13 @@ def through_adapter(place: Site, survey: Survey) -> Results:
         for detector in range(survey.detectors):
             e = universe.survey.exposure(visit, detector)
             known: Any = None
-            for name in list(drivers)[visit % 2 :] + list(drivers)[: visit % 2]:
+            for name in common.rotated(list(drivers), visit):
                 read = drivers[name].read(e.footprint(PADDING_DEG), e.mjd)
                 results["read a footprint"][name].add(sum(read.seconds.values()), read.cpu_s)
                 known = read.known if name == OURS else known
             detection = universe.observe(e, known)
             rows = {name: driver.rows(detection) for name, driver in drivers.items()}
-            for name in list(drivers)[visit % 2 :] + list(drivers)[: visit % 2]:
+            for name in common.rotated(list(drivers), visit):
                 began, cpu = time.perf_counter(), time.process_time()
                 drivers[name].store(e, rows[name])
                 results["store"][name].add(time.perf_counter() - began, time.process_time() - cpu)
@@ -298,10 +299,6 @@ def through_adapter(place: Site, survey: Survey) -> Results:
     for driver in drivers.values():
         driver.close()
     return results
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -381,7 +378,7 @@ def report(
 
 
 def _nodes_lines(results: Results) -> Iterator[list[str]]:
-    """Means: the system counts processor time in steps of 10 ms."""
+    """Lines of processor time: means, because the system counts it in steps of 10 ms."""
     for kind, found in results.items():
         ours, peer = (statistics.fmean(found[name].nodes_ms or [0.0]) for name in (OURS, PEER))
         if ours:
@@ -401,14 +398,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--visits", type=int, default=60)
     parser.add_argument("--detectors", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=5, help="times the footprints are read again")
-    parser.add_argument("--no-maintenance", action="store_true", help="do not maintain ours after each night")
-    parser.add_argument("--writers", type=int, default=0, help="processes that store at once in the end")
-    parser.add_argument("--adapter", action="store_true", help="also compare ours with its adapter to lsst.dax.apdb")
-    parser.add_argument("--cluster", action="store_true", help="three nodes of chronotile lab")
-    parser.add_argument("--url", help="a cluster that runs")
-    parser.add_argument("--warm-up", type=float, default=180, help="seconds of other work before, on new nodes")
-    parser.add_argument("--quick", action="store_true", help="6 visits: seconds, and no figures to quote")
+    parser.add_argument("--repeat", type=int, default=5, help="number of final reads of each footprint")
+    parser.add_argument("--no-maintenance", action="store_true", help="do not maintain Chronotile after each night")
+    parser.add_argument("--writers", type=int, default=0, help="number of concurrent writers at the end")
+    parser.add_argument("--adapter", action="store_true", help="also measure Chronotile's adapter to lsst.dax.apdb")
+    parser.add_argument("--cluster", action="store_true", help="start three nodes with chronotile lab")
+    parser.add_argument("--url", help="cassandra:// URL of a running cluster")
+    parser.add_argument("--warm-up", type=float, default=180, help="seconds of warm-up of new nodes")
+    parser.add_argument("--quick", action="store_true", help="6 visits: a check that it works; figures are meaningless")
     parser.add_argument("--keep", type=Path, help="keep the files in this new folder")
     arguments = parser.parse_args()
     visits = 6 if arguments.quick else arguments.visits
@@ -418,7 +415,7 @@ def main() -> None:
         engine = "SQLite" if place.hosts is None else "a cluster of three nodes, RF 3, QUORUM"
         maintenance = None if arguments.no_maintenance else Samples()
         if arguments.cluster:
-            say(f"{arguments.warm_up:g} s of other work, until the nodes have compiled their code")
+            common.say(f"warming up for {arguments.warm_up:g} s, until the nodes have compiled their code")
             warm_up(place, arguments.warm_up)
         results, before, after, rows = fill_and_read(place, survey, arguments.repeat, maintenance)
         crowd = {}
@@ -437,7 +434,7 @@ def main() -> None:
     }
     record = {"hardware": common.hardware(), "survey": vars(survey), "samples": samples, "bytes": [before, after]}
     (common.RESULTS / f"{name}.json").write_text(json.dumps({**record, "at_once_ms": crowd}, indent=1) + "\n")
-    say(f"wrote {common.RESULTS}/{name}.md and {name}.json")
+    common.say(f"wrote {common.RESULTS}/{name}.md and {name}.json")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Survey-shaped records on a real cluster: chunks, one row per record (layout rows), and cassandra-driver's rows.
+"""Survey-shaped records on a cluster: layout `chunks`, layout `rows` (a CQL row per record), and cassandra-driver.
 
     ./dev bench cluster [--visits N] [--repeat N] [--compaction CLASS]
 
 Starts three nodes with `chronotile lab` (1 GiB of heap each) and stores the visits of `bench/survey/survey.py` in each
-system: Chronotile at several consistency levels and replication factors and in both layouts, and cassandra-driver
-with one CQL row per record in the layout that suits the reads best (a cell is a partition, rows by time), its writes
-prepared and 128 under way at once, its reads prepared, one request a cell, all under way at once, made a table by its
-rows. Then a footprint of 12 tiles is read for 12 months, before and after `consolidate`. Answers are compared bit for
-bit before anything is timed; samples are taken in turns. Writes cluster.md, cluster.svg and cluster.json to
+system: Chronotile at several consistency levels and replication factors and in both layouts, and cassandra-driver with
+one CQL row per record in the table that suits the reads best (a partition per cell, rows by time). The driver uses
+prepared statements, with 128 concurrent writes, and a concurrent read for each cell, whose rows become an Arrow table.
+Then a footprint of 12 tiles is read over 12 months, before and after `consolidate`. Answers are compared bit for bit
+before reads are timed; systems are measured in turns. Writes cluster.md, cluster.svg and cluster.json to
 bench/results/."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.policies import RoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import dict_factory
-from survey import DAYS, START_MJD, Workload, footprint, make_visits, say, schema
+from survey import DAYS, START_MJD, Workload, footprint, make_visits, schema
 
 import chronotile as ct
 from chronotile_tools import lab
@@ -114,7 +114,7 @@ class Driver:
         return pa.Table.from_pylist([row for future in futures for row in future.result()], schema=schema())
 
     def consolidate(self) -> None:
-        """There is nothing to consolidate: the servers compact."""
+        """Nothing to consolidate: the servers compact."""
 
     def close(self) -> None:
         self.driver.shutdown()
@@ -125,7 +125,7 @@ System = Chronotile | Driver
 
 @contextmanager
 def measured(cluster: lab.Cluster, into: Measured) -> Iterator[None]:
-    """Wall time, and processor time of this process and of the nodes."""
+    """Measures wall time, and processor time of this process and of the nodes."""
     server = sum(node.cpu_s for node in cluster.nodes)
     client, began = time.process_time(), time.perf_counter()
     yield
@@ -140,11 +140,6 @@ Samples = dict[str, dict[str, Measured]]
 def sample(cluster: lab.Cluster, samples: Samples, what: str, system: System, work: Callable[[], Any]) -> None:
     with measured(cluster, samples.setdefault(what, {}).setdefault(system.name, Measured())):
         work()
-
-
-def rotated(systems: list[System], by: int) -> list[System]:
-    by %= len(systems)
-    return systems[by:] + systems[:by]
 
 
 def check_equal(systems: list[System], work: Workload) -> None:
@@ -170,7 +165,7 @@ def disk_bytes(cluster: lab.Cluster, systems: list[System]) -> dict[str, int]:
 
 
 def requests_served(cluster: lab.Cluster) -> int:
-    """Reads of this cluster's tables that its coordinators were asked for so far."""
+    """Number of read requests for the benchmark's tables that coordinators have received so far."""
     total = 0
     for node in cluster.nodes:
         with node.connect() as connection:
@@ -205,9 +200,9 @@ def run(
     samples: Samples = {}
     extra: dict[str, Any] = {"rows": sum(visit.num_rows for visit in visits)}
     gc.disable()
-    say(f"storing {extra['rows']:,} rows in {len(systems)} systems")
+    common.say(f"storing {extra['rows']:,} rows in {len(systems)} systems")
     for number, rows in enumerate(visits):
-        for system in rotated(systems, number):
+        for system in common.rotated(systems, number):
             sample(cluster, samples, "store a visit", system, lambda s=system, n=number, r=rows: s.store(n, r))
     for when in ("before", "after"):
         if when == "after":
@@ -216,9 +211,9 @@ def run(
                     sample(cluster, samples, "consolidate, once", system, system.consolidate)
         extra[f"bytes, {when}"] = disk_bytes(cluster, systems)
         check_equal(systems, work)
-        say(f"reading {when} consolidation, {repeat} rounds")
+        common.say(f"reading {when} consolidation, {repeat} rounds")
         for number in range(repeat + 1):
-            for system in rotated(systems, number):
+            for system in common.rotated(systems, number):
                 cells = footprint(work, number)
                 if number == 0:
                     before = requests_served(cluster)
@@ -258,7 +253,7 @@ def report(
 {work.text}.
 Three nodes of Cassandra {lab.versions.DEFAULT} on this machine, 1 GiB of heap each.
 Median (least-largest) of {repeat} samples, of {work.visits} for stores.
-All systems gave the same rows, compared bit for bit.
+All systems returned the same rows, compared bit for bit.
 
 {common.table(["wall ms", *names], rows_of("ms"))}
 
@@ -277,11 +272,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--visits", type=int, default=60, help="visits stored (default 60, over 12 months)")
     parser.add_argument("--repeat", type=int, default=11, help="samples of each read (default 11)")
-    parser.add_argument("--compaction", default="LeveledCompactionStrategy", help="of Chronotile's tables")
+    parser.add_argument(
+        "--compaction", default="LeveledCompactionStrategy", help="compaction strategy of Chronotile's tables"
+    )
     arguments = parser.parse_args()
     work = Workload(48, arguments.visits)
     load = common.load_average()
-    with lab.up("bench", nodes=3, heap="1g", echo=say) as cluster:
+    with lab.up("bench", nodes=3, heap="1g", echo=common.say) as cluster:
         systems, samples, extra = run(cluster, work, arguments.repeat, arguments.compaction)
         text = report(work, arguments.repeat, load, systems, samples, extra)
         for system in systems:

@@ -1,13 +1,13 @@
-"""How the cells of a footprint are asked for, on the nodes' own tables of a survey.
+"""Ways to query the cells of a footprint in the CQL tables of a survey.
 
     ./dev bench in_queries [--visits N] [--repeat N]
 
-Starts three nodes with `chronotile lab` (1 GiB of heap each, RF 3) and stores a simulated detector's visits of twelve
-months in databases whose slices (each a table on the nodes) are of several lengths, one with a partition for each cell
-and one where neighbouring cells share partitions. Then the chunks of a footprint are read with cassandra-driver at
-QUORUM, all requests under way at once: of the first `WHERE cell IN ?` once for each table and `WHERE cell = ?` once for
-each partition; of the second `WHERE part = ? AND cell IN ?` for each partition. As many rows must come. Writes
-in_queries.md and in_queries.json to bench/results/."""
+Starts three nodes with `chronotile lab` (1 GiB of heap each, RF 3) and stores twelve months of a simulated detector's
+visits. For each of several slice lengths (a slice is a table on the nodes) there are two databases: one with a
+partition for each cell, and one where neighbouring cells share partitions. Then the chunks of a footprint are read with
+cassandra-driver at QUORUM, all requests concurrently: from the first with `WHERE cell IN ?` for each table and with
+`WHERE cell = ?` for each partition, from the second with `WHERE part = ? AND cell IN ?` for each partition. All must
+return the same number of rows. Writes in_queries.md and in_queries.json to bench/results/."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.concurrent import execute_concurrent
 from cassandra.policies import RoundRobinPolicy, TokenAwarePolicy
-from cluster import Measured, measured, rotated
-from survey import say
+from cluster import Measured, measured
 
 from chronotile import apdb
 from chronotile.apdb import names
@@ -39,14 +38,14 @@ KINDS = ("one by partition", "IN", "shared partitions")
 
 
 def layout_of(length: str, shared: bool) -> Layout:
-    """Slices of this length, and cells that share partitions or do not."""
+    """A layout with slices of this length, with or without shared partitions."""
     window = length if length == "30d" else "120d"
     layout = Layout(window=window, slice=length)
     return layout if shared else dataclasses.replace(layout, partition_levels=0, object_partition_levels=0)
 
 
 def fill(cluster: lab.Cluster, universe: Universe, length: str, shared: bool) -> str:
-    """A maintained database; its keyspace."""
+    """Fill and maintain a database; returns its keyspace."""
     survey, keyspace = universe.survey, f"{'shared' if shared else 'alone'}_{length}"
     url = cluster.url(keyspace)
     apdb.create(url, universe.schema, layout_of(length, shared)).close()
@@ -62,7 +61,7 @@ def fill(cluster: lab.Cluster, universe: Universe, length: str, shared: bool) ->
 
 
 def chunk_tables(session: Any, keyspace: str) -> dict[str, str]:
-    """The tables of the chunks of objects, sources and forced sources, each with the survey's table that it is of."""
+    """The chunk tables of objects, sources and forced sources, each with the survey table that it belongs to."""
     found = session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", [keyspace])
     of = {names.dataset_name(table): table for table in names.MAIN_TABLES}
     matched = (re.fullmatch(rf"c_({'|'.join(of)})_m?\d+", row.table_name) for row in found)
@@ -70,7 +69,7 @@ def chunk_tables(session: Any, keyspace: str) -> dict[str, str]:
 
 
 class Reader:
-    """A kind of request for the cells of a footprint, in one keyspace."""
+    """One way to query the cells of a footprint, in one keyspace."""
 
     def __init__(self, session: Any, keyspace: str, kind: str, layout: Layout, cells: list[int]) -> None:
         self.session = session
@@ -91,7 +90,7 @@ class Reader:
                 self.requests += [(one, [cell]) for cell in cells]
 
     def read(self) -> int:
-        """Rows in the chunks that come."""
+        """Read the chunks; returns their number of rows."""
         answers = execute_concurrent(
             self.session, self.requests, concurrency=len(self.requests), raise_on_first_error=True
         )
@@ -125,11 +124,11 @@ def main() -> None:
             readers[length, kind] = Reader(session, keyspaces[length, shared], kind, layout, cells)
         samples = {key: Measured() for key in readers}
         for number in range(arguments.repeat + 1):
-            say(f"turn {number} of {arguments.repeat}")
+            common.say(f"turn {number} of {arguments.repeat}")
             for length in SLICES:
                 if not number and len({readers[length, kind].read() for kind in KINDS}) != 1:
                     raise SystemExit("the kinds of request gave different rows")
-                for kind in rotated(list(KINDS), number):
+                for kind in common.rotated(list(KINDS), number):
                     with measured(cluster, samples[length, kind] if number else Measured()):
                         readers[length, kind].read()
         requests = {key: len(reader.requests) for key, reader in readers.items()}
@@ -143,7 +142,7 @@ def main() -> None:
     ]  # fmt: skip
     header = ["slices", "requests", "how many", "ms", "processor of the nodes, ms", "of the client, ms"]
     text = "\n\n".join([
-        "# How the cells of a footprint are asked for",
+        "# Ways to query the cells of a footprint",
         f"The chunks of {len(cells)} cells of a footprint, twelve months of {arguments.visits} visits, after "
         "maintenance; three nodes, RF 3, QUORUM; cassandra-driver. Medians (least-largest).",
         common.table(header, lines),

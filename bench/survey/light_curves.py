@@ -1,15 +1,14 @@
-"""Light curves of objects anywhere on the sky, by their ids, beside a table keyed by the object's id.
+"""Light curves by object id, anywhere on the sky, compared with a table keyed by object id.
 
     ./dev bench light_curves [--visits N] [--detectors N] [--cluster]
 
-A simulated camera stores its detector-visits over twelve months in Chronotile, with the LSST's schema. The peer gets
-the same measurements, with the columns of a light curve, in the layout that answers this question best and no other: a
-table in the order of object and time. In a file it is a table of SQLite whose primary key begins with the object's id
-(WITHOUT ROWID); with --cluster, a table of Cassandra of which an object is a partition, on three nodes of `chronotile
-lab` (1 GiB of heap each, RF 3, QUORUM on both sides), read by cassandra-driver with prepared statements, 128 requests
-under way at once. Then the light curves of 1, 100 and 10,000 objects are read from both, other objects in each round,
-before and after `maintain`; the answers must be the same. Writes light_curves.md and light_curves.json to
-bench/results/."""
+A simulated camera stores its detector-visits over twelve months in Chronotile, with the LSST's schema. The peer stores
+the same measurements, with only the columns of a light curve, in the layout that suits only this query: a table in the
+order of object and time. On SQLite, it is a table whose primary key begins with the object id (WITHOUT ROWID). With
+--cluster, it is a Cassandra table with a partition for each object, on three nodes of `chronotile lab` (1 GiB of heap
+each, RF 3, QUORUM for both systems), read by cassandra-driver with prepared statements and 128 concurrent requests.
+Then the light curves of 1, 100 and 10,000 objects are read from both, different objects in each round, before and after
+`maintain`; the answers must be the same. Writes light_curves.md and light_curves.json to bench/results/."""
 
 from __future__ import annotations
 
@@ -30,7 +29,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from cluster import CQL_TYPES
-from survey import say
 
 from chronotile import apdb
 from chronotile.apdb import names
@@ -74,7 +72,7 @@ class Chronotile:
 
 
 class SqliteTable:
-    """A table of SQLite whose rows lie in the order of its primary key."""
+    """A SQLite table whose rows are stored in the order of its primary key."""
 
     name = "SQLite, clustered by object"
 
@@ -92,7 +90,7 @@ class SqliteTable:
             self.file.executemany(self.insert, rows)
 
     def light_curves(self, ids: Any) -> Any:
-        # The ids go in as one parameter: SQLite limits their number.
+        # All ids are one parameter, because SQLite limits the number of parameters.
         select = "SELECT * FROM curves WHERE diaObjectId IN (SELECT value FROM json_each(?))"
         return arrow(self.file.execute(select, (json.dumps(ids.tolist()),)).fetchall(), self.schema)
 
@@ -101,7 +99,7 @@ class SqliteTable:
 
 
 class CassandraTable:
-    """A table of Cassandra with a partition for each object, as alert brokers have it."""
+    """A Cassandra table with a partition for each object, as alert brokers use."""
 
     name = "Cassandra, a partition for each object"
 
@@ -154,7 +152,7 @@ def arrow(rows: Rows, schema: Any) -> Any:
 
 
 def curve_schema(schema: apdb.Schema) -> Any:
-    """The columns of a light curve, those of the key first."""
+    """The columns of a light curve, beginning with the key."""
     source, forced = schema[names.SOURCE], schema[names.FORCED]
     shared = [name for name in source.column_names if name in forced and name not in (*KEY, names.WITHDRAWN)]
     fields = [pa.field(name, pa.bool_()) if name == "forced" else source[name].arrow for name in (*KEY, *shared)]
@@ -162,16 +160,16 @@ def curve_schema(schema: apdb.Schema) -> Any:
 
 
 def measurements(found: dict[str, Any], schema: Any) -> Rows:
-    """The measurements of a detector-visit as rows of the peer."""
+    """The measurements of a detector-visit as rows for the peer."""
     rows: Rows = []
     for table in (names.SOURCE, names.FORCED):
-        given = pa.table(found[table])
+        source = pa.table(found[table])
         columns = [
-            pa.repeat(table == names.FORCED, given.num_rows)
+            pa.repeat(table == names.FORCED, source.num_rows)
             if field.name == "forced"
-            else given[field.name].cast(field.type)
-            if field.name in given.schema.names
-            else pa.nulls(given.num_rows, field.type)
+            else source[field.name].cast(field.type)
+            if field.name in source.schema.names
+            else pa.nulls(source.num_rows, field.type)
             for field in schema
         ]
         rows += list(zip(*(column.to_pylist() for column in columns), strict=True))
@@ -190,7 +188,7 @@ def digest(table: Any) -> tuple[int, str]:
 
 
 def fill(url: str, peer: Peer, universe: Universe, schema: Any) -> tuple[Any, dict[str, float]]:
-    """Store all detector-visits in both; return the ids of the objects, and seconds of storing by system."""
+    """Store all detector-visits in both systems; returns the object ids, and the seconds of all stores by system."""
     survey, driver = universe.survey, ChronotileDriver(url)
     seconds = {Chronotile.name: 0.0, peer.name: 0.0}
     ids: list[Any] = []
@@ -200,19 +198,19 @@ def fill(url: str, peer: Peer, universe: Universe, schema: Any) -> tuple[Any, di
             known = driver.read(e.footprint(PADDING_DEG), e.mjd).known
             observed = universe.observe(e, known)
             found = {names.SOURCE: observed.sources, names.FORCED: observed.forced_sources}
-            given = driver.rows(observed)
-            seconds[Chronotile.name] += common.timed_ms(lambda e=e, given=given: driver.store(e, given)) / 1e3
+            tables = driver.rows(observed)
+            seconds[Chronotile.name] += common.timed_ms(lambda e=e, tables=tables: driver.store(e, tables)) / 1e3
             rows = measurements(found, schema)
             seconds[peer.name] += common.timed_ms(lambda rows=rows: peer.store(rows)) / 1e3
             ids.append(np.asarray(pa.table(found[names.SOURCE])[names.OBJECT_ID]))
-        say(f"visit {visit + 1} of {survey.visits}")
+        common.say(f"visit {visit + 1} of {survey.visits}")
     driver.close()
     return np.unique(np.concatenate(ids)), seconds
 
 
 @contextlib.contextmanager
 def site(on_cluster: bool, schema: Any) -> Iterator[tuple[str, Peer]]:
-    """Where the databases lie: the URL of ours, and the peer."""
+    """Set up the databases: yields the URL for Chronotile, and the peer."""
     if on_cluster:
         with lab.up(nodes=3, heap="1g") as cluster, contextlib.closing(CassandraTable(cluster, schema)) as peer:
             yield cluster.url("curves_ours") + "?consistency=QUORUM&replication=3", peer
@@ -225,7 +223,7 @@ def site(on_cluster: bool, schema: Any) -> Iterator[tuple[str, Peer]]:
 
 
 def questions(ids: Any, rounds: int, seed: int) -> dict[str, list[Any]]:
-    """The light curves of other objects in each round."""
+    """Queries by number of ids; each round reads different objects."""
     rng = np.random.default_rng(seed)
 
     def of(count: int) -> Any:
@@ -241,7 +239,7 @@ def main() -> None:
     parser.add_argument("--detectors", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--cluster", action="store_true", help="three nodes of chronotile lab")
-    parser.add_argument("--quick", action="store_true", help="few visits and rounds: seconds, and no figures to quote")
+    parser.add_argument("--quick", action="store_true", help="a quick check that it works; the figures are meaningless")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.visits, arguments.detectors, arguments.rounds = 4, 3, 2
@@ -255,7 +253,7 @@ def main() -> None:
         apdb.create(url, universe.schema).close()
         began = time.perf_counter()
         ids, seconds = fill(url, peer, universe, schema)
-        say(f"{len(ids):,} objects, {time.perf_counter() - began:.0f} s")
+        common.say(f"{len(ids):,} objects, {time.perf_counter() - began:.0f} s")
         ours = Chronotile(url, schema.names)
         for when in ("before maintain", "after maintain"):
             if when == "after maintain":

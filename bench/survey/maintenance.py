@@ -1,12 +1,11 @@
-"""What the consolidation of a survey's tiles costs on three nodes: each dataset by itself, and those that share slices
-together.
+"""Consolidation of a survey's tiles on three nodes: each dataset by itself, or those that share slices together.
 
     ./dev bench maintenance [--visits N] [--detectors N] [--repeat N]
 
 Starts three nodes with `chronotile lab` (1 GiB of heap each, RF 3) and stores a simulated night with the LSST's schema
-in one database for each kind of consolidation and repetition, detector-visit by detector-visit. Then each is
+in one database for each kind of consolidation and repetition, detector-visit by detector-visit. Then each database is
 consolidated once, the kinds in turn: `Dataset.consolidate` of one dataset of the survey's group after the other, or one
-`Group.consolidate` of all. The reports must be the same. The first database of each kind is not counted. Writes
+`Group.consolidate` of all. The reports must be the same. The first database of each kind is discarded. Writes
 maintenance.md and maintenance.json to bench/results/."""
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import statistics
 import time
 
 import common
-from cluster import Measured, measured, rotated
-from survey import say
+from cluster import Measured, measured
 
 from chronotile import apdb
 from chronotile.apdb import names
@@ -28,7 +26,7 @@ from chronotile_tools.survey.simulate import ChronotileDriver, Survey, Universe
 from chronotile_tools.survey.simulate.universe import PADDING_DEG
 
 SETTLES_S = 20.0
-"""How long after the last write consolidation begins: right after it, it takes twice as long."""
+"""Time between the last write and the consolidation, which takes twice as long right after a write."""
 KINDS = ("each dataset by itself", "datasets that share slices together")
 
 
@@ -46,7 +44,7 @@ def fill(cluster: lab.Cluster, universe: Universe, keyspace: str) -> None:
 
 
 def consolidate(cluster: lab.Cluster, keyspace: str, kind: str, into: Measured) -> dict[str, ConsolidateReport]:
-    """Consolidate the datasets of the group; return the report of each."""
+    """Consolidate the datasets of the group; returns the report of each."""
     with apdb.open(cluster.url(keyspace)) as database:
         group = database.archive.group(names.GROUP)
         with measured(cluster, into):
@@ -66,13 +64,13 @@ def main() -> None:
     samples = {kind: Measured() for kind in KINDS}
     with lab.up(nodes=3, heap="1g") as cluster:
         for number in range(arguments.repeat + 1):
-            say(f"turn {number} of {arguments.repeat}")
-            # The one that was filled first is not always consolidated first.
-            for place, _ in rotated(list(enumerate(KINDS)), number // 2):
+            common.say(f"turn {number} of {arguments.repeat}")
+            # The order of filling changes in every other turn, so that it is independent of the order of consolidation.
+            for place, _ in common.rotated(list(enumerate(KINDS)), number // 2):
                 fill(cluster, universe, f"survey_{number}_{place}")
             time.sleep(SETTLES_S)
             reports = {}
-            for place, kind in rotated(list(enumerate(KINDS)), number):
+            for place, kind in common.rotated(list(enumerate(KINDS)), number):
                 into = samples[kind] if number else Measured()
                 reports[kind] = consolidate(cluster, f"survey_{number}_{place}", kind, into)
             counts = [

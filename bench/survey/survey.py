@@ -1,12 +1,11 @@
-"""Survey-shaped records in Chronotile beside DuckDB, Parquet files and one-row-per-record SQLite.
+"""Survey-shaped records in Chronotile, compared with DuckDB, Parquet files and SQLite with a row for each record.
 
     ./dev bench survey [--quick] [--repeat N] [--keep FOLDER]
 
-A survey's visit leaves 4 or 5 rows of 100 columns in each of 48 tiles; 150 visits come over 12 months. Every system
-stores every visit durably, then reads what a footprint of 12 tiles holds for 12 months, all columns, as an Arrow
-table: first as the visits left the data, then after the maintenance that the system offers. Before anything is timed,
-all answers are compared row by row. Samples of the systems are taken in turns. Writes survey.md, survey.svg and
-survey.json (all samples) to bench/results/."""
+Each visit has 4 or 5 rows of 100 columns in each of 48 tiles; there are 150 visits over 12 months. Every system stores
+every visit durably, then reads a footprint of 12 tiles over 12 months, all columns, as an Arrow table: once before and
+once after its maintenance. Before reads are timed, all answers are compared row by row. Systems are measured in turns.
+Writes survey.md, survey.svg and survey.json (all samples) to bench/results/."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ import random
 import shutil
 import sqlite3
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ Samples = dict[str, dict[str, list[float]]]
 
 @dataclass(frozen=True)
 class Workload:
-    """What is stored."""
+    """Size of the stored data."""
 
     tiles: int
     visits: int
@@ -54,7 +52,7 @@ class Workload:
 
 
 def schema() -> pa.Schema:
-    """100 columns in the proportions of an alert survey's table of sources."""
+    """100 columns, with types in the proportions of an alert survey's table of sources."""
     fields = [("source_id", pa.int64()), ("object_id", pa.int64()), ("visit", pa.int64()), ("cell", pa.int64())]
     fields += [("detector", pa.int32()), ("ndata", pa.int32()), ("mjd", pa.float64()), ("band", pa.string())]
     fields += [(f"angle_{n}", pa.float64()) for n in range(8)]
@@ -110,18 +108,13 @@ def footprint(work: Workload, number: int) -> list[int]:
 
 def store_all(systems: list[System], visits: list[pa.Table], samples: Samples) -> None:
     for number, rows in enumerate(visits):
-        for system in rotated(systems, number):
+        for system in common.rotated(systems, number):
             ms = common.timed_ms(lambda system=system, number=number, rows=rows: system.store(number, rows))
             samples.setdefault("store a visit", {}).setdefault(system.name, []).append(ms)
 
 
-def rotated(systems: list[System], by: int) -> list[System]:
-    by %= len(systems)
-    return systems[by:] + systems[:by]
-
-
 def check_equal(systems: list[System], work: Workload, truth: pa.Table) -> None:
-    """All systems give the rows that a plain filter gives, bit for bit; raises if not."""
+    """Check that all systems return the rows of a filter of the input, bit for bit."""
 
     def normal(table: pa.Table) -> pa.Table:
         return table.select(schema().names).cast(schema()).sort_by("source_id").combine_chunks()
@@ -146,7 +139,7 @@ def pick_ids(truth: pa.Table, number: int) -> list[int]:
 def measure_reads(
     systems: list[System], work: Workload, truth: pa.Table, when: str, repeat: int, samples: Samples
 ) -> None:
-    """Each request of each system once in each round, in turns; the first round warms caches and is not kept."""
+    """Send each request to each system once per round, in turns. The first round warms caches and is discarded."""
     end = START_MJD + DAYS
 
     def requests(number: int) -> dict[str, Callable[[System], object]]:
@@ -162,7 +155,7 @@ def measure_reads(
 
     for number in range(repeat + 1):
         for name, request in requests(number).items():
-            for system in rotated(systems, number):
+            for system in common.rotated(systems, number):
                 ms = common.timed_ms(lambda request=request, system=system: request(system))
                 without = name.startswith("newest") and type(system).latest is System.latest
                 if number and not without:
@@ -175,7 +168,7 @@ def run(work: Workload, repeat: int, folder: Path) -> tuple[list[System], Sample
     systems = [kind(folder / kind.__name__.lower(), schema()) for kind in SYSTEMS]
     samples: Samples = {}
     sizes: dict[str, dict[str, float]] = {}
-    say(f"storing {truth.num_rows:,} rows in {len(systems)} systems")
+    common.say(f"storing {truth.num_rows:,} rows in {len(systems)} systems")
     gc.disable()
     store_all(systems, visits, samples)
     for when in ("before maintenance", "after maintenance"):
@@ -184,16 +177,12 @@ def run(work: Workload, repeat: int, folder: Path) -> tuple[list[System], Sample
                 ms = common.timed_ms(system.consolidate)
                 samples.setdefault("maintenance, once", {}).setdefault(system.name, []).append(ms)
         sizes[when] = {system.name: system.bytes_on_disk() / truth.num_rows for system in systems}
-        say(f"comparing answers {when}")
+        common.say(f"comparing answers {when}")
         check_equal(systems, work, truth)
-        say(f"reading {when}, {repeat} rounds")
+        common.say(f"reading {when}, {repeat} rounds")
         measure_reads(systems, work, truth, when, repeat, samples)
         gc.collect()
     return systems, samples, sizes
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def report(
@@ -221,7 +210,7 @@ def report(
 
 {work.text}.
 Milliseconds: median (least-largest) of {repeat} samples, of {work.visits} for stores; files in the page cache.
-All systems gave the same rows, compared bit for bit, before anything was timed.
+All systems returned the same rows, compared bit for bit before reads were timed.
 
 {common.table(["ms", *names], rows)}
 
@@ -230,7 +219,7 @@ All systems gave the same rows, compared bit for bit, before anything was timed.
 Raw column values take about {raw:.0f} bytes a row.
 
 Chronotile reads the footprint in {ours[0]:.2f} ms before and {ours[1]:.2f} ms after consolidation;
-wanted are 10 and 4 ms on an idle machine with the full workload.
+the target is 10 and 4 ms on an idle machine with the full workload.
 
 | system | durable when a store returns | maintenance |
 |---|---|---|
@@ -245,7 +234,9 @@ chronotile {ct.__version__}, {common.versions("duckdb", "pyarrow", "numpy")}, SQ
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--quick", action="store_true", help="24 tiles, 30 visits, 5 samples: seconds, and no figures to quote"
+        "--quick",
+        action="store_true",
+        help="24 tiles, 30 visits, 5 samples: a check that it works; the figures are meaningless",
     )
     parser.add_argument("--repeat", type=int, help="samples of each read (default 21)")
     parser.add_argument("--keep", type=Path, help="keep the files of all systems in this new folder")
@@ -270,7 +261,7 @@ def main() -> None:
     )
     record = {"workload": work.text, "hardware": common.hardware(), "samples_ms": samples, "bytes_a_row": sizes}
     (common.RESULTS / "survey.json").write_text(json.dumps(record, indent=1) + "\n")
-    say(f"wrote {common.RESULTS}/survey.md, survey.svg and survey.json")
+    common.say(f"wrote {common.RESULTS}/survey.md, survey.svg and survey.json")
 
 
 if __name__ == "__main__":

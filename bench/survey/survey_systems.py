@@ -1,6 +1,6 @@
-"""The systems that `survey.py` compares, each with the layout that suits the work best.
+"""The systems that `survey.py` compares, each with the layout that suits the workload best.
 
-Each stores a visit so that it survives the loss of power once `store` returns, and returns Arrow tables.
+In each, a visit survives loss of power once `store` has returned, and reads return Arrow tables.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class System(ABC):
         """Number of rows of cells and a half-open period."""
 
     def latest(self, cells: list[int]) -> pa.Table | None:
-        """The newest row of each object in cells; None where the system has no request for it."""
+        """The newest row of each object in cells; None if the system has no such query."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """Let files go, everything written to its place."""
+        """Write everything to the files and close them."""
 
     @abstractmethod
     def open(self) -> None:
@@ -79,7 +79,7 @@ def one_of(column: str, values: list[int]) -> str:
 
 
 class SqlSystem(System):
-    """A system that keeps rows in a table and is asked in SQL."""
+    """A system with rows in a table and queries in SQL."""
 
     db: Any
 
@@ -145,7 +145,7 @@ class Chronotile(System):
         return self.ds.latest(by=["object_id"], keys=cells).to_arrow()
 
     def bytes_on_disk(self) -> int:
-        """Pages in use: those that consolidation freed are filled by later visits."""
+        """Bytes of pages in use; later visits reuse the pages that consolidation freed."""
         self.close()
         with sqlite3.connect(self.folder / "survey.db") as raw:
             size, pages, free = (
@@ -216,7 +216,7 @@ class ParquetFiles(System):
         self._open()
 
     def _open(self) -> pads.Dataset:
-        # Listed at each read: visits arrive meanwhile.
+        # Files are listed at each read, because visits arrive meanwhile.
         if not self.partitioned:
             return pads.dataset(self.rows, schema=self.schema, format="parquet")
         kinds = pads.partitioning(pa.schema([("part", pa.int64()), ("month", pa.int64())]), flavor="hive")
@@ -224,7 +224,7 @@ class ParquetFiles(System):
         return pads.dataset(self.rows, schema=schema, format="parquet", partitioning=kinds)
 
     def close(self) -> None:
-        """Files are never kept open."""
+        """No files stay open."""
 
     def store(self, visit: int, rows: pa.Table) -> None:
         path = self.rows / f"visit-{visit:05d}.parquet"

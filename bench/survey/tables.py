@@ -1,15 +1,15 @@
-"""Options of the tables of chunks on a real cluster: compaction, compression, and speculative retry.
+"""Options of chunk tables on a cluster: compaction, compression, and speculative retry.
 
     ./dev bench tables [--visits N] [--repeat N]
 
 Starts three nodes with `chronotile lab` (1 GiB of heap each), and stores the visits of `./dev bench survey` once for
-each choice of options at QUORUM and RF 3, in turns of some visits each; after each turn the nodes' memory is flushed to
-files, as a busy node does of itself, so that compaction has something to do. The first choice is there a second time
-under another name: by how much those two differ tells how far the figures can be trusted. Then a footprint of 12 tiles
-is read for 12 months, in turns, before and after the chunks are consolidated. At last one node is paused, again and
-again, and footprints are read while the others do not yet know. Answers are compared bit for bit before anything is
-timed, and everything is done once before, so that the nodes' code is compiled. Writes tables.md, tables.svg and
-tables.json to bench/results/.
+each choice of options at QUORUM and RF 3, in turns of some visits each. After each turn the nodes flush their memory to
+files, as a busy node does by itself, so that compaction has work. The first choice occurs twice, as an A/A control: the
+difference between the two shows the noise of the figures. Then a footprint of 12 tiles is read over 12 months, in
+turns, before and after the chunks are consolidated. Finally one node is paused several times, and footprints are read
+while the other nodes have not yet noticed. Answers are compared bit for bit before reads are timed. A warm-up runs
+everything once first, so that the nodes' code is compiled. Writes tables.md, tables.svg and tables.json to
+bench/results/.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import common
-from cluster import Chronotile, Measured, check_equal, disk_bytes, measured, rotated
-from survey import Workload, footprint, make_visits, say
+from cluster import Chronotile, Measured, check_equal, disk_bytes, measured
+from survey import Workload, footprint, make_visits
 
 import chronotile as ct
 from chronotile_tools import lab
@@ -51,7 +51,7 @@ def into(samples: Samples, what: str, name: str) -> Measured:
 
 
 def on_all(cluster: lab.Cluster, *arguments: str) -> list[str]:
-    """What nodetool says on each node."""
+    """Output of a nodetool command on each node."""
     with ThreadPoolExecutor() as threads:
         return list(threads.map(lambda node: node.nodetool(*arguments), cluster.nodes))
 
@@ -65,10 +65,10 @@ def settle(cluster: lab.Cluster) -> None:
 
 
 def store_in_turns(cluster: lab.Cluster, systems: list[Chronotile], visits: list[Any], samples: Samples) -> None:
-    """Store all visits in each system; flushes and compactions are counted too, under a name of their own."""
+    """Store all visits in each system; also measures whole turns, which include flushes and compactions."""
     length = max(1, len(visits) // TURNS)
     for turn, start in enumerate(range(0, len(visits), length)):
-        for system in rotated(systems, turn):
+        for system in common.rotated(systems, turn):
             with measured(cluster, into(samples, "store a turn, files and compactions included", system.name)):
                 for number, rows in enumerate(visits[start : start + length], start):
                     with measured(cluster, into(samples, "store a visit", system.name)):
@@ -78,7 +78,7 @@ def store_in_turns(cluster: lab.Cluster, systems: list[Chronotile], visits: list
 
 
 def files(cluster: lab.Cluster, system: Chronotile) -> int:
-    """Data files of the chunks on all nodes."""
+    """Number of data files with chunks on all nodes."""
     folders = [node.folder / "data" / "data" / system.keyspace for node in cluster.nodes]
     return sum(1 for folder in folders for _ in folder.glob("[ch]_*/*-Data.db"))
 
@@ -87,17 +87,17 @@ def read(
     cluster: lab.Cluster, systems: list[Chronotile], work: Workload, repeat: int, samples: Samples, what: str
 ) -> None:
     for number in range(repeat + 1):
-        for system in rotated(list(systems), number):
+        for system in common.rotated(list(systems), number):
             cells = footprint(work, number)
-            kept = into(samples, what, system.name) if number else Measured()
-            with measured(cluster, kept):
+            # The first round warms caches and is discarded.
+            with measured(cluster, into(samples, what, system.name) if number else Measured()):
                 system.read(cells)
 
 
 def read_while_paused(cluster: lab.Cluster, systems: list[Chronotile], work: Workload, samples: Samples) -> None:
-    """In turns: one node stops answering, and footprints are read in the two seconds before others notice."""
+    """In turns: pause one node, and read footprints in the two seconds before the others notice."""
     for turn in range(PAUSES):
-        for system in rotated(systems, turn):
+        for system in common.rotated(systems, turn):
             system.read(footprint(work, 0))
             cluster.nodes[2].pause()
             try:
@@ -115,19 +115,19 @@ def run(cluster: lab.Cluster, work: Workload, repeat: int) -> tuple[Samples, dic
     visits = make_visits(work)
     samples: Samples = {}
     extra: dict[str, Any] = {"rows": sum(rows.num_rows for rows in visits)}
-    say("warming the nodes up")
+    common.say("warming the nodes up")
     warm = Chronotile(cluster, "warm-up")
     store_in_turns(cluster, [warm], visits, {})
     read(cluster, [warm], work, repeat, {}, "")
     warm.consolidate()
     warm.close()
-    say(f"storing {extra['rows']:,} rows in {len(CHOICES)} systems")
+    common.say(f"storing {extra['rows']:,} rows in {len(CHOICES)} systems")
     systems = [Chronotile(cluster, name, **options) for name, options in CHOICES.items()]
     store_in_turns(cluster, systems, visits, samples)
     check_equal(list(systems), work)
     for when in ("before", "after"):
         if when == "after":
-            say("consolidating")
+            common.say("consolidating")
             for system in systems:
                 with measured(cluster, into(samples, "consolidate, once", system.name)):
                     system.consolidate()
@@ -135,11 +135,11 @@ def run(cluster: lab.Cluster, work: Workload, repeat: int) -> tuple[Samples, dic
             check_equal(list(systems), work)
         extra[f"bytes, {when}"] = disk_bytes(cluster, list(systems))
         extra[f"files, {when}"] = {system.name: files(cluster, system) for system in systems}
-        say(f"reading {when} consolidation")
+        common.say(f"reading {when} consolidation")
         read(cluster, systems, work, repeat, samples, f"read a footprint, 12 months ({when} consolidation)")
     for system in systems:
         system.close()
-    say("reading while a node hangs")
+    common.say("reading while a node hangs")
     retrying = [Chronotile(cluster, name, **options) for name, options in RETRIES.items()]
     store_in_turns(cluster, retrying, visits[: len(visits) // 4], {})
     read_while_paused(cluster, retrying, work, samples)
@@ -173,7 +173,7 @@ def report(work: Workload, repeat: int, load: float, samples: Samples, extra: di
 {work.text}.
 Three nodes of Cassandra {lab.versions.DEFAULT} on this machine, 1 GiB of heap each; RF 3, QUORUM.
 Median (least-largest) of {repeat} samples, of {work.visits} for stores.
-All choices gave the same rows, compared bit for bit.
+All choices returned the same rows, compared bit for bit.
 
 {common.table(["wall ms", *names], rows_of("ms"))}
 
@@ -181,7 +181,7 @@ All choices gave the same rows, compared bit for bit.
 
 {common.table(["", *names], counts)}
 
-One node hangs; reads in the two seconds after (server's speculative retry, client's after so many ms; 0 never):
+One node hangs; reads in the two seconds after that (speculative retry of servers, and of the client in ms; 0: never):
 
 {common.table(["speculation", "reads ended", "wall ms"], paused)}
 
@@ -197,7 +197,7 @@ def main() -> None:
     arguments = parser.parse_args()
     work = Workload(48, arguments.visits)
     load = common.load_average()
-    with lab.up("tables", nodes=3, heap="1g", echo=say) as cluster:
+    with lab.up("tables", nodes=3, heap="1g", echo=common.say) as cluster:
         samples, extra = run(cluster, work, arguments.repeat)
     text = report(work, arguments.repeat, load, samples, extra)
     title = f"Table options: {work.visits} visits, ms"
