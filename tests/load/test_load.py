@@ -241,7 +241,7 @@ def test_a_known_difference_lies_in_the_interval_as_often_as_it_says() -> None:
 
 def test_no_difference_is_rarely_taken_for_one() -> None:
     rng = np.random.default_rng(12)
-    found = [load.compare(*pairs(rng, 5, 1.0, 0.05), seed=n).found for n in range(80)]
+    found = [load.compare(*pairs(rng, 5, 1.0, 0.05), seed=n).significant for n in range(80)]
     assert np.mean(found) <= 0.11
 
 
@@ -250,7 +250,7 @@ def test_the_smallest_detectable_difference_is_detected_in_four_of_five_cases() 
     rng = np.random.default_rng(13)
     bounds = [load.compare(*pairs(rng, 5, 1.0, 0.10), seed=n).detectable for n in range(40)]
     assert np.median(bounds) == pytest.approx(math.exp(0.166) - 1, rel=0.2)
-    hits = [load.compare(*pairs(rng, 5, math.exp(0.166), 0.10), seed=n).found for n in range(80)]
+    hits = [load.compare(*pairs(rng, 5, math.exp(0.166), 0.10), seed=n).significant for n in range(80)]
     assert 0.62 <= np.mean(hits) <= 0.95
 
 
@@ -283,7 +283,7 @@ def test_the_table_of_a_report_claims_no_difference_below_the_detectable_one(
     runs = {name: [{"work": made([10.0] * 20)} for _ in range(5)] for name in ("ONE", "ALL")}
     found = bench.show_comparisons(runs, ["ONE", "ALL"])
     # The interval of the first leaves out "no difference", which is not enough.
-    assert [each.difference.found for each in found] == [True, True, False]
+    assert [each.difference.significant for each in found] == [True, True, False]
     title, rows = bench.report._tables[0]
     assert "nothing below it can be claimed" in title
     assert rows[0][-1] == "differs"
@@ -298,7 +298,7 @@ def test_percentiles_are_compared_as_percentiles() -> None:
     heavy = [made(np.where(rng.random(1_000) < 0.05, 100.0, rng.exponential(5, 1_000))) for _ in range(5)]
     assert load.compare(fast, heavy, 50).ratio == pytest.approx(1.05, abs=0.1)
     assert load.compare(fast, heavy, 99).ratio > 3
-    assert load.compare(fast, heavy, 99).found
+    assert load.compare(fast, heavy, 99).significant
 
 
 def test_too_few_runs_are_refused(generator: load.Generator) -> None:
@@ -314,7 +314,7 @@ def test_five_pairs_that_scatter_widely_to_one_side_prove_nothing() -> None:
     first = [made([10.0] * 50) for _ in range(5)]
     second = [made([10.0 / factor] * 50) for factor in (1.02, 1.03, 1.05, 1.2, 6.0)]
     found = load.compare(first, second, 50)
-    assert not found.found
+    assert not found.significant
     assert found.detectable > 1
 
 
@@ -415,7 +415,7 @@ def test_runs_take_turns_and_the_control_comes_first(generator: load.Generator) 
     assert seen[10:14] == [("fast", 0), ("slow", 0), ("slow", 1), ("fast", 1)]
     found = load.Comparison.all_of(runs, ["fast", "slow"], whats=[50.0])
     assert [(each.arm, each.is_control) for each in found] == [(arms.CONTROL, True), ("slow", False)]
-    assert found[1].difference.found
+    assert found[1].difference.significant
     assert found[1].difference.low > 2
 
 

@@ -144,7 +144,7 @@ def test_pairs_are_compared_by_the_logarithms_of_their_ratios() -> None:
     assert found.high >= found.ratio * math.exp(t * spread) * 0.997
     power = statistics.student_t(0.8, 3)
     assert found.detectable == pytest.approx(math.exp((t + power) * spread) - 1, rel=0.02)
-    assert found.found == (found.low > 1)
+    assert found.significant == (found.low > 1)
     backwards = load.compare(second, first)
     assert backwards.ratio == pytest.approx(1 / found.ratio, rel=1e-9)
     surer = load.compare(first, second, confidence=0.999)
@@ -225,7 +225,7 @@ def test_an_interval_that_touches_one_is_no_difference() -> None:
         (1.01, 1.1, True),
         (0.5, 0.99, True),
     ):
-        assert load.Difference(1.0, low, high, 0.1, 5).found is wanted
+        assert load.Difference(1.0, low, high, 0.1, 5).significant is wanted
 
 
 def test_a_verdict_needs_an_interval_without_one_and_a_difference_that_can_be_detected() -> None:

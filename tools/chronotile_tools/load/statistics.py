@@ -51,7 +51,7 @@ class Difference:
     pairs: int
 
     @property
-    def found(self) -> bool:
+    def significant(self) -> bool:
         """Whether the interval excludes "no difference"."""
         return not self.low <= 1 <= self.high
 
@@ -60,7 +60,7 @@ class Difference:
         """``"yes"`` for a significant difference; ``"below detectable"`` for one that is smaller than these runs can
         establish; ``"no"`` otherwise.
         """
-        if not self.found:
+        if not self.significant:
             return "no"
         return "yes" if abs(math.log(self.ratio)) >= math.log1p(self.detectable) else "below detectable"
 

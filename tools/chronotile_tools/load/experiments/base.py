@@ -230,7 +230,7 @@ class Bench(Harness):
         self.report.drawing(
             "Differences and their intervals", "Purple: the control.", page.ratios("Differences", found, arms[0])
         )
-        control = [each.difference.found for each in found if each.is_control]
+        control = [each.difference.significant for each in found if each.is_control]
         self.report.notes.append(
             f"{title}: the control's interval excludes 1 (no difference) in {sum(control)} of "
             f"{len(control)} cases; one in twenty is expected."
