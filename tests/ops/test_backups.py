@@ -272,7 +272,7 @@ def test_the_newest_is_told_by_time_and_damaged_manifests_are_passed_over(store:
         at = {"z-first": "2026-01-01", "a-second": "2026-01-02", "m-third": "2026-01-03"}[name]
         store.put_json(f"backups/{name}/manifest.json", {**record, "ended_utc": at})
     store.put("backups/m-third/manifest.json", b"{}")
-    assert restoring.found(store, "newest").name == "a-second"
+    assert restoring.find_backup(store, "newest").name == "a-second"
     found, damaged = manifests.read_all(store)
     assert ([one.name for one in found], damaged) == (["z-first", "a-second"], ["m-third"])
 
@@ -319,7 +319,7 @@ def test_names_that_are_not_there_are_said(store: Store, nodes: list[FakeNode]) 
 
 def test_a_store_that_is_not_there_is_said(store: Store, nodes: list[FakeNode]) -> None:
     for call in (store.require_there, lambda: manifests.retain(store, 1), lambda: manifests.remove(store, ["b1"]),
-                 lambda: restoring.found(store, "newest")):  # fmt: skip
+                 lambda: restoring.find_backup(store, "newest")):  # fmt: skip
         with pytest.raises(NotFoundError, match="no store of backups at") as missing:
             call()
         assert missing.value.kind == "store-not-found"
@@ -485,7 +485,7 @@ def test_nodes_are_the_same_only_with_their_tokens_and_places() -> None:
     ],
 )
 def test_copies_are_fitted_to_the_nodes(centres: list[str], expected: dict[str, int]) -> None:
-    assert schemas.fitting({"dc1": 3}, [member(k, dc) for k, dc in enumerate(centres)]) == expected
+    assert schemas.fitting_replication({"dc1": 3}, [member(k, dc) for k, dc in enumerate(centres)]) == expected
 
 
 def test_differences_of_schemas_are_told() -> None:

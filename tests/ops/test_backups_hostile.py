@@ -19,7 +19,7 @@ import chronotile as ct
 from chronotile_tools.ops.backups import manifests, restoring, schema_text
 from chronotile_tools.ops.backups.jobs import Fetch, Send, part_key
 from chronotile_tools.ops.backups.making import default_name
-from chronotile_tools.ops.backups.schema_text import admitted, flat_map
+from chronotile_tools.ops.backups.schema_text import checked_statements, flat_map
 from chronotile_tools.ops.backups.signing import Key, make_key
 from chronotile_tools.ops.backups.stores import Store
 
@@ -118,7 +118,7 @@ def test_folders_that_are_no_backups_are_passed_over(store: Store, node: FakeNod
     back_up(store, [node], "b1")
     store.put("backups/lost+found/manifest.json", b"{}")
     assert (manifests.names(store), manifests.unfinished(store)) == (["b1"], [])
-    assert restoring.found(store, "newest").name == "b1"
+    assert restoring.find_backup(store, "newest").name == "b1"
 
 
 # ---------------------------------------------------------------- statements
@@ -164,7 +164,7 @@ TABLE += "    AND comment = 'a; b -- ''c'' WITH ID = x AND '"
     ],
 )  # fmt: skip
 def test_what_makes_the_schema_of_a_keyspace_is_run(written: dict[str, str], expected: list[str]) -> None:
-    assert admitted(written) == expected
+    assert checked_statements(written) == expected
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_what_makes_the_schema_of_a_keyspace_is_run(written: dict[str, str], exp
 @pytest.mark.parametrize("before", ["", "CREATE TABLE field.rows (id int PRIMARY KEY); ", "/* x */ -- y\r"])
 def test_whatever_else_a_schema_says_is_refused(before: str, statement: str) -> None:
     with pytest.raises(ct.InvalidInputError, match="contains a forbidden statement") as refused:
-        admitted(record(before + statement))
+        checked_statements(record(before + statement))
     assert refused.value.kind == "refused"
     assert list(schema_text.refusals([record(before + statement)])) == [str(refused.value)]
 
@@ -241,7 +241,7 @@ def test_whatever_is_within_quotes_and_comments_parts_nothing(pieces: list[tuple
         else:
             text += "--" + inner.replace("\n", "").replace("\r", "") + "\n"
     assert [(one.kind, one.value) for one in schema_text.tokens(text)] == wanted
-    assert len(schema_text.parted(f"a {text}; b")) == 2
+    assert len(schema_text.split_statements(f"a {text}; b")) == 2
 
 
 def test_replication_is_a_map_of_constants_and_nothing_more() -> None:
@@ -279,15 +279,15 @@ def sign(store: Store, name: str, key: Key) -> None:
 def test_with_a_key_only_what_it_signed_is_taken(store: Store, node: FakeNode, key: Key, tmp_path: Path) -> None:
     back_up(store, [node], "b1")
     with pytest.raises(ct.DamagedError, match="is not signed with") as unsigned:
-        restoring.found(store, "b1", key)
+        restoring.find_backup(store, "b1", key)
     assert unsigned.value.kind == "unsigned-backup"
     sign(store, "b1", key)
-    assert restoring.found(store, "newest", key).name == "b1"
+    assert restoring.find_backup(store, "newest", key).name == "b1"
     # Without a key a signed one is as good as any.
-    assert restoring.found(store, "b1").name == "b1"
+    assert restoring.find_backup(store, "b1").name == "b1"
     make_key(tmp_path / "other")
     with pytest.raises(ct.DamagedError, match="signed with another key"):
-        restoring.found(store, "b1", Key.read(tmp_path / "other"))
+        restoring.find_backup(store, "b1", Key.read(tmp_path / "other"))
 
 
 def test_what_is_changed_after_it_was_signed_is_refused(store: Store, node: FakeNode, key: Key) -> None:
@@ -299,7 +299,7 @@ def test_what_is_changed_after_it_was_signed_is_refused(store: Store, node: Fake
     # The old signature beside the new body and its digest.
     store.put("backups/b1/manifest.json", json.dumps({**changed, "hmac_sha256": record["hmac_sha256"]}).encode())
     with pytest.raises(ct.DamagedError, match="another key"):
-        restoring.found(store, "b1", key)
+        restoring.find_backup(store, "b1", key)
 
 
 def test_a_newest_backup_without_a_signature_is_not_passed_over(store: Store, node: FakeNode, key: Key) -> None:
@@ -307,7 +307,7 @@ def test_a_newest_backup_without_a_signature_is_not_passed_over(store: Store, no
     sign(store, "b1", key)
     back_up(store, [node], "b2")
     with pytest.raises(ct.DamagedError, match=r"b2 in .* is not signed"):
-        restoring.found(store, "newest", key)
+        restoring.find_backup(store, "newest", key)
     # Its digests are not taken for files of the next backup either.
     found = manifests.newest(store, "plant", key)
     assert found is not None

@@ -25,7 +25,7 @@ from chronotile_tools.ops import observing, reading_beans, reading_cql, recordin
 from chronotile_tools.ops.access import Host, read_beans, read_credentials
 from chronotile_tools.ops.exporting import Exporter, dashboard
 from chronotile_tools.ops.metrics import METRICS, prometheus
-from chronotile_tools.ops.rules import RULES, Baseline, Result, check, chosen, with_limits
+from chronotile_tools.ops.rules import RULES, Baseline, Result, check, select_rules, with_limits
 from chronotile_tools.ops.screen import screen
 from chronotile_tools.ops.state import (
     ClusterSettings,
@@ -260,7 +260,7 @@ def found(result: Result) -> list[tuple[str, str, str]]:
 
 
 def one(name: str, now: Snapshot, before: Snapshot | None = None, baseline: Baseline | None = None) -> Result:
-    return check(now, before, baseline=baseline, rules=chosen([name]))
+    return check(now, before, baseline=baseline, rules=select_rules([name]))
 
 
 def requests(**counts: int) -> dict[str, Requests]:
@@ -277,10 +277,10 @@ def test_every_rule_says_what_it_means_and_what_to_do() -> None:
 
 
 def test_all_rules_run_unless_some_are_named() -> None:
-    assert {rule.name for rule in chosen()} == set(RULES)
-    assert [rule.name for rule in chosen(["clock", "heap", "clock"])] == ["clock", "heap"]
+    assert {rule.name for rule in select_rules()} == set(RULES)
+    assert [rule.name for rule in select_rules(["clock", "heap", "clock"])] == ["clock", "heap"]
     with pytest.raises(InvalidInputError, match="unknown rule 'colour'"):
-        chosen(["colour"])
+        select_rules(["colour"])
 
 
 def test_there_is_no_rule_that_is_not_provoked_on_real_nodes() -> None:
@@ -298,10 +298,10 @@ def test_a_node_that_joins_is_neither_silent_nor_refusing_clients() -> None:
 
 
 def test_limits_are_those_given_and_must_name_a_rule_that_runs() -> None:
-    (rule,) = with_limits(chosen(["disk-used"]), {"disk-used": (10, None)})
+    (rule,) = with_limits(select_rules(["disk-used"]), {"disk-used": (10, None)})
     assert (rule.warning, rule.critical) == (10, None)
     with pytest.raises(InvalidInputError, match="unknown rule"):
-        with_limits(chosen(["disk-used"]), {"heap": (1, 2)})
+        with_limits(select_rules(["disk-used"]), {"heap": (1, 2)})
 
 
 def test_what_was_not_seen_is_unchecked_and_no_finding() -> None:

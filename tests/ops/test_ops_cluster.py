@@ -26,7 +26,7 @@ from chronotile_tools import lab, ops
 from chronotile_tools.client import wire
 from chronotile_tools.errors import CqlError
 from chronotile_tools.ops.recording import Recorder, read_baseline
-from chronotile_tools.ops.rules import Result, chosen, with_limits
+from chronotile_tools.ops.rules import Result, select_rules, with_limits
 
 __all__ = ["_watched", "watched"]
 
@@ -37,7 +37,7 @@ Limits = dict[str, tuple[float | None, float | None]]
 
 def judged(cluster: lab.Cluster, name: str, *, limits: Limits | None = None, reach: ops.Access | None = None) -> Result:
     """One rule, looked at now."""
-    rules = with_limits(chosen([name]), limits or {})
+    rules = with_limits(select_rules([name]), limits or {})
     # A look through nodetool starts a JVM; an agent that is cut off would be waited for.
     wait_s = 10 if reach is None else PATIENT_S
     reach = reach or access(cluster)
@@ -276,7 +276,7 @@ def test_a_paused_node_is_silent_before_others_see_it_down(watched: lab.Cluster)
     victim.pause()
     try:
         look = ops.observe(reach, jmx_timeout_s=5)
-        (finding,) = ops.check(look, rules=chosen(["node-silent", "node-down"])).findings
+        (finding,) = ops.check(look, rules=select_rules(["node-silent", "node-down"])).findings
         assert (finding.rule, finding.level, finding.where) == ("node-silent", "critical", victim.address)
         assert "does not answer within 1 s" in finding.message
     finally:
@@ -347,7 +347,7 @@ def test_hints_are_told_while_they_wait_and_clear_when_delivered(
 
 @pytest.mark.slow
 def test_requests_that_fail_are_told_by_how_they_fail(watched: lab.Cluster, request: pytest.FixtureRequest) -> None:
-    rules = chosen(["unavailable", "timeouts", "dropped", "hints-written"])
+    rules = select_rules(["unavailable", "timeouts", "dropped", "hints-written"])
     reach = access(watched)
     victim = watched.nodes[2]
     with keyspace(watched, keyspace_of(request)) as connection:
@@ -378,7 +378,7 @@ def _fired(reach: ops.Access, before: ops.Snapshot, names: set[str]) -> set[str]
     deadline = time.monotonic() + AWAIT_S
     while True:
         result = ops.check(
-            ops.observe(reach), before, rules=chosen(["unavailable", "timeouts", "dropped", "hints-written"])
+            ops.observe(reach), before, rules=select_rules(["unavailable", "timeouts", "dropped", "hints-written"])
         )
         found = {finding.rule for finding in result.findings}
         if found >= names:
@@ -533,7 +533,7 @@ def test_a_node_without_processor_time_is_slower_than_its_baseline(watched: lab.
             usual = ops.observe(reach, jmx=False)
             recorder.write(usual)
     baseline = read_baseline(tmp_path / "ops.db", watched.name, usual.taken + timedelta(seconds=1))
-    rules = with_limits(chosen(["probe-slow"]), {"probe-slow": (3, 1000)})
+    rules = with_limits(select_rules(["probe-slow"]), {"probe-slow": (3, 1000)})
 
     def slow() -> set[str]:
         findings = ops.check(ops.observe(reach, jmx=False), baseline=baseline, rules=rules).findings
@@ -585,5 +585,5 @@ def test_tables_of_an_archive_are_as_old_as_they_are(shared_cluster: lab.Cluster
     ages = [one.age_s(now.taken) for one in now.repairs or [] if one.keyspace == "aged"]
     assert len(ages) >= 4
     assert all(age_s is not None and age_s < 1800 for age_s in ages)
-    findings = ops.check(now, rules=chosen(["repair-age"])).findings
+    findings = ops.check(now, rules=select_rules(["repair-age"])).findings
     assert not [finding for finding in findings if finding.where.startswith("aged.")]

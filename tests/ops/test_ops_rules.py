@@ -11,7 +11,7 @@ import pytest
 from chronotile.errors import InvalidInputError
 from chronotile_tools.ops import measures
 from chronotile_tools.ops.measures import Baseline, RuleInput
-from chronotile_tools.ops.rules import RULES, Finding, Result, Rule, check, chosen, with_limits
+from chronotile_tools.ops.rules import RULES, Finding, Result, Rule, check, select_rules, with_limits
 from chronotile_tools.ops.state import (
     ClusterSettings,
     Disk,
@@ -58,7 +58,9 @@ def snapshot(*nodes: Node, minutes: float = 0, window_s: float | None = 10_800, 
 def one(name: str, now: Node, *others: Node, repairs: Any = (), minutes: float = 1) -> Result:
     """What a rule says of a node a minute after all was quiet."""
     before = snapshot(QUIET, repairs=repairs)
-    return check(snapshot(now, *others, minutes=minutes, repairs=repairs), before, baseline=USUAL, rules=chosen([name]))
+    return check(
+        snapshot(now, *others, minutes=minutes, repairs=repairs), before, baseline=USUAL, rules=select_rules([name])
+    )
 
 
 def level(name: str, now: Node, *others: Node, **given: Any) -> str:
@@ -207,7 +209,7 @@ def test_latencies_are_judged_by_what_is_usual_and_only_above_what_hurts() -> No
         slow = Requests(dataclasses.replace(LATENCY, p99_ms=ms), 5, 5, 0)
         look = snapshot(changed(probe_ms=ms, requests={"Read": slow, "Write": slow}))
         for rule in ("probe-slow", "read-slow", "write-slow"):
-            assert check(look, baseline=quick, rules=chosen([rule])).level == wanted
+            assert check(look, baseline=quick, rules=select_rules([rule])).level == wanted
 
 
 @pytest.mark.parametrize(("offset", "error", "wanted"), [
@@ -303,7 +305,7 @@ def test_a_failed_repair_counts_until_a_later_one_of_its_tables_succeeds() -> No
 
 def test_findings_come_worst_first_and_the_worst_is_the_level() -> None:
     bad = changed(compactions_pending=20, commitlog_pending=100, heap=Heap(750, 1_000, 0, 0, 0))
-    result = check(snapshot(bad, minutes=1), rules=chosen(["heap", "compactions-pending", "commitlog-pending"]))
+    result = check(snapshot(bad, minutes=1), rules=select_rules(["heap", "compactions-pending", "commitlog-pending"]))
     assert [(f.level, f.rule) for f in result.findings] == [
         ("critical", "commitlog-pending"), ("warning", "compactions-pending"), ("warning", "heap"),
     ]  # fmt: skip
@@ -313,7 +315,7 @@ def test_findings_come_worst_first_and_the_worst_is_the_level() -> None:
 
 
 def test_other_limits_leave_the_other_rules_alone() -> None:
-    rules = with_limits(chosen(["heap", "clock"]), {"heap": (None, 60)})
+    rules = with_limits(select_rules(["heap", "clock"]), {"heap": (None, 60)})
     assert [(rule.warning, rule.critical) for rule in rules] == [(None, 60), (0.5, 5)]
     assert check(snapshot(changed(heap=Heap(600, 1_000, 0, 0, 0))), rules=rules).level == "critical"
 
@@ -384,19 +386,19 @@ def test_a_table_says_whether_it_was_ever_repaired_whole() -> None:
 def test_a_latency_below_what_hurts_is_told_as_it_is() -> None:
     (found,) = measured("probe-slow", changed(probe_ms=4.0))
     assert found.value == pytest.approx(0.5), "half of what is usual"
-    (found,) = measures.slower("probe", lambda node: 16.0, 100)(RuleInput(snapshot(QUIET), None, USUAL))
+    (found,) = measures.slowdown("probe", lambda node: 16.0, 100)(RuleInput(snapshot(QUIET), None, USUAL))
     assert found.value == 1
 
 
 def test_a_rule_that_cannot_be_judged_or_is_not_known_is_named() -> None:
-    result = check(snapshot(QUIET), rules=chosen(["timeouts", "probe-slow"]))
+    result = check(snapshot(QUIET), rules=select_rules(["timeouts", "probe-slow"]))
     assert result.unchecked == [
         "timeouts: needs two snapshots", "probe-slow: needs a recorded baseline (ops record, then --baseline)",
     ]  # fmt: skip
     with pytest.raises(InvalidInputError, match="unknown rule 'nonsense'; the rules are node-down"):
-        chosen(["nonsense"])
+        select_rules(["nonsense"])
     with pytest.raises(InvalidInputError, match="--limit heap: unknown rule; the rules are timeouts"):
-        with_limits(chosen(["timeouts"]), {"heap": (1.0, 2.0)})
+        with_limits(select_rules(["timeouts"]), {"heap": (1.0, 2.0)})
 
 
 def test_shares_are_exact() -> None:

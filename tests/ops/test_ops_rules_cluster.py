@@ -27,7 +27,7 @@ from chronotile_tools import lab, ops
 from chronotile_tools.client import wire
 from chronotile_tools.errors import CqlError
 from chronotile_tools.ops.recording import Recorder, read_baseline
-from chronotile_tools.ops.rules import Finding, chosen
+from chronotile_tools.ops.rules import Finding, select_rules
 
 __all__ = ["_watched", "watched"]
 
@@ -51,7 +51,7 @@ def test_requests_through_a_node_without_processor_time_are_slower_than_usual(
     watched: lab.Cluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     reach, node, name = access(watched), watched.nodes[1], keyspace_of(request)
-    rules = chosen(["read-slow", "write-slow"])
+    rules = select_rules(["read-slow", "write-slow"])
     with keyspace(watched, name) as maker, node.connect(timeout_s=60) as connection:
         maker.run(f"CREATE TABLE {name}.t (k int PRIMARY KEY, v text)")
 
@@ -132,7 +132,7 @@ def test_requests_that_queue_in_a_node_are_told(watched: lab.Cluster, request: p
     reach.timeout_s = 20
 
     def queued() -> list[Finding]:
-        return ops.check(ops.observe(reach, jmx=False), rules=chosen(["stage-pending"])).findings
+        return ops.check(ops.observe(reach, jmx=False), rules=select_rules(["stage-pending"])).findings
 
     with keyspace(watched, name) as connection:
         filled(connection, f"{name}.t", 1, 20, 1024)
@@ -147,7 +147,7 @@ def test_requests_that_queue_in_a_node_are_told(watched: lab.Cluster, request: p
 def test_messages_that_cannot_leave_in_time_are_told(watched: lab.Cluster, request: pytest.FixtureRequest) -> None:
     victim, name = watched.nodes[2], keyspace_of(request)
     reach = access(watched)
-    rules = chosen(["messages-expired"])
+    rules = select_rules(["messages-expired"])
     with keyspace(watched, name) as connection:
         connection.run(f"CREATE TABLE {name}.t (k int PRIMARY KEY, v blob)")
         calm = ops.observe(reach, jmx=False)
@@ -190,7 +190,7 @@ def test_repairs_that_pile_up_are_told(watched: lab.Cluster, request: pytest.Fix
             assert json.load(answer)["status"] == 200
 
     def piled() -> list[Finding]:
-        return ops.check(ops.observe(reach, jmx=False), rules=chosen(["repair-stage"])).findings
+        return ops.check(ops.observe(reach, jmx=False), rules=select_rules(["repair-stage"])).findings
 
     with keyspace(watched, name) as connection:
         for table in range(4):
@@ -220,7 +220,7 @@ def test_errors_that_a_node_did_not_expect_are_told(watched: lab.Cluster, reques
             node.nodetool("compact", name, "t")
 
         def met() -> list[Finding]:
-            return ops.check(ops.observe(reach), calm, rules=chosen(["exceptions"])).findings
+            return ops.check(ops.observe(reach), calm, rules=select_rules(["exceptions"])).findings
 
         (finding,) = awaited(met, fires=True)
         assert finding.where == node.address
@@ -331,7 +331,7 @@ def test_a_heap_that_stays_full_after_a_collection_is_told(
 
     def full() -> list[Finding]:
         collect()
-        return ops.check(ops.observe(reach, jmx_timeout_s=60), rules=chosen(["heap"])).findings
+        return ops.check(ops.observe(reach, jmx_timeout_s=60), rules=select_rules(["heap"])).findings
 
     with keyspace(slow_log, name, copies=1) as connection:
         # Past the commit log, for which each write would wait.

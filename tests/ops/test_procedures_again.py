@@ -46,7 +46,7 @@ def leaving(nodes: MemoryNodes) -> None:
 def decommission(context: Context, folder: Path, address: str = LEAVING, **more: Any) -> Journal:
     """What ``chronotile ops decommission run --node ADDRESS`` does."""
     make: Callable[[], Procedure] = lambda: Decommission.of(context, address)  # noqa: E731
-    return engine.run_asked("decommission", {"node": address}, make, context, folder, **more)
+    return engine.run_request("decommission", {"node": address}, make, context, folder, **more)
 
 
 def test_decommission_given_again_goes_on_when_the_node_has_left(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_grow_given_again_goes_on_when_there_are_two_nodes(tmp_path: Path, monke
 
     def grow() -> None:
         context = Context(nodes, RecordingActuator(nodes), str)
-        engine.run_asked("grow", {"second": "", "third": ""}, lambda: Grow.of(context), context, tmp_path)
+        engine.run_request("grow", {"second": "", "third": ""}, lambda: Grow.of(context), context, tmp_path)
 
     with pytest.raises(ct.ChronotileError, match="cut off"):
         grow()
@@ -105,10 +105,10 @@ def test_what_is_unfinished_is_named_before_anything_else_is_made(tmp_path: Path
         decommission(context, tmp_path)
     for name, asked in (("decommission", {"node": NODES[0]}), ("restart", {"nodes": []})):
         with pytest.raises(ct.BusyError, match=r"decommission with address .* is unfinished .*chronotile ops resume"):
-            engine.run_asked(name, asked, _never, context, tmp_path)
+            engine.run_request(name, asked, _never, context, tmp_path)
     # Its plan, and planning it anew, fail as the node is gone; the message says what there is to go on with.
     for call in (
-        lambda: engine.made(lambda: Decommission.of(context, LEAVING), context, tmp_path),
+        lambda: engine.create_procedure(lambda: Decommission.of(context, LEAVING), context, tmp_path),
         lambda: decommission(context, tmp_path, again=True),
     ):
         with pytest.raises(ct.BusyError, match=r"no node 10\.0\.0\.4.*is unfinished.*chronotile ops resume"):
@@ -133,7 +133,7 @@ def test_a_journal_without_the_operators_words_is_told_by_its_arguments(tmp_path
     header = {"procedure": "restart", "arguments": {"addresses": [NODES[0]]}, "steps": [], "findings": []}
     Journal.begin(tmp_path, "1-restart", {**header, "fingerprint": {}}).close()
     with pytest.raises(ct.BusyError, match="is unfinished"):
-        engine.run_asked("restart", {}, lambda: RollingRestart([NODES[1]]), context, tmp_path)
+        engine.run_request("restart", {}, lambda: RollingRestart([NODES[1]]), context, tmp_path)
 
 
 # ---------------------------------------------------------------- where journals lie

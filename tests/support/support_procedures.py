@@ -131,7 +131,7 @@ def main() -> None:
     name, journals, work, when = sys.argv[1:]
     moment = json.loads(when)
     header: dict[str, Any] = json.loads(work)
-    procedure, begins, lines = engine.remade(header), "", 0
+    procedure, begins, lines = engine.recreate_procedure(header), "", 0
 
     def echo(line: str) -> None:
         nonlocal lines

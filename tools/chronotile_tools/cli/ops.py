@@ -28,7 +28,7 @@ from chronotile_tools.ops.exporting import Exporter
 from chronotile_tools.ops.exporting import dashboard as grafana
 from chronotile_tools.ops.metrics import prometheus
 from chronotile_tools.ops.recording import Recorder, read_baseline, scrape
-from chronotile_tools.ops.rules import chosen, with_limits
+from chronotile_tools.ops.rules import select_rules, with_limits
 from chronotile_tools.ops.screen import screen, watched
 
 WARNING, CRITICAL = 9, 10
@@ -156,7 +156,7 @@ def _limits(texts: tuple[str, ...]) -> dict[str, tuple[float | None, float | Non
     return limits
 
 
-def _explained(rules: list[library.Rule]) -> str:
+def _rules_text(rules: list[library.Rule]) -> str:
     parts = []
     for rule in rules:
         limits = ", ".join(
@@ -176,7 +176,7 @@ def _explained(rules: list[library.Rule]) -> str:
     return "\n".join(parts)
 
 
-def _found(finding: library.Finding) -> str:
+def _finding_text(finding: library.Finding) -> str:
     rule = library.RULES[finding.rule]
     return (
         f"{finding.level.upper():8}  {finding.rule}  {finding.where}: {finding.message}\n"
@@ -203,9 +203,9 @@ def check(
     """Check the cluster against rules. The exit code is 9 for warnings, 10 for critical findings. Rate rules take two
     snapshots. Checks that were not possible are listed, and do not count as warnings.
     """
-    rules = with_limits(chosen(names), _limits(limits))
+    rules = with_limits(select_rules(names), _limits(limits))
     if explain:
-        click.echo(_explained(rules))
+        click.echo(_rules_text(rules))
         return
     assert access is not None
     jmx = any(rule.jmx for rule in rules)
@@ -220,7 +220,7 @@ def check(
         click.echo(json.dumps({"level": result.level, **dataclasses.asdict(result)}, indent=1))
     else:
         for finding in result.findings:
-            click.echo(_found(finding))
+            click.echo(_finding_text(finding))
         for line in result.unchecked:
             click.echo(f"not checked: {line}")
         found, asked = count_text(len(result.findings), "finding"), count_text(len(result.rules), "rule")

@@ -122,7 +122,7 @@ def _about(one: Manifest) -> dict[str, object]:
 def verify(store: str, name: str, drop: bool, key_file: str, as_json: bool) -> None:
     """Read all files of a backup (or the newest) and compare sizes and digests; list the files that differ."""
     opened = Store(store)
-    manifest = restoring.found(opened, name, Key.read_optional(key_file))
+    manifest = restoring.find_backup(opened, name, Key.read_optional(key_file))
     echo = _text_echo(as_json)
     progress = Progress(echo, "read", 0)
 

@@ -35,7 +35,7 @@ def resume(session: Session) -> None:
         elsewhere = "" if other is None else f"; elsewhere {lease.describe(other)}"
         raise NotFoundError(f"no unfinished procedure in {session.folder}{elsewhere}", kind="journal-not-found")
     with Journal(path) as kept:
-        work = engine.remade(kept.header)
+        work = engine.recreate_procedure(kept.header)
     finished = engine.run(work, session.context, session.folder)
     click.echo(f"finished; journal: {finished.path}")
 

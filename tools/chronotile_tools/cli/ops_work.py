@@ -94,7 +94,7 @@ def procedure(kind: type[Procedure], *options: Callable[[Command], Command]) -> 
     @json_option
     def plan(session: Session, as_json: bool, **values: Any) -> None:
         """Show the steps, checks and costs of the procedure. Changes nothing; exits with 1 if refused."""
-        work = engine.made(lambda: kind.of(session.context, **values), session.context, session.folder)
+        work = engine.create_procedure(lambda: kind.of(session.context, **values), session.context, session.folder)
         made = engine.plan(work, session.context)
         click.echo(json.dumps(made.to_dict(), indent=2) if as_json else str(made))
         if made.refused:
@@ -108,7 +108,7 @@ def procedure(kind: type[Procedure], *options: Callable[[Command], Command]) -> 
         """Run the procedure step by step. After an interruption, run it again or resume it to continue where it
         stopped.
         """
-        kept = engine.run_asked(
+        kept = engine.run_request(
             kind.name, values, lambda: kind.of(session.context, **values), session.context, session.folder, again=again
         )
         click.echo(f"finished; journal: {kept.path}")

@@ -303,15 +303,15 @@ class Access:
     ) -> None:
         if not contact_points:
             raise InvalidInputError("no contact points: give the address of a node", kind="invalid-request")
-        parted = [_host_and_port(point) for point in contact_points]
-        ports = {port for _, port in parted}
+        hosts_and_ports = [_host_and_port(point) for point in contact_points]
+        ports = {port for _, port in hosts_and_ports}
         if len(ports) > 1:
             raise InvalidInputError(
                 f"contact points with different ports ({', '.join(map(str, sorted(ports)))}): all nodes share one port",
                 kind="invalid-request",
             )
-        self.contact_points = [host for host, _ in parted]
-        self.port = parted[0][1]
+        self.contact_points = [host for host, _ in hosts_and_ports]
+        self.port = hosts_and_ports[0][1]
         self.runner = runner
         self.timeout_s = timeout_s
         self._credentials, self._tls = credentials, tls

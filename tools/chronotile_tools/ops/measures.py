@@ -107,7 +107,7 @@ def down(observed: RuleInput) -> Iterator[Measured]:
         yield Measured(node.address, float(node.status[0] == "D"), words)
 
 
-def silent(observed: RuleInput) -> Iterator[Measured]:
+def silent_nodes(observed: RuleInput) -> Iterator[Measured]:
     for node in observed.now.nodes:
         # A joining node does not answer yet, which is normal.
         silent = node.status[0] != "D" and node.status[1] != "J" and not node.cql and not node.jmx
@@ -122,7 +122,7 @@ def takes_no_clients(observed: RuleInput) -> Iterator[Measured]:
         yield Measured(node.address, float(off and belongs), "it is up but accepts no clients")
 
 
-def disagreed(observed: RuleInput) -> Iterator[Measured]:
+def disagreements(observed: RuleInput) -> Iterator[Measured]:
     for node in observed.now.nodes:
         views = ", ".join(f"{viewer} says {seen}" for viewer, seen in sorted(node.seen_by.items()))
         yield Measured(node.address, float(not node.agreed), views)
@@ -141,7 +141,7 @@ def releases(observed: RuleInput) -> Iterator[Measured]:
     yield Measured("cluster", float(len(observed.now.releases)), ", ".join(sorted(observed.now.releases)))
 
 
-def unsettled_state(observed: RuleInput) -> Iterator[Measured]:
+def changing_members(observed: RuleInput) -> Iterator[Measured]:
     for node in observed.now.nodes:
         yield Measured(node.address, float(node.status[1] in "JLM"), node.status)
 
@@ -173,7 +173,7 @@ def heap_share(node: Node) -> float | None:
     return None if node.heap is None or not node.heap.max_bytes else 100 * node.heap.used_bytes / node.heap.max_bytes
 
 
-def collecting(observed: RuleInput) -> Iterator[Measured]:
+def gc_share(observed: RuleInput) -> Iterator[Measured]:
     for node in observed.answering:
         earlier = observed.earlier(node)
         if node.heap is None or earlier is None or earlier.heap is None:
@@ -268,7 +268,7 @@ def pool_pending(*names: str) -> Callable[[Node], float | None]:
     return lambda node: float(max(node.pools[n].pending for n in names if n in node.pools)) if node.pools else None
 
 
-def slower(metric: str, value: Callable[[Node], float | None], floor_ms: float) -> Measure:
+def slowdown(metric: str, value: Callable[[Node], float | None], floor_ms: float) -> Measure:
     """Measure the ratio of each node's latency to its usual value; latencies below `floor_ms` are ignored."""
 
     def run(observed: RuleInput) -> Iterator[Measured]:

@@ -14,7 +14,7 @@ from chronotile_tools.ops import measures
 from chronotile_tools.ops.measures import Baseline, Measure, Measured, RuleInput
 from chronotile_tools.ops.state import Snapshot
 
-__all__ = ["RULES", "Baseline", "Finding", "Result", "Rule", "check", "chosen", "with_limits"]
+__all__ = ["RULES", "Baseline", "Finding", "Result", "Rule", "check", "select_rules", "with_limits"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def check(
         Rules to apply. Default: all.
     """
     observed = RuleInput(now, before, baseline)
-    applied = chosen() if rules is None else list(rules)
+    applied = select_rules() if rules is None else list(rules)
     findings: list[Finding] = []
     unchecked: list[str] = []
     for rule in applied:
@@ -115,7 +115,7 @@ def check(
     return Result(findings, unchecked, [rule.name for rule in applied])
 
 
-def chosen(names: Iterable[str] = ()) -> list[Rule]:
+def select_rules(names: Iterable[str] = ()) -> list[Rule]:
     """The rules with these names; all by default.
 
     Raises
@@ -161,7 +161,7 @@ _ALL = [
     Rule(
         "node-silent", "", None, 1, "It answers neither clients nor JMX, while the others do not see it down.",
         "Look at the process and the network: it may hang, be suspended, or be cut off from here alone.",
-        measures.silent, jmx=True,
+        measures.silent_nodes, jmx=True,
     ),
     Rule(
         "native-transport", "", None, 1,
@@ -174,7 +174,7 @@ _ALL = [
         "views-disagree", "", 1, None,
         "Nodes disagree about this one: part of the network is down, or a node is wrong.",
         "Test the network between those nodes (port 7000). Change nothing in the ring or the schema until they agree.",
-        measures.disagreed, jmx=True,
+        measures.disagreements, jmx=True,
     ),
     Rule(
         "schema-versions", "versions", 2, 3, "Nodes have different schemas: requests fail on some of them.",
@@ -221,7 +221,7 @@ _ALL = [
     ),
     Rule(
         "collecting", "% of the time", 10, 25, "Java spends its time on garbage collection.",
-        "Look for large reads or partitions and tombstones; then check the heap size.", measures.collecting,
+        "Look for large reads or partitions and tombstones; then check the heap size.", measures.gc_share,
         jmx=True,
         two_snapshots=True,
     ),
@@ -253,18 +253,18 @@ _ALL = [
     Rule(
         "probe-slow", "times the usual", 3, 10, "A read of one row on this node takes much longer than it used to.",
         "Check what this node is doing: compactions, garbage collections, CPU time, other programs on its machine.",
-        measures.slower("probe", lambda node: node.probe_ms, 20), needs_baseline=True,
+        measures.slowdown("probe", lambda node: node.probe_ms, 20), needs_baseline=True,
     ),
     Rule(
         "read-slow", "times the usual", 3, 10, "Reads that this node coordinates take longer than they used to (p99).",
         "Compare the nodes' local latencies; look at compactions, tombstones, collections of the slow replica.",
-        measures.slower("latency_p99/Read", measures.p99("Read"), 20), jmx=True, needs_baseline=True,
+        measures.slowdown("latency_p99/Read", measures.p99("Read"), 20), jmx=True, needs_baseline=True,
     ),
     Rule(
         "write-slow", "times the usual", 3, 10, "Writes that this node coordinates take longer than they used to "
         "(p99).",
         "Look at the commit log's disk, collections and pending mutations of the slow replica.",
-        measures.slower("latency_p99/Write", measures.p99("Write"), 20), jmx=True, needs_baseline=True,
+        measures.slowdown("latency_p99/Write", measures.p99("Write"), 20), jmx=True, needs_baseline=True,
     ),
     Rule(
         "releases-differ", "releases", 2, 3, "Nodes run different releases: no schema change, repair or new node now.",
@@ -273,7 +273,7 @@ _ALL = [
     Rule(
         "ring-changing", "nodes", 1, None, "A node is joining, leaving or moving.",
         "Wait for it before the next change; if it does not progress, check its log and streams.",
-        measures.unsettled_state,
+        measures.changing_members,
         jmx=True,
     ),
     Rule(

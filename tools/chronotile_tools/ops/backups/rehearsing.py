@@ -68,7 +68,7 @@ def rehearse(
         The restore is incomplete; the message names what is missing.
     """
     began = time.monotonic()
-    manifest = restoring.found(Store(url), backup, Key.read_optional(key_file))
+    manifest = restoring.find_backup(Store(url), backup, Key.read_optional(key_file))
     with (
         lab.up(nodes=nodes, version=manifest.release, heap=heap) as cluster,
         tempfile.TemporaryDirectory(prefix="chronotile-restore-") as folder,

@@ -89,7 +89,7 @@ class Restore(Procedure):
             The backup does not contain the keyspace.
         """
         store, key = Store(url), Key.read_optional(key_file)
-        manifest = found(store, backup, key)
+        manifest = find_backup(store, backup, key)
         strange = set(keyspaces) - set(manifest.keyspaces)
         if strange:
             raise InvalidInputError(
@@ -124,7 +124,7 @@ class Restore(Procedure):
         members = all_members(context.nodes)
         for keyspace in self.keyspaces:
             wanted = manifest.schema.replication[keyspace]
-            fitting = schemas.fitting(wanted, members)
+            fitting = schemas.fitting_replication(wanted, members)
             if fitting != wanted:
                 text = f"{keyspace} had {_words(wanted)} and gets {_words(fitting)}, unless it exists already"
                 findings.append(Finding("warning", "copies", text))
@@ -257,7 +257,9 @@ class Restore(Procedure):
             for table in schemas.tables_of(context.nodes, self._present(context)):
                 drop = statements.drop_table(statements.full(table["keyspace"], table["name"]))
                 context.nodes.query(asked, drop, timeout_s=TABLE_S)
-            fitting = {name: schemas.fitting(manifest.schema.replication[name], members) for name in self.keyspaces}
+            fitting = {
+                name: schemas.fitting_replication(manifest.schema.replication[name], members) for name in self.keyspaces
+            }
             wanted = {name: statements.replication(copies) for name, copies in fitting.items()}
             replication = manifest.schema.strategies if self.in_place else wanted
             schemas.make(context.nodes, manifest.schema, self.keyspaces, replication)
@@ -417,7 +419,7 @@ class Restore(Procedure):
         return Step("proof", "verify archives, and count rows", do, prove)
 
 
-def found(store: Store, backup: str, key: Key | None = None) -> Manifest:
+def find_backup(store: Store, backup: str, key: Key | None = None) -> Manifest:
     """Find a backup by name, or the newest one. With a key, the newest backup must be signed: unsigned ones are not
     skipped.
 

@@ -102,7 +102,7 @@ def _endless(text: str, start: int) -> InvalidInputError:
     return InvalidInputError(f"unterminated quote or comment: {text[start : start + _SHOWN]!r}", kind="invalid-request")
 
 
-def parted(text: str) -> list[list[Token]]:
+def split_statements(text: str) -> list[list[Token]]:
     """Split text into statements at semicolons."""
     found: list[list[Token]] = [[]]
     for one in tokens(text):
@@ -113,7 +113,7 @@ def parted(text: str) -> list[list[Token]]:
     return [statement for statement in found if statement]
 
 
-def admitted(record: Mapping[str, str]) -> list[str]:
+def checked_statements(record: Mapping[str, str]) -> list[str]:
     """Statements of a schema record, ready to run: tables get new ids.
 
     Parameters
@@ -128,7 +128,7 @@ def admitted(record: Mapping[str, str]) -> list[str]:
     """
     text = record["statement"]
     try:
-        found = [(statement, _purpose(statement, record["keyspace"])) for statement in parted(text)]
+        found = [(statement, _purpose(statement, record["keyspace"])) for statement in split_statements(text)]
     except InvalidInputError as error:
         raise _refusal(record, str(error)) from None
     for statement, purpose in found:
@@ -141,7 +141,7 @@ def refusals(records: Iterable[Mapping[str, str]]) -> Iterator[str]:
     """Reasons why schema records would be rejected, one sentence each."""
     for record in records:
         try:
-            admitted(record)
+            checked_statements(record)
         except InvalidInputError as error:
             yield str(error)
 

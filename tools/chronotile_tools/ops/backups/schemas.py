@@ -147,7 +147,7 @@ def _place(statement: Mapping[str, str]) -> tuple[str, str, str]:
     return statement["keyspace"], statement["type"], statement["name"]
 
 
-def fitting(replication: Mapping[str, int], members: Sequence[Member]) -> dict[str, int]:
+def fitting_replication(replication: Mapping[str, int], members: Sequence[Member]) -> dict[str, int]:
     """Replication factors by data centre that the cluster's nodes can hold.
 
     Data centres of the same name keep their factor, limited by their nodes. If no name matches, each gets the largest
@@ -177,13 +177,13 @@ def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: 
         Kind ``refused``: a statement of the backup is forbidden; none was run.
     """
     wanted = [one for one in backup.statements if one["keyspace"] in keyspaces]
-    admitted = [(one, schema_text.admitted(one)) for one in wanted]
+    checked = [(one, schema_text.checked_statements(one)) for one in wanted]
     copies = {keyspace: statements.constants(schema_text.flat_map(replication[keyspace])) for keyspace in keyspaces}
     asked = any_serving(nodes)
     for keyspace in keyspaces:
         nodes.query(asked, statements.create_keyspace_as(keyspace, copies[keyspace]), timeout_s=SCHEMA_S)
     there = {(table["keyspace"], table["name"]) for table in tables_of(nodes, keyspaces)}
-    for one, parts in admitted:
+    for one, parts in checked:
         if one["type"] == "table" and (one["keyspace"], one["name"]) in there:
             continue
         for statement in parts:

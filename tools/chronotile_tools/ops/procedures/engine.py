@@ -164,7 +164,7 @@ def plan(procedure: Procedure, context: Context) -> Plan:
     return Plan(procedure.name, found, list(procedure.steps(context)), procedure.cost(context))
 
 
-def run_asked(
+def run_request(
     name: str,
     asked: Mapping[str, Any],
     make: Callable[[], Procedure],
@@ -192,21 +192,21 @@ def run_asked(
     asked = json.loads(json.dumps(asked, default=str))
     path = journal.unfinished(folder)
     if path is None or again:
-        work = made(make, context, folder)
+        work = create_procedure(make, context, folder)
     else:
         with Journal(path) as kept:
             header = kept.header
         if "asked" not in header:
             # Started from Python or by an earlier release: compare the arguments.
-            work = made(make, context, folder)
+            work = create_procedure(make, context, folder)
         elif (header["procedure"], header["asked"]) == (name, asked):
-            work = remade(header)
+            work = recreate_procedure(header)
         else:
             raise _other_work(header, path)
     return run(work, context, folder, again=again, asked=asked)
 
 
-def made(make: Callable[[], Procedure], context: Context, folder: Path) -> Procedure:
+def create_procedure(make: Callable[[], Procedure], context: Context, folder: Path) -> Procedure:
     """Call `make`. If it fails while work is unfinished, which may be the cause, the message says how to resume."""
     try:
         return make()
@@ -259,7 +259,7 @@ def run(
     life_s : int
         Seconds after which the lease of a crashed run expires.
     asked : mapping, optional
-        The request, stored in the journal for `run_asked`.
+        The request, stored in the journal for `run_request`.
 
     Returns
     -------
@@ -310,7 +310,7 @@ def run(
         return kept
 
 
-def remade(header: Mapping[str, Any]) -> Procedure:
+def recreate_procedure(header: Mapping[str, Any]) -> Procedure:
     """Recreate the procedure from a journal's first entry.
 
     Raises
@@ -347,7 +347,7 @@ def abandon(context: Context, folder: Path) -> Path | None:
 def _give_up(context: Context, kept: Journal) -> None:
     context.notes = kept.notes()
     try:
-        procedure = remade(kept.header)
+        procedure = recreate_procedure(kept.header)
     except DamagedError as error:
         # Abandoning must be possible even if no available release can resume the procedure.
         context.echo(f"{error}: its temporary changes are not undone")
