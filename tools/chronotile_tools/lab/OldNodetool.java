@@ -2,8 +2,8 @@ import org.apache.cassandra.config.DatabaseDescriptor;
 import org.apache.cassandra.tools.NodeTool;
 
 /**
- * Runs nodetool of Cassandra 3.11 on a newer Java than it knows. One of its classes finds methods of Java 8 missing, and
- * fails for good unless the settings are loaded by then.
+ * Runs nodetool of Cassandra 3.11 on a newer Java than it supports. The initialization of one of its classes fails
+ * permanently, because methods of Java 8 are missing, unless the settings were loaded before.
  */
 class OldNodetool {
     public static void main(String[] arguments) {
