@@ -83,7 +83,6 @@ class Mutant:
     line: int
     column: int
     replacement: str
-    function: str
 
     @property
     def change(self) -> str:
@@ -95,11 +94,9 @@ def listed(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mutant]:
     """The mutants of cargo-mutants' list in JSON."""
     for number, entry in enumerate(entries):
         start = entry["span"]["start"]
-        function = (entry.get("function") or {}).get("function_name", "")
         yield Mutant(
-            number, entry["file"], entry["name"], entry["genre"], start["line"], start["column"], entry["replacement"],
-            function,
-        )  # fmt: skip
+            number, entry["file"], entry["name"], entry["genre"], start["line"], start["column"], entry["replacement"]
+        )
 
 
 def with_switches(source: str, mutants: Iterable[Mutant]) -> tuple[str, set[int]]:

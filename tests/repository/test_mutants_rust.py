@@ -67,7 +67,7 @@ CHANGES = [
 def mutant(number: int, text: str, genre: str, replacement: str) -> switch.Mutant:
     before = SOURCE[: SOURCE.index(text)]
     line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-    return switch.Mutant(number, "a.rs", f"a.rs:{line}:{column}: {text}", genre, line, column, replacement, "")
+    return switch.Mutant(number, "a.rs", f"a.rs:{line}:{column}: {text}", genre, line, column, replacement)
 
 
 @pytest.fixture(scope="module")

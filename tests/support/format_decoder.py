@@ -224,7 +224,7 @@ def spread(values: list[Any], present: list[bool] | None) -> list[Any]:
     return [next(each) if flag else None for flag in present]
 
 
-def gather(kind: pa.DataType, lengths: list[int], items: list[Any]) -> list[list[Any]]:
+def gather(lengths: list[int], items: list[Any]) -> list[list[Any]]:
     """Lists of the given lengths."""
     at, lists = 0, []
     for length in lengths:
@@ -327,7 +327,7 @@ class SmallBlock:
         if pa.types.is_list(kind):
             lengths = [] if tag == 8 else self.lengths(shape, count)
             items = self.node(kind.value_type, sum(lengths))
-            return spread(gather(kind, lengths, items), present)
+            return spread(gather(lengths, items), present)
         if pa.types.is_struct(kind):
             return struct_rows(kind, rows, present, [self.node(f.type, rows) for f in kind])
         return spread([] if tag == 8 else self.values(kind, shape, count), present)
@@ -439,7 +439,7 @@ def columnar_node(r: Reader, kind: pa.DataType, rows: int) -> list[Any]:
     count = sum(present)
     if pa.types.is_list(kind):
         lengths = [] if nothing else u32s(r, count)
-        return spread(gather(kind, lengths, columnar_node(r, kind.value_type, sum(lengths))), present)
+        return spread(gather(lengths, columnar_node(r, kind.value_type, sum(lengths))), present)
     if pa.types.is_struct(kind):
         return struct_rows(kind, rows, present, [columnar_node(r, f.type, rows) for f in kind])
     if nothing:
