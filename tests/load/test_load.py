@@ -285,7 +285,7 @@ def test_the_table_of_a_report_claims_no_difference_below_the_detectable_one(
     # The interval of the first leaves out "no difference", which is not enough.
     assert [each.difference.significant for each in found] == [True, True, False]
     title, rows = bench.report._tables[0]
-    assert "nothing below it can be claimed" in title
+    assert "no smaller difference can be claimed" in title
     assert rows[0][-1] == "differs"
     assert [(row[1], row[-1]) for row in rows[1:]] == [("mean", "below detectable"), ("p50", "yes"), ("p99", "no")]
     for shown in (bench.report.text(table_text), bench.report.html()):
