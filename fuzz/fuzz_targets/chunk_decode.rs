@@ -54,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(opened) = Body::open(&head, body) {
         let _ = opened.row_origins();
         let _ = opened.ordinals();
-        if opened.has_rows_apart() {
+        if opened.decodes_single_rows() {
             let picked: Vec<u32> = (0..head.rows).filter(|row| row % 3 == 1).take(1_000).collect();
             let mut some = Columns::new(layout, &all, &Defaults::none());
             let read = some.append_rows(&opened, columns, &picked).is_ok();

@@ -116,8 +116,8 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
         .is_some_and(|decimals| decimals.exceptions.len() * VALUES_PER_RARE_EXCEPTION <= bytes.len() / width);
     let decimals =
         decimals.map(|decimals| decimal_bytes(&decimals, bytes, width)).filter(|coded| is_worth(coded.len()));
-    let is_hopeless = has_rare_exceptions && decimals.is_some() || in_bits.as_ref().is_some_and(|plan| plan.is_noise);
-    let pco = if is_hopeless { None } else { pco_compress(bytes, number, level) };
+    let skip_pco = has_rare_exceptions && decimals.is_some() || in_bits.as_ref().is_some_and(|plan| plan.is_noise);
+    let pco = if skip_pco { None } else { pco_compress(bytes, number, level) };
     let pco = pco.filter(|pco| is_worth(pco.len() + varint_len(pco.len() as u64)));
     match (decimals, pco, narrow) {
         (Some(decimals), pco, _) if pco.as_ref().is_none_or(|pco| decimals.len() <= pco.len()) => {

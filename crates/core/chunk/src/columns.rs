@@ -70,7 +70,7 @@ impl<'a> Body<'a> {
     }
 
     /// Whether single rows can be decoded without the others. True for the small form.
-    pub fn has_rows_apart(&self) -> bool {
+    pub fn decodes_single_rows(&self) -> bool {
         self.head.form == BodyLayout::Small
     }
 
@@ -280,8 +280,8 @@ impl Columns {
         self.append_block(body.head, body.bytes(), columns_in_schema)
     }
 
-    /// Appends single rows of a verified body for which [`Body::has_rows_apart`] is true. The row numbers `rows` must be strictly
-    /// ascending.
+    /// Appends single rows of a verified body for which [`Body::decodes_single_rows`] is true. The row numbers `rows` must be
+    /// strictly ascending.
     ///
     /// # Errors
     /// As [`Columns::append_body`]; other rows are not checked.
@@ -289,7 +289,7 @@ impl Columns {
     /// # Panics
     /// If the body does not support it, or a number is out of range or not greater than the one before.
     pub fn append_rows(&mut self, body: &Body, columns_in_schema: usize, rows: &[u32]) -> Result<(), Damage> {
-        assert!(body.has_rows_apart(), "rows of a columnar body are decoded together");
+        assert!(body.decodes_single_rows(), "rows of a columnar body are decoded together");
         assert!(rows.is_sorted_by(|a, b| a < b) && rows.last().is_none_or(|last| *last < body.head.rows));
         self.append_counted(columns_in_schema, rows.len(), |set, present, budget| {
             set.append_small(body.head, body.bytes(), present, Some(rows), budget)

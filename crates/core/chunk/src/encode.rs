@@ -6,7 +6,7 @@ use arrow_array::{ArrayRef, RecordBatch};
 use crate::columnar_write::ColumnWriter;
 use crate::error::EncodeError;
 use crate::extract::{NodeData, Scratch, Sink, Values, extract};
-use crate::head::{Binding, BodyLayout, ChunkRows, Sealed, Zone, put_head};
+use crate::head::{Binding, BodyInfo, BodyLayout, ChunkRows, Zone, put_head};
 use crate::layout::Layout;
 use crate::number::Number;
 use crate::packed::{COMPRESS_BYTES_MIN, Compression, compress};
@@ -75,7 +75,7 @@ pub fn encode_as(
     binding: &Binding,
 ) -> Result<Encoded, EncodeError> {
     check(layout, rows, zone)?;
-    let rows = &one_origin_unsaid(rows);
+    let rows = &without_single_origin(rows);
     let (body, compression, block_bytes) = match form {
         BodyLayout::Small => compressed(small_block(layout, rows, Packing::Bits)?),
         BodyLayout::Columnar => {
@@ -101,7 +101,7 @@ pub fn encode_plain(
     binding: &Binding,
 ) -> Result<Encoded, EncodeError> {
     check(layout, rows, zone)?;
-    let rows = &one_origin_unsaid(rows);
+    let rows = &without_single_origin(rows);
     let block = small_block(layout, rows, Packing::Bytes)?;
     let len = block.len();
     seal(BodyLayout::Small, (block, Compression::None, len), schema_version, rows, zone, unique_ids, binding)
@@ -113,11 +113,11 @@ pub fn encode_plain(
 /// As [`encode`].
 pub fn plain_body(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeError> {
     check_rows(layout, rows)?;
-    small_block(layout, &one_origin_unsaid(rows), Packing::Bytes)
+    small_block(layout, &without_single_origin(rows), Packing::Bytes)
 }
 
 /// Leaves out row origins if there is only one origin.
-fn one_origin_unsaid<'a>(rows: &ChunkRows<'a>) -> ChunkRows<'a> {
+fn without_single_origin<'a>(rows: &ChunkRows<'a>) -> ChunkRows<'a> {
     ChunkRows { row_origin: rows.row_origin.filter(|_| rows.origins.len() > 1), ..*rows }
 }
 
@@ -135,8 +135,8 @@ fn seal(
         return Err(EncodeError::TooLarge);
     }
     let text_filters = put_filters(rows.batch, rows.text, body.len());
-    let sealed = Sealed { form, compression, block_bytes, body: &body, text_filters: text_filters.as_deref() };
-    let head = put_head(schema_version, rows, zone, unique_ids, &sealed, binding);
+    let info = BodyInfo { form, compression, block_bytes, body: &body, text_filters: text_filters.as_deref() };
+    let head = put_head(schema_version, rows, zone, unique_ids, &info, binding);
     Ok(Encoded { head, body, rows: rows.batch.num_rows() as u32 })
 }
 

@@ -137,7 +137,7 @@ pub struct ChunkRows<'a> {
 }
 
 /// The properties of a body that its head states.
-pub(crate) struct Sealed<'a> {
+pub(crate) struct BodyInfo<'a> {
     pub(crate) form: BodyLayout,
     pub(crate) compression: Compression,
     pub(crate) block_bytes: usize,
@@ -151,20 +151,20 @@ pub(crate) fn put_head(
     rows: &ChunkRows,
     zone: &Zone,
     unique_ids: bool,
-    sealed: &Sealed,
+    info: &BodyInfo,
     binding: &Binding,
 ) -> Vec<u8> {
-    let filters = sealed.text_filters.unwrap_or_default();
+    let filters = info.text_filters.unwrap_or_default();
     let mut out = Vec::with_capacity(96 + 24 * (rows.origins.len() - 1) + filters.len());
     out.push(FORMAT_VERSION);
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
     out.push(
-        flag(sealed.form == BodyLayout::Columnar, FLAG_COLUMNAR)
+        flag(info.form == BodyLayout::Columnar, FLAG_COLUMNAR)
             | flag(unique_ids, FLAG_UNIQUE_IDS)
             | flag(rows.row_origin.is_some(), FLAG_ROW_ORIGINS)
             | flag(rows.ordinals.is_some(), FLAG_ORDINALS)
-            | flag(sealed.text_filters.is_some(), FLAG_TEXT_FILTERS)
-            | (sealed.compression as u8) << COMPRESSION_SHIFT,
+            | flag(info.text_filters.is_some(), FLAG_TEXT_FILTERS)
+            | (info.compression as u8) << COMPRESSION_SHIFT,
     );
     put_varint(&mut out, u64::from(schema_version));
     put_varint(&mut out, rows.batch.num_rows() as u64);
@@ -179,12 +179,12 @@ pub(crate) fn put_head(
         before = origin.written_us;
         out.extend_from_slice(&origin.token.to_le_bytes());
     }
-    put_varint(&mut out, sealed.body.len() as u64);
-    if sealed.compression != Compression::None {
-        put_varint(&mut out, sealed.block_bytes as u64);
+    put_varint(&mut out, info.body.len() as u64);
+    if info.compression != Compression::None {
+        put_varint(&mut out, info.block_bytes as u64);
     }
     out.extend_from_slice(filters);
-    out.extend_from_slice(&xxh3_64(sealed.body).to_le_bytes());
+    out.extend_from_slice(&xxh3_64(info.body).to_le_bytes());
     let checksum = xxh3_64_with_seed(&out, binding.seed());
     out.extend_from_slice(&checksum.to_le_bytes());
     out

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn another_number_of_values_than_announced_is_refused() {
+    fn a_wrong_number_of_values_is_refused() {
         let mut bytes = by_pco(&repeated(), &ChunkConfig::default().with_delta_spec(DeltaSpec::NoOp));
         pco_decompress(&bytes, Number::U64, 4_000, &mut MutableBuffer::new(0)).unwrap();
         for count in [3_900, 4_100] {

@@ -10,7 +10,7 @@ use crate::bits::{Bits, count_ones, get, pack};
 use crate::builder::{Budget, Builder, Store, TOO_LONG, append_short, push_bytes, push_uniform_bool};
 use crate::layout::{Kind, Node};
 use crate::number::{Number, widen};
-use crate::small_read::{BAD_TAG, Narrowed, Opened, SmallReader, read_narrow, sum};
+use crate::small_read::{BAD_TAG, Narrowed, NodeStart, SmallReader, read_narrow, sum};
 use crate::small_write::{SHAPE_CONSTANT, SHAPE_NARROW, SHAPE_PLAIN, SHAPE_ZERO, TAG_ALL_NULL};
 
 /// The rows to decode, strictly ascending.
@@ -139,7 +139,7 @@ impl SmallReader<'_> {
         }
     }
 
-    fn pick_bools(&mut self, bits: &mut Bits, opened: &Opened, picked: &Picked) -> Result<(), Damage> {
+    fn pick_bools(&mut self, bits: &mut Bits, opened: &NodeStart, picked: &Picked) -> Result<(), Damage> {
         match opened.shape {
             SHAPE_PLAIN => {
                 let values = self.payload.take(opened.present.div_ceil(8))?;
@@ -159,7 +159,7 @@ impl SmallReader<'_> {
         values: &mut MutableBuffer,
         width: usize,
         number: Option<Number>,
-        opened: &Opened,
+        opened: &NodeStart,
         picked: &Picked,
     ) -> Result<(), Damage> {
         match opened.shape {
@@ -193,9 +193,14 @@ impl SmallReader<'_> {
 
     /// The ranges of the picked texts or lists that are not null, and the total length of the node's data. A constant text is
     /// stored once; the items of lists of constant length (`repeat`) are stored for each list.
-    fn ranges(&mut self, opened: &Opened, picked: &Picked, repeat: bool) -> Result<(Vec<Range<usize>>, usize), Damage> {
+    fn ranges(
+        &mut self,
+        opened: &NodeStart,
+        picked: &Picked,
+        repeat: bool,
+    ) -> Result<(Vec<Range<usize>>, usize), Damage> {
         let length = match opened.shape {
-            SHAPE_PLAIN => return self.ranges_apart(opened.present, picked),
+            SHAPE_PLAIN => return self.ranges_of_lengths(opened.present, picked),
             SHAPE_CONSTANT => self.payload.size(DECODED_BYTES_MAX)?,
             SHAPE_ZERO => 0,
             _ => return Err(BAD_TAG),
@@ -209,7 +214,7 @@ impl SmallReader<'_> {
     }
 
     /// [`SmallReader::ranges`] for texts or lists with individual lengths.
-    fn ranges_apart(&mut self, present: usize, picked: &Picked) -> Result<(Vec<Range<usize>>, usize), Damage> {
+    fn ranges_of_lengths(&mut self, present: usize, picked: &Picked) -> Result<(Vec<Range<usize>>, usize), Damage> {
         let (mut ranges, mut end) = (Vec::with_capacity(picked.len()), 0);
         if let Some(lens) = self.payload.single_bytes(present) {
             let mut next = 0;

@@ -26,7 +26,7 @@ pub(crate) struct SmallReader<'a> {
 }
 
 /// The start of a node: the content of its tag, and its bitmap.
-pub(crate) struct Opened<'a> {
+pub(crate) struct NodeStart<'a> {
     pub(crate) shape: u8,
     pub(crate) bitmap: Option<&'a [u8]>,
     pub(crate) present: usize,
@@ -51,16 +51,16 @@ impl<'a> SmallReader<'a> {
     }
 
     #[inline]
-    pub(crate) fn open(&mut self, tag: u8, rows: usize) -> Result<Opened<'a>, Damage> {
+    pub(crate) fn open(&mut self, tag: u8, rows: usize) -> Result<NodeStart<'a>, Damage> {
         if tag >= TAG_ALL_NULL {
             return Err(BAD_TAG);
         }
         let shape = tag & SHAPE_MASK;
         if tag & TAG_BITMAP == 0 {
-            return Ok(Opened { shape, bitmap: None, present: rows });
+            return Ok(NodeStart { shape, bitmap: None, present: rows });
         }
         let bitmap = self.payload.take(rows.div_ceil(8))?;
-        Ok(Opened { shape, bitmap: Some(bitmap), present: count_ones(bitmap, rows) })
+        Ok(NodeStart { shape, bitmap: Some(bitmap), present: count_ones(bitmap, rows) })
     }
 
     /// Appends the next node's `rows` rows to `builder`.
@@ -104,10 +104,10 @@ impl<'a> SmallReader<'a> {
         node: &Node,
         builder: &mut Builder,
         rows: usize,
-        opened: &Opened,
+        opened: &NodeStart,
         budget: &mut Budget,
     ) -> Result<(), Damage> {
-        let Opened { shape, bitmap, present } = *opened;
+        let NodeStart { shape, bitmap, present } = *opened;
         match (&mut builder.store, &node.kind) {
             (Store::Bool(bits), _) => match shape {
                 SHAPE_PLAIN => push_bools(bits, self.payload.take(present.div_ceil(8))?, bitmap, rows),
@@ -165,11 +165,11 @@ impl<'a> SmallReader<'a> {
     /// Appends the ends of values or lists. Returns the sum of their lengths, and the length if it is constant.
     fn read_lens(
         &mut self,
-        opened: &Opened,
+        opened: &NodeStart,
         offsets: &mut Vec<i32>,
         rows: usize,
     ) -> Result<(usize, Option<usize>), Damage> {
-        let Opened { shape, bitmap, present } = *opened;
+        let NodeStart { shape, bitmap, present } = *opened;
         match shape {
             SHAPE_PLAIN => {
                 let payload = &mut self.payload;
@@ -201,14 +201,14 @@ impl<'a> SmallReader<'a> {
                 _ => Ok(()),
             };
         }
-        let Opened { shape, present, .. } = self.open(tag, rows)?;
+        let NodeStart { shape, present, .. } = self.open(tag, rows)?;
         match &node.kind {
             Kind::Fixed { width, number } => {
                 let len = match shape {
                     SHAPE_PLAIN => present * width,
                     SHAPE_CONSTANT => *width,
                     SHAPE_ZERO => 0,
-                    _ => rest_of_narrow(&mut self.payload, *width, *number, present)?,
+                    _ => narrow_bytes_left(&mut self.payload, *width, *number, present)?,
                 };
                 self.payload.take(len)?;
             }
@@ -281,7 +281,7 @@ pub(crate) fn read_narrow<'a>(
 }
 
 /// Reads the start of `count` distances, and returns the number of bytes that remain.
-fn rest_of_narrow(reader: &mut Reader, width: usize, number: Option<Number>, count: usize) -> Result<usize, Damage> {
+fn narrow_bytes_left(reader: &mut Reader, width: usize, number: Option<Number>, count: usize) -> Result<usize, Damage> {
     Ok(match read_narrow(reader, width, number, count)? {
         Narrowed::Bytes(narrow) => count * narrow.width,
         Narrowed::Bits(_) => 0,
@@ -315,7 +315,7 @@ pub(crate) fn skip_hidden(reader: &mut Reader, number: Number, rows: usize) -> R
         SHAPE_PLAIN => rows * width,
         SHAPE_CONSTANT => width,
         SHAPE_ZERO => 0,
-        SHAPE_NARROW => rest_of_narrow(reader, width, Some(number), rows)?,
+        SHAPE_NARROW => narrow_bytes_left(reader, width, Some(number), rows)?,
         _ => return Err(BAD_TAG),
     };
     reader.take(len).map(|_| ())

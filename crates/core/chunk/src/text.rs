@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_not_there_are_told() {
+    fn a_filter_excludes_absent_texts() {
         let texts: Vec<_> =
             (0..400).map(|i| Some(format!("connection {} from host{:02} closed", i * 7, i % 60))).collect();
         let filter = filter(&texts, 60_000).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_passes_few_of_the_runs_that_are_not_there() {
+    fn a_filter_passes_few_absent_runs() {
         let texts: Vec<_> = (0..3_000).map(|i| Some(format!("{:04x}", i * 7))).collect();
         let filter = filter(&texts, 400_000).unwrap();
         let absent = (0..10_000).map(|i| format!("{i:04}z"));

@@ -28,7 +28,7 @@ fn touch(layout: &Layout, head: &[u8], body: &[u8], columns_in_schema: usize) ->
     if let Ok(opened) = Body::open(&head, body) {
         let _ = opened.row_origins();
         let _ = opened.ordinals();
-        if opened.has_rows_apart() {
+        if opened.decodes_single_rows() {
             let picked: Vec<u32> = (0..head.rows).filter(|row| row % 3 == 1).collect();
             let mut some = Columns::new(layout, &all, &Defaults::none());
             let read = some.append_rows(&opened, columns_in_schema, &picked).is_ok();

@@ -170,7 +170,7 @@ fn bytes_of_a_set_count_what_was_decoded_and_what_was_missing() {
             assert_eq!((set.bytes(), set.rows()), (times * (3 * (4 + 4) + 5 + 3 * (8 + 4)), times * 3));
         }
         let body = Body::open(&head, &chunk.body).unwrap();
-        if body.has_rows_apart() {
+        if body.decodes_single_rows() {
             set.append_rows(&body, 2, &[0, 1]).unwrap();
             assert_eq!(set.bytes(), 3 * 65 + 2 * (4 + 4) + 3 + 2 * (8 + 4));
         }

@@ -293,7 +293,7 @@ fn a_range_may_be_one_value_and_does_not_end_before_it_begins() {
 }
 
 #[test]
-fn origins_are_one_at_least_and_no_more_than_there_is_room_for() {
+fn there_is_at_least_one_origin_and_no_more_than_fit_the_head() {
     refused(changed(BodyLayout::Small, &zone(), |head| head[ORIGIN_COUNT] = 0), "no origin");
     refused(changed(BodyLayout::Small, &zone(), |head| head[ORIGIN_COUNT] = 2), "limit");
     refused(changed(BodyLayout::Small, &zone(), |head| head.insert(head.len() - 16, 0)), "bytes follow the head");
@@ -336,7 +336,7 @@ fn a_head_says_how_its_body_is_read() {
         let chunk = int8_chunk(form, &zone());
         let head = Head::parse(&chunk.head, &BINDING).unwrap();
         assert_eq!((head.is_plain(), head.has_row_origins()), (is_small, false));
-        assert_eq!(Body::open(&head, &chunk.body).unwrap().has_rows_apart(), is_small);
+        assert_eq!(Body::open(&head, &chunk.body).unwrap().decodes_single_rows(), is_small);
         assert_eq!(ordinals(&head, &chunk.body).unwrap(), None);
     }
 }

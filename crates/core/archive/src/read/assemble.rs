@@ -519,7 +519,7 @@ impl<'a> Assembly<'a> {
         for (index, picked) in picked.iter_mut().enumerate().filter(|(_, picked)| !picked.is_empty()) {
             starts[index] = set.rows() as u32;
             let before = set.bytes();
-            if self.bodies[index].has_rows_apart() && is_few(picked.len(), self.parts[index].head.rows as usize) {
+            if self.bodies[index].decodes_single_rows() && is_few(picked.len(), self.parts[index].head.rows as usize) {
                 picked.sort_unstable();
                 self.append(index, |body, count| set.append_rows(body, count, picked))?;
             } else {

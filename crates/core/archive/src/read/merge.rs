@@ -290,7 +290,7 @@ impl Merge {
             let damaged = |damage| frame.damaged(&part.chunk.key, damage);
             let count = frame.columns_in(&part.chunk.key, &part.head)?;
             let mut set = Columns::new(&frame.layout, &query.output, &frame.defaults);
-            let picked = sorted && body.has_rows_apart() && is_few(rows.len(), part.head.rows as usize);
+            let picked = sorted && body.decodes_single_rows() && is_few(rows.len(), part.head.rows as usize);
             match picked {
                 true => set.append_rows(body, count, &rows).map_err(damaged)?,
                 false => set.append_body(body, count).map_err(damaged)?,
