@@ -215,7 +215,7 @@ fn a_read_selects_all_that_nodes_compare() {
 }
 
 #[test]
-fn a_chunk_that_lacks_rows_is_incomplete_and_one_without_its_first_row_is_none() {
+fn a_chunk_with_missing_rows_is_incomplete_and_without_its_first_row_is_skipped() {
     let chunks = [1, 2, 3].map(|id| chunk(id, &batch(&[Some(1), None, Some(3)]), 0));
     let codec = codec_of(&batch(&[None]));
     let all: Vec<Bytes> = chunks.iter().flat_map(|chunk| lines(&codec, chunk)).collect();
@@ -248,7 +248,7 @@ fn a_changed_value_no_longer_fits_the_checksum() {
 }
 
 #[test]
-fn rows_left_of_a_longer_chunk_under_the_same_key_are_passed_over() {
+fn leftover_rows_of_a_longer_chunk_under_the_same_key_are_skipped() {
     let (long, short) = (chunk(1, &batch(&[Some(1), Some(2), Some(3)]), 0), chunk(1, &batch(&[Some(9)]), 0));
     let codec = codec_of(&batch(&[None]));
     let (old, mut all) = (lines(&codec, &long), lines(&codec, &short));
@@ -257,7 +257,7 @@ fn rows_left_of_a_longer_chunk_under_the_same_key_are_passed_over() {
 }
 
 #[test]
-fn another_epoch_is_told_and_nothing_of_its_page_taken() {
+fn a_changed_epoch_is_reported_and_its_page_discarded() {
     let codec = codec_of(&batch(&[None]));
     let all = lines(&codec, &chunk(1, &batch(&[Some(1), Some(2)]), 0));
     let columns = codec.columns().len();
@@ -292,7 +292,7 @@ fn chunks_of_older_versions_have_the_columns_of_their_time() {
 }
 
 #[test]
-fn what_cql_has_no_place_for_is_refused_by_column() {
+fn values_without_a_cql_equivalent_are_refused_by_column() {
     let refused = |name: &str, array: ArrayRef| {
         let batch = RecordBatch::try_from_iter_with_nullable([(name, array, true)]).unwrap();
         let chunk = chunk(1, &batch, 0);

@@ -136,7 +136,7 @@ impl Bound {
     }
 
     /// Appends values of type `bigint`.
-    pub(crate) fn and_bigints(mut self, numbers: &[i64]) -> Self {
+    pub(crate) fn with_bigints(mut self, numbers: &[i64]) -> Self {
         self.cells.extend(numbers.iter().map(|number| Some(number.to_be_bytes().to_vec())));
         self
     }

@@ -143,7 +143,7 @@ impl Tables {
         let open: Vec<_> =
             ranges.into_iter().enumerate().filter(|(_, (_, place))| *place != ReadPosition::Done).collect();
         let count = open.len();
-        let work = Arc::new(ScanTask {
+        let state = Arc::new(ScanState {
             tables: self.clone(),
             table: TableSpec::owned(scan.keyspace, scan.table),
             statement,
@@ -158,7 +158,7 @@ impl Tables {
         });
         Ok(RowStream::of_scan(decoder.schema(), count, recorder, |tasks: &mut JoinSet<()>, sender| {
             for _ in 0..readers.min(count) {
-                tasks.spawn(work.clone().run(sender.clone()));
+                tasks.spawn(state.clone().run(sender.clone()));
             }
         }))
     }
@@ -202,7 +202,7 @@ impl Tables {
 }
 
 /// The state of a scan that its readers share.
-struct ScanTask {
+struct ScanState {
     tables: Tables,
     table: TableSpec<'static>,
     statement: PreparedStatement,
@@ -218,7 +218,7 @@ struct ScanTask {
     checkpoint: PathBuf,
 }
 
-impl ScanTask {
+impl ScanState {
     /// Reads ranges until none is left, an error occurs or the receiver is dropped.
     async fn run(self: Arc<Self>, sender: mpsc::Sender<Result<Delivery>>) {
         while let Some((number, (range, place))) = self.open.get(self.begun.fetch_add(1, Ordering::Relaxed)) {
@@ -250,7 +250,7 @@ impl ScanTask {
         Source {
             session: self.tables.session.clone(),
             statement,
-            values: self.values.clone().and_bigints(&[range.start, range.end]),
+            values: self.values.clone().with_bigints(&[range.start, range.end]),
             call: self.call,
             size: self.size.clone(),
         }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_scanned_is_refused_before_anything_is_sent() {
+    fn an_invalid_scan_is_refused_before_any_request() {
         let reason = |change: fn(&mut Scan)| {
             let mut scan = Scan::of("ks", "t");
             change(&mut scan);

@@ -10,7 +10,7 @@ use chronotile_cql::scylla::frame::response::result::{CollectionType, ColumnType
 
 use super::nested::{Lists, Maps, Structs, Vectors};
 use super::number;
-use super::plain::{self, Binary, Booleans, Fixed, Text, Uuids, Varying};
+use super::plain::{self, Binary, Booleans, Fixed, Text, Uuids, Variable};
 use super::{BoxedBuilder, Fault};
 use crate::types::{DECIMAL128_DIGITS, DECIMAL256_DIGITS, DecimalAs, DurationAs, Mapping, UuidAs, VarintAs};
 
@@ -84,7 +84,7 @@ fn native_builder(native: &NativeType, field: &Field, mapping: Mapping, rows: us
         N::Duration => match mapping.duration {
             DurationAs::Interval => {
                 let zero = IntervalMonthDayNano::new(0, 0, 0);
-                Box::new(Varying::<IntervalMonthDayNanoType, _>::new(kind(), rows, zero, plain::duration))
+                Box::new(Variable::<IntervalMonthDayNanoType, _>::new(kind(), rows, zero, plain::duration))
             }
             DurationAs::Text => Box::new(Text::new(rows, true, plain::write_duration)),
         },
@@ -106,10 +106,10 @@ fn varint_builder(field: &Field, mapping: Mapping, rows: usize) -> BoxedBuilder 
             number::write_integer(bytes, text);
             Ok(())
         })),
-        VarintAs::Int64 => Box::new(Varying::<Int64Type, _>::new(kind, rows, 0, move |bytes| {
+        VarintAs::Int64 => Box::new(Variable::<Int64Type, _>::new(kind, rows, 0, move |bytes| {
             number::to_i64(bytes).ok_or_else(|| too_large(bytes, "int64"))
         })),
-        VarintAs::Decimal => Box::new(Varying::<Decimal256Type, _>::new(kind, rows, i256::ZERO, move |bytes| {
+        VarintAs::Decimal => Box::new(Variable::<Decimal256Type, _>::new(kind, rows, i256::ZERO, move |bytes| {
             let number = number::to_i256(bytes).filter(|number| number::fits(*number, DECIMAL256_DIGITS));
             number.ok_or_else(|| too_large(bytes, "76 digits"))
         })),
@@ -121,13 +121,13 @@ fn decimal_builder(field: &Field, mapping: Mapping, rows: usize) -> BoxedBuilder
     match mapping.decimal {
         DecimalAs::Text => Box::new(Text::new(rows, true, number::write_decimal)),
         DecimalAs::Number { precision, scale } if precision <= DECIMAL128_DIGITS => {
-            Box::new(Varying::<Decimal128Type, _>::new(kind, rows, 0, move |bytes| {
+            Box::new(Variable::<Decimal128Type, _>::new(kind, rows, 0, move |bytes| {
                 // 38 digits fit into 128 bits.
                 Ok(number::rescale(bytes, precision, scale)?.as_i128())
             }))
         }
         DecimalAs::Number { precision, scale } => {
-            Box::new(Varying::<Decimal256Type, _>::new(kind, rows, i256::ZERO, move |bytes| {
+            Box::new(Variable::<Decimal256Type, _>::new(kind, rows, i256::ZERO, move |bytes| {
                 number::rescale(bytes, precision, scale)
             }))
         }

@@ -13,13 +13,13 @@ use super::plain::refused;
 use super::{BoxedBuilder, Builder, Fault};
 
 /// Offsets of a column's collections in the column of their elements.
-struct Ends {
+struct Offsets {
     offsets: Vec<i32>,
     nulls: NullBufferBuilder,
     elements: usize,
 }
 
-impl Ends {
+impl Offsets {
     fn new(rows: usize) -> Self {
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0);
@@ -34,7 +34,7 @@ impl Ends {
         Ok(())
     }
 
-    fn offsets(&mut self) -> OffsetBuffer<i32> {
+    fn buffer(&mut self) -> OffsetBuffer<i32> {
         // Offsets begin with 0 and never decrease: each is a growing count.
         OffsetBuffer::new(ScalarBuffer::from(std::mem::take(&mut self.offsets)))
     }
@@ -44,13 +44,13 @@ impl Ends {
 pub(super) struct Lists {
     item: FieldRef,
     items: BoxedBuilder,
-    ends: Ends,
+    offsets: Offsets,
     inner: Vec<Cell>,
 }
 
 impl Lists {
     pub(super) fn new(item: FieldRef, items: BoxedBuilder, rows: usize) -> Self {
-        Self { item, items, ends: Ends::new(rows), inner: vec![] }
+        Self { item, items, offsets: Offsets::new(rows), inner: vec![] }
     }
 }
 
@@ -67,13 +67,13 @@ impl Builder for Lists {
                 }
                 cursor.end()?;
             }
-            self.ends.push(count, cell.len() != 0)?;
+            self.offsets.push(count, cell.len() != 0)?;
         }
         self.items.append(frame, &self.inner)
     }
 
     fn finish(mut self: Box<Self>) -> Result<ArrayRef, Fault> {
-        let (offsets, nulls) = (self.ends.offsets(), self.ends.nulls.finish());
+        let (offsets, nulls) = (self.offsets.buffer(), self.offsets.nulls.finish());
         Ok(Arc::new(ListArray::try_new(self.item, offsets, self.items.finish()?, nulls).map_err(refused)?))
     }
 }
@@ -83,14 +83,14 @@ pub(super) struct Maps {
     entries: FieldRef,
     keys: BoxedBuilder,
     values: BoxedBuilder,
-    ends: Ends,
+    offsets: Offsets,
     inner_keys: Vec<Cell>,
     inner_values: Vec<Cell>,
 }
 
 impl Maps {
     pub(super) fn new(entries: FieldRef, keys: BoxedBuilder, values: BoxedBuilder, rows: usize) -> Self {
-        Self { entries, keys, values, ends: Ends::new(rows), inner_keys: vec![], inner_values: vec![] }
+        Self { entries, keys, values, offsets: Offsets::new(rows), inner_keys: vec![], inner_values: vec![] }
     }
 }
 
@@ -109,14 +109,14 @@ impl Builder for Maps {
                 }
                 cursor.end()?;
             }
-            self.ends.push(count, cell.len() != 0)?;
+            self.offsets.push(count, cell.len() != 0)?;
         }
         self.keys.append(frame, &self.inner_keys)?;
         self.values.append(frame, &self.inner_values)
     }
 
     fn finish(mut self: Box<Self>) -> Result<ArrayRef, Fault> {
-        let (offsets, nulls) = (self.ends.offsets(), self.ends.nulls.finish());
+        let (offsets, nulls) = (self.offsets.buffer(), self.offsets.nulls.finish());
         let DataType::Struct(fields) = self.entries.data_type().clone() else {
             return Err(Fault::malformed("a map without keys and values"));
         };

@@ -69,7 +69,7 @@ fn primitive<T: ArrowPrimitiveType>(
 }
 
 /// Values of variable length that become numbers.
-pub(super) struct Varying<T: ArrowPrimitiveType, F> {
+pub(super) struct Variable<T: ArrowPrimitiveType, F> {
     data_type: DataType,
     values: Vec<T::Native>,
     nulls: NullBufferBuilder,
@@ -77,13 +77,13 @@ pub(super) struct Varying<T: ArrowPrimitiveType, F> {
     read: F,
 }
 
-impl<T: ArrowPrimitiveType, F: Fn(&[u8]) -> Result<T::Native, Fault>> Varying<T, F> {
+impl<T: ArrowPrimitiveType, F: Fn(&[u8]) -> Result<T::Native, Fault>> Variable<T, F> {
     pub(super) fn new(data_type: DataType, rows: usize, filler: T::Native, read: F) -> Self {
         Self { data_type, values: Vec::with_capacity(rows), nulls: NullBufferBuilder::new(rows), filler, read }
     }
 }
 
-impl<T: ArrowPrimitiveType, F: Fn(&[u8]) -> Result<T::Native, Fault> + Send> Builder for Varying<T, F> {
+impl<T: ArrowPrimitiveType, F: Fn(&[u8]) -> Result<T::Native, Fault> + Send> Builder for Variable<T, F> {
     fn append(&mut self, frame: &[u8], cells: &[Cell]) -> Result<(), Fault> {
         for cell in cells {
             let bytes = cell.bytes(frame).filter(|bytes| !bytes.is_empty());
@@ -193,13 +193,13 @@ impl Builder for Uuids {
 }
 
 /// Offsets and bytes of a text or binary column.
-struct Pieces {
+struct VarBuffers {
     offsets: Vec<i32>,
     bytes: Vec<u8>,
     nulls: NullBufferBuilder,
 }
 
-impl Pieces {
+impl VarBuffers {
     fn new(rows: usize) -> Self {
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0);
@@ -213,7 +213,7 @@ impl Pieces {
         Ok(())
     }
 
-    fn offsets(&mut self) -> OffsetBuffer<i32> {
+    fn take_offsets(&mut self) -> OffsetBuffer<i32> {
         // Offsets begin with 0 and never decrease: each is the length of a growing buffer.
         OffsetBuffer::new(ScalarBuffer::from(std::mem::take(&mut self.offsets)))
     }
@@ -221,35 +221,35 @@ impl Pieces {
 
 /// Text that `write` produces from a value's bytes.
 pub(super) struct Text<F> {
-    pieces: Pieces,
+    buffers: VarBuffers,
     empty_is_null: bool,
     write: F,
 }
 
 impl<F: Fn(&[u8], &mut Vec<u8>) -> Result<(), Fault>> Text<F> {
     pub(super) fn new(rows: usize, empty_is_null: bool, write: F) -> Self {
-        Self { pieces: Pieces::new(rows), empty_is_null, write }
+        Self { buffers: VarBuffers::new(rows), empty_is_null, write }
     }
 }
 
 impl<F: Fn(&[u8], &mut Vec<u8>) -> Result<(), Fault> + Send> Builder for Text<F> {
     fn append(&mut self, frame: &[u8], cells: &[Cell]) -> Result<(), Fault> {
-        self.pieces.bytes.reserve(cells.iter().map(|cell| cell.len()).sum());
+        self.buffers.bytes.reserve(cells.iter().map(|cell| cell.len()).sum());
         for cell in cells {
             let bytes = cell.bytes(frame).filter(|bytes| !self.empty_is_null || !bytes.is_empty());
             if let Some(bytes) = bytes {
-                (self.write)(bytes, &mut self.pieces.bytes)?;
+                (self.write)(bytes, &mut self.buffers.bytes)?;
             }
-            self.pieces.end_value(bytes.is_some())?;
+            self.buffers.end_value(bytes.is_some())?;
         }
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<ArrayRef, Fault> {
-        let offsets = self.pieces.offsets();
-        let values = Buffer::from_vec(self.pieces.bytes);
+        let offsets = self.buffers.take_offsets();
+        let values = Buffer::from_vec(self.buffers.bytes);
         // Checks at once that the whole column is UTF-8.
-        let array = StringArray::try_new(offsets, values, self.pieces.nulls.finish());
+        let array = StringArray::try_new(offsets, values, self.buffers.nulls.finish());
         Ok(Arc::new(array.map_err(|_| Fault::malformed("text that is not UTF-8"))?))
     }
 }
@@ -288,28 +288,28 @@ pub(super) fn write_uuid(bytes: &[u8], text: &mut Vec<u8>) -> Result<(), Fault> 
 
 /// Binary values.
 pub(super) struct Binary {
-    pieces: Pieces,
+    buffers: VarBuffers,
 }
 
 impl Binary {
     pub(super) fn new(rows: usize) -> Self {
-        Self { pieces: Pieces::new(rows) }
+        Self { buffers: VarBuffers::new(rows) }
     }
 }
 
 impl Builder for Binary {
     fn append(&mut self, frame: &[u8], cells: &[Cell]) -> Result<(), Fault> {
-        self.pieces.bytes.reserve(cells.iter().map(|cell| cell.len()).sum());
+        self.buffers.bytes.reserve(cells.iter().map(|cell| cell.len()).sum());
         for cell in cells {
-            self.pieces.bytes.extend_from_slice(cell.bytes(frame).unwrap_or_default());
-            self.pieces.end_value(!cell.is_null())?;
+            self.buffers.bytes.extend_from_slice(cell.bytes(frame).unwrap_or_default());
+            self.buffers.end_value(!cell.is_null())?;
         }
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<ArrayRef, Fault> {
-        let offsets = self.pieces.offsets();
-        let values = Buffer::from_vec(self.pieces.bytes);
-        Ok(Arc::new(BinaryArray::try_new(offsets, values, self.pieces.nulls.finish()).map_err(refused)?))
+        let offsets = self.buffers.take_offsets();
+        let values = Buffer::from_vec(self.buffers.bytes);
+        Ok(Arc::new(BinaryArray::try_new(offsets, values, self.buffers.nulls.finish()).map_err(refused)?))
     }
 }

@@ -269,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn what_parameters_write_is_what_is_read(number in any::<i32>(), text in ".{0,20}", numbers in proptest::collection::vec(any::<i32>(), 1..5)) {
+    fn written_parameters_read_back_unchanged(number in any::<i32>(), text in ".{0,20}", numbers in proptest::collection::vec(any::<i32>(), 1..5)) {
         use crate::params::{Parameters, Value};
         let int = |number: i32| Value::Int(number.to_be_bytes().to_vec());
         let types = [INT, TEXT, list(INT), ColumnType::Native(NativeType::Varint)];
