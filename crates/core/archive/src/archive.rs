@@ -217,7 +217,7 @@ pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static st
         (a.partition_cells != b.partition_cells, "number of cells in a partition"),
         (a.text != b.text, "list of text columns"),
         (a.group.as_ref().map(|g| &g.group) != b.group.as_ref().map(|g| &g.group), "group"),
-        (a.slices_named() != b.slices_named(), "owner of its slices"),
+        (a.slices_name() != b.slices_name(), "owner of its slices"),
     ];
     parts.into_iter().find_map(|(differs, part)| differs.then_some(part))
 }

@@ -220,7 +220,7 @@ impl Dataset {
     pub(crate) fn sharers(&self) -> Vec<Frame> {
         let own = self.frame().spec;
         let others = self.frames().into_iter().filter(|frame| frame.spec.name != own.name);
-        others.filter(|frame| frame.spec.slices_named() == own.slices_named()).collect()
+        others.filter(|frame| frame.spec.slices_name() == own.slices_name()).collect()
     }
 
     /// The frames of all datasets of its group, or its own.

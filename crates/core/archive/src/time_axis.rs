@@ -159,7 +159,7 @@ impl Bounds {
 
     /// Inclusive range of windows that can contain a row in range.
     pub(crate) fn windows(&self, spec: &DatasetSpec) -> (Window, Window) {
-        (spec.window_near(self.tick_min), spec.window_near(self.tick_max))
+        (spec.nearest_window(self.tick_min), spec.nearest_window(self.tick_max))
     }
 
     /// Clears `keep` for rows out of range. `array` is the time column; `keep` has its length.

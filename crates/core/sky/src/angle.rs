@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_mean_something_else_is_refused() {
+    fn invalid_and_ambiguous_angles_are_refused() {
         for text in [
             "",
             " ",

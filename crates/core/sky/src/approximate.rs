@@ -105,7 +105,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn series_are_as_close_as_verdicts_need(degrees in -720.0..720.0f64) {
+        fn series_are_as_accurate_as_verdicts_need(degrees in -720.0..720.0f64) {
             let (sin, cos) = sin_cos(degrees);
             let exact = degrees * RAD;
             prop_assert!((sin - exact.sin()).abs() < ERROR / 8.0 && (cos - exact.cos()).abs() < ERROR / 8.0);

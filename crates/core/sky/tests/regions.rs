@@ -317,7 +317,7 @@ fn covers_are_tight_for_survey_sizes() {
 /// Numbers of pixels in covers of boxes, by scheme: two boxes of a few pixels, boxes across a pole and a meridian, flat, high and
 /// wide ones. Larger covers would be correct but slower to read.
 #[test]
-fn covers_of_boxes_have_no_more_pixels_than_they_had() {
+fn covers_of_boxes_have_no_more_pixels_than_before() {
     let boxes = [
         (10.0, 12.0, 20.0, 23.0),
         (40.0, 50.0, 30.0, 40.0),

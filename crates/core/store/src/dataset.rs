@@ -106,7 +106,7 @@ impl From<&DatasetSpec> for DatasetRef {
         let first_slice = spec.slice_numbered(0).0;
         Self {
             name: spec.stored_as().clone(),
-            label: spec.slices_named().clone(),
+            label: spec.slices_name().clone(),
             first_slice,
             windows_per_slice: Some(spec.windows_per_slice),
             first_windows: vec![spec.first_window()],

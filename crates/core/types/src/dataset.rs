@@ -206,7 +206,7 @@ pub enum SpecError {
     /// A column is not in the schema.
     #[error("{role} column {column:?} is not in the schema{hint}")]
     NoColumn {
-        /// What the column was named for.
+        /// The use of the column.
         role: &'static str,
         /// The missing column.
         column: String,
@@ -216,7 +216,7 @@ pub enum SpecError {
     /// A column's type does not fit its use.
     #[error("{role} column {column:?} has type {data_type}: use {expected}")]
     ColumnType {
-        /// What the column was named for.
+        /// The use of the column.
         role: &'static str,
         /// The column.
         column: String,
@@ -599,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn layout_rows_refuses_columns_it_has_no_place_for_by_name() {
+    fn layout_rows_refuses_unsupported_columns_by_name() {
         let with = |name: &str, data_type: DataType| {
             let mut spec = DatasetSpec { layout: StorageLayout::Rows, ..spec() };
             let mut fields: Vec<Field> = spec.schema.fields().iter().map(|field| field.as_ref().clone()).collect();

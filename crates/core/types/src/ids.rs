@@ -96,12 +96,12 @@ id128! {
 
 impl ChunkId {
     const OLDER: u128 = 1 << 127;
-    const PARTED: u128 = 1 << 126;
+    const SEPARATED: u128 = 1 << 126;
     const REWRITTEN: u128 = 1 << 125;
 
     /// The id of a chunk that a write created.
     pub fn of_write(hash: u128) -> Self {
-        Self(hash & !(Self::OLDER | Self::PARTED | Self::REWRITTEN))
+        Self(hash & !(Self::OLDER | Self::SEPARATED | Self::REWRITTEN))
     }
 
     /// The id of a rewritten chunk from which no older versions were separated.
@@ -111,7 +111,7 @@ impl ChunkId {
 
     /// The id of a rewritten chunk from which older versions were separated into other chunks.
     pub fn of_newest(hash: u128) -> Self {
-        Self(Self::of_any(hash).0 | Self::PARTED)
+        Self(Self::of_any(hash).0 | Self::SEPARATED)
     }
 
     /// The id of a chunk of older versions: each has a newer one in the same tile. It sorts after all ids of other kinds.
@@ -121,12 +121,12 @@ impl ChunkId {
 
     /// Whether a write created the chunk, rather than a rewrite.
     pub fn is_written(self) -> bool {
-        self.0 & (Self::OLDER | Self::PARTED | Self::REWRITTEN) == 0
+        self.0 & (Self::OLDER | Self::SEPARATED | Self::REWRITTEN) == 0
     }
 
     /// Whether older versions were separated from the rows of this rewritten chunk.
-    pub fn is_parted(self) -> bool {
-        self.0 & (Self::OLDER | Self::PARTED) == Self::PARTED
+    pub fn is_separated(self) -> bool {
+        self.0 & (Self::OLDER | Self::SEPARATED) == Self::SEPARATED
     }
 
     /// Whether each row of the chunk has a newer version in the same tile.
@@ -271,13 +271,13 @@ mod tests {
         }
 
         #[test]
-        fn ids_tell_of_versions_and_those_of_older_ones_come_last(a: u128, b: u128) {
-            for bit in [ChunkId::OLDER, ChunkId::PARTED, ChunkId::REWRITTEN] {
+        fn ids_encode_versions_and_those_of_older_versions_sort_last(a: u128, b: u128) {
+            for bit in [ChunkId::OLDER, ChunkId::SEPARATED, ChunkId::REWRITTEN] {
                 prop_assert!(!ChunkId(ChunkId::of_write(a).0 | bit).is_written());
             }
             let kinds = [ChunkId::of_write(b), ChunkId::of_any(b), ChunkId::of_newest(b), ChunkId::of_older(a)];
             prop_assert_eq!(kinds.map(ChunkId::is_written), [true, false, false, false]);
-            prop_assert_eq!(kinds.map(ChunkId::is_parted), [false, false, true, false]);
+            prop_assert_eq!(kinds.map(ChunkId::is_separated), [false, false, true, false]);
             prop_assert_eq!(kinds.map(ChunkId::is_older), [false, false, false, true]);
             prop_assert!(kinds[..3].iter().all(|id| *id < kinds[3]));
             prop_assert!(kinds[..3].iter().all(|id| id.0 << 3 == b << 3));

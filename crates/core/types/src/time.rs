@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn days_of_the_other_format_are_known() {
+    fn days_in_the_other_format_are_recognized() {
         let place = |format, days| axis(format, TimeScale::Utc).place(&DataType::Float64, Instant::Native(days));
         for (format, days, is_other) in [
             (TimeFormat::Jd, 61_041.5, true),

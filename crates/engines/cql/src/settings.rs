@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_what_to_do() {
+    fn invalid_settings_are_refused_with_advice() {
         for (url, part) in [
             ("cassandra://user:secret@a/k", "does not belong in a URL"),
             ("cassandra:///k", "names no host"),

@@ -327,8 +327,8 @@ fn overlapping(tiles: &[usize], looked: &CoveredTiles) -> Vec<usize> {
 async fn load(dataset: &Dataset, query: &Query, choice: Choice) -> Result<Option<(String, BTreeMap<Window, Indexed>)>> {
     let frame = query.frame.clone();
     let (Some(first), Some(last)) = (query.slices.first(), query.slices.last()) else { return Ok(None) };
-    let first = query.windows.0.max(frame.spec.window_near(frame.spec.slice_ticks(*first).0));
-    let last = query.windows.1.min(frame.spec.window_near(frame.spec.slice_ticks(*last).1.saturating_sub(1)));
+    let first = query.windows.0.max(frame.spec.nearest_window(frame.spec.slice_ticks(*first).0));
+    let last = query.windows.1.min(frame.spec.nearest_window(frame.spec.slice_ticks(*last).1.saturating_sub(1)));
     let (name, id) = (&frame.spec.name, choice.index.id.clone());
     let built = record::built(dataset.store(), name, &id, (first, last)).await?;
     if built.is_empty() {

@@ -389,7 +389,7 @@ impl Group {
         for name in names {
             let dataset = self.dataset(name)?;
             let frame = dataset.frame();
-            match sets.iter_mut().find(|(_, frames)| frames[0].spec.slices_named() == frame.spec.slices_named()) {
+            match sets.iter_mut().find(|(_, frames)| frames[0].spec.slices_name() == frame.spec.slices_name()) {
                 Some((_, frames)) if frames.iter().any(|other| other.spec.name == frame.spec.name) => {}
                 Some((_, frames)) => frames.push(frame),
                 None => sets.push((dataset.clone(), vec![frame])),

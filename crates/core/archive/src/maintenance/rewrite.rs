@@ -251,8 +251,8 @@ pub(super) fn rewrite(
             Kind::Current => gathered.by_age(frame, order, parting)?,
             Kind::Older => (vec![], order),
         };
-        let parted = !older.is_empty() || old.iter().any(|chunk| chunk.key.id.is_parted());
-        let mut new = gathered.pack(frame, &old, &newest, if parted { Versions::Newest } else { Versions::Any })?;
+        let separated = !older.is_empty() || old.iter().any(|chunk| chunk.key.id.is_separated());
+        let mut new = gathered.pack(frame, &old, &newest, if separated { Versions::Newest } else { Versions::Any })?;
         new.extend(gathered.pack(frame, &old, &older, Versions::Older)?);
         rewrites.push(Rewrite { old, new });
     }

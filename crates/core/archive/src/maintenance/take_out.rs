@@ -151,7 +151,7 @@ impl Dataset {
         for chunk in self.chunks_of(&frame.dataset, slice, tiles, (false, Kind::Current)).await? {
             let head = frame.head(&chunk)?;
             if !written.contains(&chunk.key) && head.origins.iter().any(unwanted) {
-                if chunk.key.id.is_parted() {
+                if chunk.key.id.is_separated() {
                     exposed.insert(chunk.key.tile);
                 }
                 mixed.push(ParsedChunk::new(chunk, head));

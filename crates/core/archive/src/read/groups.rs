@@ -351,7 +351,7 @@ pub(crate) async fn fetch_tiles(
 
 /// Tiles whose older versions may count, because rows of newer versions do not.
 fn exposed_tiles(query: &Query, parts: &[ParsedChunk]) -> BTreeSet<(SliceId, Tile)> {
-    let exposed = parts.iter().filter(|part| part.chunk.key.id.is_parted() && query.hides_rows_of(&part.head));
+    let exposed = parts.iter().filter(|part| part.chunk.key.id.is_separated() && query.hides_rows_of(&part.head));
     exposed.map(|part| place(&part.chunk.key)).collect()
 }
 

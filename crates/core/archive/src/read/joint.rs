@@ -44,7 +44,7 @@ fn may_share(query: &Query) -> bool {
 
 fn are_together(a: &Query, b: &Query) -> bool {
     let spec = |query: &Query| query.frame.spec.clone();
-    spec(a).slices_named() == spec(b).slices_named() && spec(a).name != spec(b).name && a.cells == b.cells
+    spec(a).slices_name() == spec(b).slices_name() && spec(a).name != spec(b).name && a.cells == b.cells
 }
 
 /// A scan of everything that these reads cover, `first` among them.

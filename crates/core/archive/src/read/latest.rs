@@ -269,7 +269,7 @@ async fn backwards(store: Arc<dyn Store>, query: Query, by: Vec<usize>) -> Resul
             for cells in pending.chunks(CELLS_AT_ONCE) {
                 match (search_slice(&store, &query, slice, cells, &mut newest).await, &query.visible) {
                     (Err(ArchiveError::ReadRace { .. }), Some(visible)) if visible.is_late() => {
-                        let first = query.frame.spec.window_near(query.frame.spec.slice_ticks(slice).0);
+                        let first = query.frame.spec.nearest_window(query.frame.spec.slice_ticks(slice).0);
                         let windows = (first.max(query.windows.0), query.windows.1).into();
                         let scan = Scan { windows, ..query.scan(vec![], false) };
                         visible.look_ahead_jointly(store.as_ref(), &[(&query.frame, scan)]).await?;

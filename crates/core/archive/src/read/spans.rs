@@ -38,7 +38,7 @@ impl Dataset {
         let this = &self.reader();
         let frame = this.frame();
         let spec = &frame.spec;
-        let windows = (spec.window_near(ticks.0), spec.window_near(ticks.1));
+        let windows = (spec.nearest_window(ticks.0), spec.nearest_window(ticks.1));
         let slices = slices_in(this.store(), &this.frame(), windows).await?;
         this.spans_in(slices, cells, windows).await
     }
@@ -52,7 +52,7 @@ impl Dataset {
         let this = &self.reader();
         let frame = this.frame();
         let spec = &frame.spec;
-        let last = spec.window_near(tick);
+        let last = spec.nearest_window(tick);
         let slices = this.slices().await?;
         for slice in slices.into_iter().rev().filter(|slice| *slice <= spec.slice_of(last)) {
             let spans = this.spans_in(vec![slice], &[cell], (spec.windows().0, last)).await?;
@@ -72,7 +72,7 @@ impl Dataset {
         let this = &self.reader();
         let frame = this.frame();
         let spec = &frame.spec;
-        let first = spec.window_near(tick);
+        let first = spec.nearest_window(tick);
         let slices = this.slices().await?;
         for slice in slices.into_iter().filter(|slice| *slice >= spec.slice_of(first)) {
             let spans = this.spans_in(vec![slice], &[cell], (first, spec.windows().1)).await?;

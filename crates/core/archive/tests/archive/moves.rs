@@ -159,7 +159,7 @@ async fn check(world: World) -> std::result::Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn a_region_holds_the_newest_states_that_lie_in_it(world in worlds()) {
+    fn a_region_returns_the_newest_versions_within_it(world in worlds()) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(check(world))?;
     }
 }
@@ -186,7 +186,7 @@ async fn an_older_definition_is_read_and_given_a_bound() {
 }
 
 #[tokio::test]
-async fn a_bound_that_is_none_is_refused() {
+async fn an_invalid_bound_is_refused() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     let archive = chronotile_archive::Archive::on("test:", store.clone());
     for moves_deg in [-1.0, 10.1, f64::NAN, f64::INFINITY] {

@@ -221,7 +221,7 @@ async fn write(dataset: &Dataset, model: &mut Model, name: Option<u8>, rows: &[R
             assert!(report.stored);
             assert_eq!((report.rows, report.duplicates), (*rows as u64, *duplicates as u64));
         }
-        (Ok(report), ExpectedWrite::Already) => assert!(!report.stored),
+        (Ok(report), ExpectedWrite::Unchanged) => assert!(!report.stored),
         (Err(ArchiveError::BatchDiffers { .. }), ExpectedWrite::Refused) => {}
         _ => panic!("{outcome:?}, but the model says {expected:?}"),
     }

@@ -40,7 +40,7 @@ pub struct Model {
 #[derive(Debug, PartialEq, Eq)]
 pub enum ExpectedWrite {
     Stored { rows: usize, duplicates: usize },
-    Already,
+    Unchanged,
     Refused,
 }
 
@@ -150,7 +150,7 @@ impl Model {
             let free = retired && self.rows.iter().all(|row| row.batch != *batch);
             let same = self.same_content(stored, rows);
             if same && !retired {
-                return ExpectedWrite::Already;
+                return ExpectedWrite::Unchanged;
             }
             if !same && !replace && !free {
                 return ExpectedWrite::Refused;

@@ -83,7 +83,7 @@ impl DatasetSpec {
     }
 
     /// The window that contains a tick, or the first or last window if the tick is out of range.
-    pub fn window_near(&self, tick: i64) -> Window {
+    pub fn nearest_window(&self, tick: i64) -> Window {
         let (first, last) = self.windows();
         self.window_of(tick).unwrap_or(if tick < 0 { first } else { last })
     }
@@ -156,7 +156,7 @@ impl DatasetSpec {
     }
 
     /// The dataset after which its slices are named: the owner of shared slices, or the dataset itself.
-    pub fn slices_named(&self) -> &DatasetName {
+    pub fn slices_name(&self) -> &DatasetName {
         let owner = self.group.as_ref().and_then(|group| group.slices_of.as_ref());
         owner.map_or(&self.name, |owner| &owner.dataset)
     }
@@ -250,7 +250,7 @@ mod tests {
                     (window.0, owner.window_start(window))
                 );
                 assert_eq!(
-                    (other.slices_named().as_str(), other.slice_ticks(slice)),
+                    (other.slices_name().as_str(), other.slice_ticks(slice)),
                     ("owner", owner.slice_ticks(slice))
                 );
                 let holds = |spec: &DatasetSpec| spec.has_window(slice, shared);
@@ -263,9 +263,9 @@ mod tests {
         }
         let after_all = i64::from(SHARED_WINDOWS_HALF) * owner.window_ticks();
         assert_eq!(owner.window_of(after_all), None);
-        assert_eq!(owner.window_near(i64::MAX), Window(SHARED_WINDOWS_HALF - 1));
-        assert_eq!(others[0].window_near(i64::MIN), others[0].windows().0);
-        assert_eq!(others[0].slices_named(), others[2].slices_named());
+        assert_eq!(owner.nearest_window(i64::MAX), Window(SHARED_WINDOWS_HALF - 1));
+        assert_eq!(others[0].nearest_window(i64::MIN), others[0].windows().0);
+        assert_eq!(others[0].slices_name(), others[2].slices_name());
     }
 
     #[test]
@@ -318,9 +318,9 @@ mod tests {
             let first = if may_share { -half } else { i64::from(i32::MIN) };
             let last = if may_share { half - 1 } else { i64::from(i32::MAX) };
             assert_eq!(spec.windows(), (Window(first as i32), Window(last as i32)));
-            assert_eq!(spec.window_near(i64::MAX), Window(last as i32));
-            assert_eq!(spec.window_near(i64::MIN), Window(first as i32));
-            assert_eq!(spec.window_near(0), Window(0));
+            assert_eq!(spec.nearest_window(i64::MAX), Window(last as i32));
+            assert_eq!(spec.nearest_window(i64::MIN), Window(first as i32));
+            assert_eq!(spec.nearest_window(0), Window(0));
         }
     }
 
