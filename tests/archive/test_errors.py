@@ -137,7 +137,7 @@ def test_a_definition_that_cannot_be_used_names_its_part(
         ({"tag": ["a"], "t": [1], "value": [1.0]}, "column 'tag' is Int64 and takes a number, not \"a\""),
         (
             {"tag": [1.5], "t": [1], "value": [1.0]},
-            "column 'tag': Float64 values do not fit Int64: value 0, 1.5, is no whole",
+            "column 'tag': Float64 values do not fit Int64: value 0, 1.5, is not a whole",
         ),
         ({"tag": [2**70], "t": [1], "value": [1.0]}, "more than 64 bits"),
         ({"tag": [1, 2], "t": [1, 2], "value": [1.0, "x"]}, "value 1 is 'x', of type str, but the others are float"),

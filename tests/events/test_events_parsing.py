@@ -299,7 +299,7 @@ def test_a_bad_line_is_rejected_for_the_same_reason_alone_and_among_many(line: s
         ('{%s, "n": 18446744073709551616}', "field 'n': 18446744073709551616 does not fit int64"),
         ('{%s, "n": -18446744073709551616}', "field 'n': -18446744073709551616 does not fit int64"),
         (f'{{%s, "n": {"1" * 100}}}', f"field 'n': {'1' * 80} does not fit int64"),
-        ('{%s, "o": {"p": {"q": 0.5}}}', "field 'o.p.q': 0.5 is no int32"),
+        ('{%s, "o": {"p": {"q": 0.5}}}', "field 'o.p.q': 0.5 does not fit int32"),
     ],
 )  # fmt: skip
 def test_of_many_bad_lines_the_first_are_parsed_alone_and_the_others_read_quickly(line: str, says: str) -> None:

@@ -633,7 +633,7 @@ def check_files(out: Path) -> dict[str, Any]:
     assert load.read_log(logs, tag).get_total_count() == len(busiest["due_us"])
     html = (out / "report.html").read_text()
     assert "<svg" in html
-    assert "Differences between arms of one report" in html
+    assert "Compare the arms of one report" in html
     results: dict[str, Any] = json.loads((out / "results.json").read_text())
     assert results["harness_ms"]["p50"] < 50
     return results

@@ -108,7 +108,7 @@ fn a_codec_that_a_type_does_not_have_is_refused() {
     refused(columnar(DataType::Decimal128(20, 3), 2, &[6, 1, 0, 3]), "codec");
     columnar(DataType::Float64, 2, &[6, 1, 0, 3]).unwrap();
     refused(columnar(DataType::Int64, 2, &[6, 1, 0, 3]), "codec");
-    refused(columnar(DataType::Utf8, 2, &[3 | 1 << 5]), "no numbers");
+    refused(columnar(DataType::Utf8, 2, &[3 | 1 << 5]), "not numbers");
     refused(columnar(DataType::Int64, 2, &[3 | 1 << 6]), "codec");
 }
 
