@@ -175,8 +175,8 @@ def _page(record: Record) -> Page:
         "## Look-ups by several clients",
         "Seconds that each client waits for an answer:",
         _seconds_table(record, [kind for kind in found if kind not in _INDEXED]),
-        markdown.figure(record, "clients", "Seconds of random ids by number of clients, published and here"),
-        markdown.figure(record, "all", "Seconds of each published question, published and here"),
+        markdown.figure(record, "clients", "Seconds to look up random ids by number of clients, published and here"),
+        markdown.figure(record, "all", "Seconds to answer each question, published and here"),
         "## Beside the published study",
         _compared(record),
         markdown.made_by(record),
@@ -278,7 +278,7 @@ def _clients_figure(record: Record) -> str:
         every = [record.parts["questions"]["found"]["ids"][str(count)]["seconds"][name] for count in clients]
         series[f"{name}, here"] = ([float(count) for count in clients], [statistics.median(each) for each in every])
     ticks = [(float(count), str(count)) for count in sorted({*then, *clients})]
-    title = f"Seconds of {_question('ids', record.parameters)}"
+    title = f"Seconds to look up {_question('ids', record.parameters)}"
     return charts.lines(title, "concurrent clients", "seconds", series, x_log=True, x_ticks=ticks)
 
 
@@ -289,7 +289,9 @@ def _all_figure(record: Record) -> str:
             seconds = _here(record, kind, clients)
             after = [statistics.median(seconds[name]) if seconds else None for name in _SYSTEMS]
             rows.append((f"{_question(kind, record.parameters)}, {_clients(clients)}", (*before, *after)))
-    return charts.dots("Seconds of each question", "seconds", rows, [*_THEN, *(f"{name}, here" for name in _SYSTEMS)])
+    return charts.dots(
+        "Seconds to answer each question", "seconds", rows, [*_THEN, *(f"{name}, here" for name in _SYSTEMS)]
+    )
 
 
 def _agreement(record: Record, kind: str) -> str:
