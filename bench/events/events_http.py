@@ -114,7 +114,7 @@ def main() -> None:
     head = {
         "commit": common.commit(), "hardware": common.hardware(), "load": common.load_average(), "rows": options.rows,
         "bytes an artifact": round(size / options.rows), "artifacts a body": options.body_rows,
-        "connections": options.connections, "filters of texts": not options.no_filters,
+        "connections": options.connections, "text filters": not options.no_filters,
         "versions": common.versions("pyarrow", "chronotile"),
     }  # fmt: skip
     figures = {

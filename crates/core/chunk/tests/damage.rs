@@ -99,7 +99,7 @@ fn every_changed_byte_and_every_cut_is_detected() {
             assert!(read_all(&layout, &long).is_err(), "a byte added to part {part} unnoticed");
         }
     }
-    assert!(filters > 0, "no sample has a filter of texts");
+    assert!(filters > 0, "no sample has a text filter");
 }
 
 #[test]
