@@ -87,7 +87,7 @@ async fn assert_all_sound(group: &Group) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_batch_is_one_over_all_its_datasets() {
     for (store, _folder) in engines() {
         for store in weakened(&store) {
