@@ -193,7 +193,7 @@ def test_simulate_makes_the_database_it_is_told_to_and_refuses_another(chronotil
     assert (other.returncode, "exists with layout chunks" in other.stderr) == (2, True)
     refused = chronotile("apdb", "create", tmp_path / "rows.db", "--schema", "small", "--layout", "rows")
     assert refused.returncode != 0
-    assert "use layout chunks, or an archive on one" in refused.stderr
+    assert "use layout chunks, or an archive on a cluster" in refused.stderr
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

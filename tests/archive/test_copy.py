@@ -270,7 +270,7 @@ def test_wrong_inputs_are_refused_and_leave_nothing(tmp_path: Path, chronotile: 
     fill(source, 3)
     same = chronotile("copy", source, f"sqlite:{tmp_path}/../{tmp_path.name}/a.db")
     assert same.returncode == 2
-    assert "the archive to copy from and the one to copy to" in same.stderr
+    assert "both the source and the target" in same.stderr
     unknown = chronotile("copy", source, target, "visits", "nothing")
     assert unknown.returncode == 3
     assert 'no dataset "nothing"' in unknown.stderr

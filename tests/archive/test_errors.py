@@ -187,7 +187,7 @@ def test_times_in_a_column_of_days_are_refused_with_what_it_counts(
 
 def test_an_unknown_batch_is_answered_with_the_nearest(memory: ct.Archive) -> None:
     dataset = memory.create("d", **definition())  # type: ignore[arg-type]
-    with pytest.raises(ct.BatchNotFoundError, match='no batch "night-1" in dataset d; it has no batch with a name'):
+    with pytest.raises(ct.BatchNotFoundError, match='no batch "night-1" in dataset d; it has no named batches'):
         dataset.remove_batch("night-1")
     for number in range(25):
         dataset.write({"tag": [1], "t": ["2026-01-01"], "value": [1.0]}, f"night-{number:02}")
@@ -232,7 +232,7 @@ def test_an_error_of_the_callers_generator_comes_back_as_it_was(memory: ct.Archi
         ({"where": ("value", "<", "x")}, "value"),
         ({"region": "circle"}, "give ct.circle"),
         ({"region": ct.circle(1, 2, 3)}, "sky"),
-        ({"keys": 1, "cells": [1]}, "give one of them"),
+        ({"keys": 1, "cells": [1]}, "give only one of region, cells and keys"),
         ({"keys": "x"}, "keys"),
         ({"ids": 1}, "no id columns"),
         ({"start": "yesterday"}, "ISO 8601"),

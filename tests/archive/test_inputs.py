@@ -228,7 +228,7 @@ def test_a_polars_column_of_nulls_alone_is_stored_as_nulls(memory: ct.Archive) -
 
 def test_a_column_that_is_given_twice_is_refused(memory: ct.Archive) -> None:
     dataset = memory.create("d", schema=ARROW.schema, cell=ct.key("k"), time="t", id="k")
-    with pytest.raises(ct.InvalidInputError, match='column "x" is given twice') as caught:
+    with pytest.raises(ct.InvalidInputError, match='column "x" appears twice') as caught:
         dataset.write(ARROW.append_column("x", ARROW["x"]))
     assert caught.value.details["column"] == "x"
     assert dataset.count() == 0

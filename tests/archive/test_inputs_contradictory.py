@@ -42,7 +42,7 @@ def text_of(offsets: list[int], data: bytes) -> pa.Array:
         text_of([0, 1, 3], b"\xff\xfe\xfd"),
         pa.DictionaryArray.from_arrays(pa.array([0, 5, -3], pa.int32()), ["a", "b"], safe=False),
     ],
-    ids=["offsets go back", "no UTF-8", "indices of no value"],
+    ids=["offsets go back", "invalid UTF-8", "indices of no value"],
 )
 def test_columns_whose_buffers_contradict_their_type_are_refused(memory: ct.Archive, text: pa.Array) -> None:
     records = dataset(memory)

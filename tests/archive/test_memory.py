@@ -259,7 +259,7 @@ def test_reads_that_compare_every_id_end_where_they_would_take_too_much(tmp_path
 
         for _ in range(3):
             with pytest.raises(
-                ct.InvalidInputError, match=r"ask for a part of it at a time.*memory_bytes_max"
+                ct.InvalidInputError, match=r"request or send less at a time.*memory_bytes_max"
             ) as refused:
                 rows_of()
             assert refused.value.kind == "too-large"

@@ -48,7 +48,7 @@ def test_a_bound_of_motion_is_an_angle_of_versions_on_the_sky(memory: ct.Archive
         with pytest.raises(ct.InvalidInputError, match="moves"):
             memory.create("e", **arguments, moves=moves)
     for other in ({"merge": "append"}, {"cell": ct.key("id")}):
-        with pytest.raises(ct.InvalidInputError, match="merge latest and a sky pixel"):
+        with pytest.raises(ct.InvalidInputError, match="merge latest and sky pixels"):
             memory.create("e", **{**arguments, **other}, moves=1)
 
 

@@ -471,7 +471,7 @@ def test_what_cannot_be_stored_is_refused_as_a_whole(h: historian.Historian) -> 
         ),
         ({"tag": ["f"] * 3, "time": [START] * 3, "value": ["1", "x", "2"]}, 'row 1, tag "f": .* the value "x" is text'),
         ({"tag": ["f", "f"], "time": [START, START], "value": [1.0, float("nan")]}, 'row 1, tag "f"'),
-        ({"tag": ["f"], "time": [START], "value": [float("inf")]}, "finite number"),
+        ({"tag": ["f"], "time": [START], "value": [float("inf")]}, "no finite value"),
         ({"tag": ["i"], "time": [START], "value": [1.5]}, "not an integer"),
         ({"tag": ["b"], "time": [START], "value": [2.0]}, "not a bool"),
         ({"tag": ["f"], "time": [soon], "value": [1.0]}, "max_future"),
@@ -531,7 +531,7 @@ def test_tags_are_found_by_name_number_and_pattern(memory: ct.Archive) -> None:
         tag = h.define("b.x", number=7, description="first")
         assert h.tag(7) == tag == h.tag("b.x")
         assert h.define("b.x", description="second").number == 7
-        with pytest.raises(ct.InvalidInputError, match="has its number"):
+        with pytest.raises(ct.InvalidInputError, match="already has number"):
             h.define("b.y", number=7)
     with historian.open(memory) as again:
         assert again.tag("b.x").description == "second"

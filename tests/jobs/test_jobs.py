@@ -152,7 +152,7 @@ def test_an_index_answers_for_whole_days_and_says_so(nasa: jobs.Jobs) -> None:
     assert "partly outside the period" in str(part)
     none = nasa.explain(by=[], run_s=10)
     assert none.index is None
-    assert "no index has all columns" in str(none)
+    assert "no index has all requested columns" in str(none)
 
 
 def test_the_newest_state_wins_and_earlier_ones_are_kept(sqlite: ct.Archive) -> None:

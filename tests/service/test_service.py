@@ -197,7 +197,7 @@ def test_bad_reads_are_refused_with_the_reason(service: Service) -> None:
          "invalid-request", "percentage"),
         ("/v1/plot", {"tag": "boiler.temp", "start": "now-1d", "points": "2"}, 400, "invalid-request", "at least 4"),
         ("/v1/datasets/none", {}, 404, "dataset-not-found", "none"),
-        ("/v1/datasets/historian_tags/read", {"where": "nothing"}, 400, "invalid-request", "sign"),
+        ("/v1/datasets/historian_tags/read", {"where": "nothing"}, 400, "invalid-request", "a comparison and a value"),
         ("/v1/datasets/historian_tags/read", {"columns": "nothing"}, 400, "invalid-request", "nothing"),
     ]:  # fmt: skip
         answer = service.ask("GET", path, asked)
@@ -295,7 +295,7 @@ def test_a_circle_of_the_sky_is_read_with_angles_in_any_unit(tmp_path: Path) -> 
         ):  # fmt: skip
             error = read(f"circle,{region}", 400)
             assert (error["kind"] in ("invalid-sky", "invalid-request"), message in error["message"]) == (True, True)
-        assert "exclude each other" in read("circle,150.1,2.2,0.1", 400, cell="3")["message"]
+        assert "give only one of cell, key and region" in read("circle,150.1,2.2,0.1", 400, cell="3")["message"]
 
 
 # ---------------------------------------------------------------------- writes

@@ -292,7 +292,7 @@ fn check_no_nulls(column: &ArrayRef) -> Result<()> {
         return Ok(());
     }
     match (0..column.len()).find(|row| column.is_null(*row)) {
-        Some(row) => Err(HistorianError::Columns(format!("row {row} names no tag"))),
+        Some(row) => Err(HistorianError::Columns(format!("row {row} has no tag"))),
         None => Ok(()),
     }
 }
@@ -302,7 +302,7 @@ fn check_names(batch: &RecordBatch) -> Result<()> {
     let names: Vec<&str> = batch.schema_ref().fields().iter().map(|field| field.name().as_str()).collect();
     for own in ["tag", "time", "value", "status"] {
         if names.iter().filter(|name| **name == own).count() > 1 {
-            return Err(HistorianError::Columns(format!("column {own:?} is given twice")));
+            return Err(HistorianError::Columns(format!("column {own:?} appears twice")));
         }
     }
     let other = |name: &&&str| name.trim().eq_ignore_ascii_case("status");
@@ -428,10 +428,10 @@ impl ConformedPoints<'_> {
         let wrong = |row: usize| {
             let Some((row, text)) = self.no_number(row, &inside) else {
                 let message =
-                    format!("its tag is of type {}, the value of type {given}: convert it first", kind.name());
+                    format!("the tag has type {}, but the value has type {given}: convert it first", kind.name());
                 return self.refuse(row, message);
             };
-            self.refuse(row, format!("its tag is of type {}, the value {text:?} is text", kind.name()))
+            self.refuse(row, format!("the tag has type {}, but the value {text:?} is text", kind.name()))
         };
         let numeric = given.is_numeric() || *given == ArrowType::Null;
         let fits = match kind {
@@ -459,7 +459,7 @@ impl ConformedPoints<'_> {
         }
         if kind == DataType::Integer && given.is_integer() {
             let value = cast(&self.value, &ArrowType::Int64)
-                .map_err(|_| self.refuse(first.unwrap_or(0), "a value is larger than a 64-bit integer can be"))?;
+                .map_err(|_| self.refuse(first.unwrap_or(0), "a value is out of the range of 64-bit integers"))?;
             let status = self.statuses(kind, mask, &|row| value.is_valid(row))?;
             return Ok((value, status));
         }
@@ -541,7 +541,7 @@ impl ConformedPoints<'_> {
         };
         let Some(row) = (0..self.status.len()).find(|row| needs_value(*row)) else { return Ok(self.status.clone()) };
         if self.options.not_finite == NotFinite::Refuse {
-            let what = if kind == DataType::String { "has no value" } else { "has no value that is a finite number" };
+            let what = if kind == DataType::String { "has no value" } else { "has no finite value" };
             let reason = format!(
                 "{what}, and its status is not Bad: give one, a Bad status, or write with not_finite=bad (--bad-values)"
             );
@@ -581,7 +581,7 @@ mod tests {
         }
         for name in ["tag", "time", "value", "status"] {
             let refused = check(&["tag", "time", "value", "status", name]).unwrap_err();
-            assert!(refused.contains(&format!("column {name:?} is given twice")), "{refused}");
+            assert!(refused.contains(&format!("column {name:?} appears twice")), "{refused}");
         }
     }
 }

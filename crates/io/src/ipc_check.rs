@@ -125,7 +125,7 @@ impl Unassigned<'_> {
             DataType::Utf8View | DataType::BinaryView => {
                 let count = self.variadic.next().and_then(|count| usize::try_from(*count).ok());
                 let count = count.and_then(|count| count.checked_add(2));
-                count.ok_or_else(|| refused(format!("column {:?} has no number of data buffers", field.name())))?
+                count.ok_or_else(|| refused(format!("column {:?} lacks its number of data buffers", field.name())))?
             }
             // Before version 5, unions had a validity buffer.
             DataType::Union(_, mode) => {

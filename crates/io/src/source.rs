@@ -277,7 +277,7 @@ fn decide(name: &str, given: Option<Format>, by_path: Option<Format>, head: &[u8
                 && matches!(format, Format::Parquet | Format::Arrow)
                 && !is_old_stream(format, head)
             {
-                return wrong(format, "its first bytes are others; give the format it has".to_owned());
+                return wrong(format, "its first bytes do not match; give its actual format".to_owned());
             }
             Ok(format)
         }

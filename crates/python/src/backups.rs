@@ -59,5 +59,5 @@ impl BackupDraft {
 }
 
 fn gone() -> PyErr {
-    Fault::new(ErrorKind::Closed, "this copy has its name already, or was removed").raise()
+    Fault::new(ErrorKind::Closed, "this copy was already placed or removed").raise()
 }

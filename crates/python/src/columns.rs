@@ -62,7 +62,7 @@ fn natural_column(values: &Bound<'_, PyList>, wanted: Option<&DataType>) -> PyRe
     let kind = first.get_type().name()?.to_string();
     Err(invalid(
         ErrorKind::InvalidRows,
-        format!("values of type {kind} make no column: give numbers, text, bytes or an Arrow array"),
+        format!("values of type {kind} cannot form a column: give numbers, text, bytes or an Arrow array"),
     ))
 }
 
@@ -173,7 +173,7 @@ pub fn column_of_buffer(
         other => {
             return Err(invalid(
                 ErrorKind::InvalidRows,
-                format!("arrays of {other} make no column: convert them first"),
+                format!("arrays of {other} cannot form a column: convert them first"),
             ));
         }
     };
@@ -198,7 +198,8 @@ where
 fn copied<T: Element>(py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
     let buffer = PyBuffer::<T>::get(values)?;
     if buffer.dimensions() != 1 {
-        let message = format!("an array of {} dimensions makes no column: give one dimension", buffer.dimensions());
+        let message =
+            format!("an array of {} dimensions cannot form a column: give one dimension", buffer.dimensions());
         return Err(invalid(ErrorKind::InvalidRows, message));
     }
     buffer.to_vec(py)

@@ -81,7 +81,7 @@ impl Iterator for Batches {
 fn refusal(py: Python<'_>, error: &PyErr) -> Refusal {
     let value = error.value(py);
     let Some(kind) = kind_of(value) else {
-        let message = format!("the service failed to answer, which is a fault of it: {error}");
+        let message = format!("the service failed to answer, which is an internal error: {error}");
         return Refusal { kind: ErrorKind::Internal, message, details: Map::new(), retry_after_s: None };
     };
     let details = value.getattr("details").ok().and_then(|details| details.cast_into::<PyDict>().ok());

@@ -75,7 +75,7 @@ fn place(region: Option<PyRef<'_, PyRegion>>, cells: Option<Vec<i64>>, keys: Opt
         (Some(region), None, None) => Ok(Place::Region(region.inner.clone())),
         (None, Some(cells), None) => Ok(Place::Cells(cells)),
         (None, None, Some(keys)) => Ok(Place::Keys(keys)),
-        _ => Err(invalid(ErrorKind::InvalidRequest, "region, cells and keys each name a place: give one of them")),
+        _ => Err(invalid(ErrorKind::InvalidRequest, "give only one of region, cells and keys")),
     }
 }
 

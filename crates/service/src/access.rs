@@ -98,7 +98,7 @@ impl Access {
         }
         let refuse = |kind, message: String| Failure::new(kind, message);
         let Some(given) = bearer(headers) else {
-            let message = "this service wants a token: send the header  Authorization: Bearer TOKEN";
+            let message = "this service requires a token: send the header  Authorization: Bearer TOKEN";
             return Err(refuse(ErrorKind::TokenMissing, message.into()));
         };
         let hash = blake3::hash(given.as_bytes());
@@ -111,7 +111,7 @@ impl Access {
             }
         }
         let Some(token) = found else {
-            return Err(refuse(ErrorKind::TokenUnknown, "this token is not known here: ask for another".into()));
+            return Err(refuse(ErrorKind::TokenUnknown, "unknown token: ask for another".into()));
         };
         if token.expires_ns.is_some_and(|expires| expires <= now_ns) {
             return Err(refuse(
@@ -154,14 +154,11 @@ fn read_tokens(path: &Path) -> std::result::Result<Vec<Token>, ServiceError> {
     for (number, line) in lines {
         let new = token(line).map_err(|reason| refuse(format!("line {number} {reason}")))?;
         if tokens.iter().any(|known| known.name == new.name) {
-            return Err(refuse(format!(
-                "line {number} has the name {:?} of a line before: give each its own",
-                new.name
-            )));
+            return Err(refuse(format!("line {number} repeats the name {:?}: give each token its own name", new.name)));
         }
         // With two lines for one token, it would be ambiguous whose roles apply.
         if let Some(known) = tokens.iter().find(|known| known.hash == new.hash) {
-            return Err(refuse(format!("line {number} has the token of {:?} again: make a new one", known.name)));
+            return Err(refuse(format!("line {number} repeats the token of {:?}: generate a new one", known.name)));
         }
         tokens.push(new);
     }
@@ -258,8 +255,11 @@ mod tests {
             ("ann owner - aaaaaaaaaaaaaaaaaaaa", "role \"owner\""),
             ("ann read soon aaaaaaaaaaaaaaaaaaaa", "date \"soon\""),
             ("ann read - short", "fewer than 16"),
-            ("ann read - aaaaaaaaaaaaaaaaaaaa\nbob admin - aaaaaaaaaaaaaaaaaaaa", "line 2 has the token of \"ann\""),
-            ("ann read - aaaaaaaaaaaaaaaaaaaa\nann admin - bbbbbbbbbbbbbbbbbbbb", "line 2 has the name \"ann\""),
+            (
+                "ann read - aaaaaaaaaaaaaaaaaaaa\nbob admin - aaaaaaaaaaaaaaaaaaaa",
+                "line 2 repeats the token of \"ann\"",
+            ),
+            ("ann read - aaaaaaaaaaaaaaaaaaaa\nann admin - bbbbbbbbbbbbbbbbbbbb", "line 2 repeats the name \"ann\""),
         ] {
             let message = Access::open(Some(file_of(text).path())).unwrap_err().to_string();
             assert!(message.contains(reason), "{message}");

@@ -122,7 +122,7 @@ impl ResponseFormat {
                 return Ok(Self::ALL[place].1);
             }
         }
-        let message = format!("none of {accepted:?} can be given: accept one of {}", FORMATS.join(", "));
+        let message = format!("no format of {accepted:?} is available: accept one of {}", FORMATS.join(", "));
         Err(Failure::new(ErrorKind::NotAcceptable, message))
     }
 
@@ -312,7 +312,7 @@ impl Write for Shared {
 }
 
 fn encoding(error: &chronotile_io::IoError) -> Failure {
-    Failure::invalid(format!("the rows do not go into this format: {error}"))
+    Failure::invalid(format!("the rows cannot be written in this format: {error}"))
 }
 
 impl Encoder {

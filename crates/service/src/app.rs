@@ -145,7 +145,7 @@ impl App {
         };
         let place = slots.clone().try_acquire_owned().map_err(|_| {
             self.metrics.turned_away.inc();
-            Failure::busy(format!("{count} {what} are running, as many as may: repeat the request in a second"))
+            Failure::busy(format!("{count} {what} are running, which is the limit: repeat the request in a second"))
         })?;
         let charge = self.memory.charge(bytes.min(self.memory.bytes_max() / QUERIES_MIN))?;
         Ok(Some(Arc::new(Permit { _place: place, _charge: charge })))

@@ -34,7 +34,10 @@ fn decode(body: Bytes) -> Result<Vec<RecordBatch>, String> {
     while let Some(batch) = decoder.decode(&mut rest).map_err(refuse)? {
         bytes = bytes.saturating_add(batch.columns().iter().map(text_bytes).sum());
         if bytes > bytes_max {
-            return Err(format!("the texts of the stream take more than {bytes_max} bytes: send fewer rows at a time"));
+            return Err(format!(
+                "the text columns of the stream take more than {bytes_max} bytes: send fewer rows at a \
+            time"
+            ));
         }
         batches.push(batch);
     }
@@ -81,7 +84,9 @@ fn check_messages(body: &[u8]) -> Result<(), String> {
         };
         if batch.is_some_and(|batch| batch.compression().is_some()) {
             return Err(
-                "the columns of the Arrow stream are compressed: send them plain, or the body packed with gzip".into(),
+                "the columns of the Arrow stream are compressed: send them uncompressed, or compress the body with \
+                gzip"
+                    .into(),
             );
         }
         let Ok(length) = usize::try_from(message.bodyLength()) else { return Ok(()) };

@@ -44,12 +44,12 @@ pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
     let deadline = Instant::now() + limits.client_time;
     let slow = |_| {
         let seconds = limits.client_time.as_secs();
-        let message = format!("the body did not come within {seconds} s: send it faster, or in pieces");
+        let message = format!("the body did not arrive within {seconds} s: send it faster, or in pieces");
         Failure::new(ErrorKind::SlowClient, message)
     };
     let mut taken = ChargedVec::new(&app.memory);
     while let Some(frame) = tokio::time::timeout_at(deadline, body.frame()).await.map_err(slow)? {
-        let frame = frame.map_err(|error| Failure::invalid(format!("the body did not come whole: {error}")))?;
+        let frame = frame.map_err(|error| Failure::invalid(format!("the body was truncated: {error}")))?;
         // Trailers are ignored.
         let Ok(piece) = frame.into_data() else { continue };
         if taken.len() + piece.len() > limits.body_bytes {
@@ -86,7 +86,7 @@ pub(crate) async fn unpacked(app: &App, headers: &HeaderMap, body: Bytes) -> Res
             work::apart(work_bytes(headers, &body), move || gunzipped(&body, bytes_max, &memory)).await?
         }
         Some(other) => {
-            let message = format!("the body is packed as {other:?}: use gzip, or send it plain");
+            let message = format!("the body is compressed as {other:?}: use gzip, or send it uncompressed");
             Err(Failure::new(ErrorKind::UnsupportedEncoding, message))
         }
     }

@@ -23,8 +23,8 @@ pub(crate) fn check(parts: &Parts, role: Role) -> Result<()> {
     for host in hosts.chain(parts.uri.authority().map(|authority| authority.as_str())) {
         if !is_loopback(host) {
             let message = format!(
-                "the request is for host {host:?}, and a service without tokens answers for this machine alone: ask it as \
-                 127.0.0.1 or localhost, or start it with --tokens"
+                "the request is for host {host:?}, but a service without tokens accepts only requests to this \
+                machine: use 127.0.0.1 or localhost, or start it with --tokens"
             );
             return refuse(ErrorKind::ForeignHost, message);
         }
@@ -40,15 +40,16 @@ pub(crate) fn check(parts: &Parts, role: Role) -> Result<()> {
         if authority.is_none() || !own.is_some_and(|own| authority.is_some_and(|given| own.eq_ignore_ascii_case(given)))
         {
             let message = format!(
-                "the request comes from a page of {origin:?}: a service without tokens takes none from other sites' pages; start \
-                 it with --tokens"
+                "the request comes from a page of {origin:?}: a service without tokens accepts none from pages of \
+                other sites; start it with --tokens"
             );
             return refuse(ErrorKind::ForeignOrigin, message);
         }
     }
     let mut sites = parts.headers.get_all(SEC_FETCH_SITE).iter();
     if sites.any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
-        let message = "the request comes from a page of another site: a service without tokens takes none; start it with --tokens";
+        let message = "the request comes from a page of another site: a service without tokens accepts none; start it \
+        with --tokens";
         return refuse(ErrorKind::ForeignOrigin, message.into());
     }
     Ok(())

@@ -52,17 +52,19 @@ pub fn read(body: Bytes, now_ns: i64, points: &mut Points) -> Result<(), String>
 fn columns(header: &[&str]) -> Result<Columns, String> {
     let place = |name: &str| header.iter().position(|field| field.trim() == name);
     let needed = |name| {
-        place(name)
-            .ok_or_else(|| format!("line 1 names no column {name}: write tag,time,value or tag,time,value,status"))
+        place(name).ok_or_else(|| format!("line 1 lacks column {name}: write tag,time,value or tag,time,value,status"))
     };
     let known = |field: &&str| matches!(field.trim(), "tag" | "time" | "value" | "status");
     if let Some(other) = header.iter().find(|field| !known(field)) {
-        return Err(format!("line 1 names a column {}: points have tag, time, value and status", shown(other.trim())));
+        return Err(format!(
+            "line 1 has the unknown column {}: points have tag, time, value and status",
+            shown(other.trim())
+        ));
     }
     if let Some(twice) =
         header.iter().enumerate().find_map(|(at, field)| (place(field.trim()) != Some(at)).then_some(field))
     {
-        return Err(format!("line 1 names column {} twice", twice.trim()));
+        return Err(format!("line 1 repeats column {}", twice.trim()));
     }
     let (tag, time, value) = (needed("tag")?, needed("time")?, needed("value")?);
     Ok(Columns { tag, time, value, status: place("status"), count: header.len() })
@@ -81,7 +83,7 @@ fn push(points: &mut Points, line: u64, columns: &Columns, fields: &[&str], now_
     };
     let tag = fields[columns.tag].trim();
     if tag.is_empty() {
-        return Err("it names no tag".into());
+        return Err("it has no tag".into());
     }
     points.push(line, tag, time, value(fields[columns.value]), status)
 }
@@ -169,9 +171,9 @@ mod tests {
     fn a_header_must_name_the_columns() {
         for (body, reason) in [
             ("", "is empty"),
-            ("tag,time\n", "no column value"),
+            ("tag,time\n", "lacks column value"),
             ("tag,time,value,unit\n", "\"unit\""),
-            ("tag,time,value, tag \n", "column tag twice"),
+            ("tag,time,value, tag \n", "repeats column tag"),
         ] {
             let message = parse(body).unwrap_err();
             assert!(message.contains(reason), "{message}");

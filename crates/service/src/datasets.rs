@@ -126,10 +126,10 @@ fn place(spec: &DatasetSpec, call: &Call) -> Result<Place> {
         }
         (true, false, None) => match spec.cell.columns()[..] {
             [_] => Ok(Place::Keys(vec![constants(&keys)])),
-            _ => Err(Failure::invalid(format!("dataset {} is not filed by one column: use where", spec.name))),
+            _ => Err(Failure::invalid(format!("the cell of dataset {} is not a single column: use where", spec.name))),
         },
         (true, true, Some(text)) => region(text),
-        _ => Err(Failure::invalid("cell, key and region exclude each other")),
+        _ => Err(Failure::invalid("give only one of cell, key and region")),
     }
 }
 
@@ -173,7 +173,7 @@ fn predicate(text: &str) -> Result<Predicate> {
     let found = SIGNS.iter().filter_map(|(sign, comparison)| text.find(sign).map(|at| (at, sign, *comparison)));
     let Some((at, sign, comparison)) = found.min_by_key(|(at, sign, _)| (*at, usize::MAX - sign.len())) else {
         return Err(Failure::invalid(format!(
-            "where is {}: write a column, a sign and a value, such as cores>=8",
+            "where is {}: write a column, a comparison and a value, such as cores>=8",
             shown(text)
         )));
     };

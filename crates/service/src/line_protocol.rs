@@ -42,7 +42,7 @@ fn read_line<'a>(cursor: &mut Cursor<'a>, line: u64, unit_ns: i64, now_ns: i64, 
         cursor.expect(b'=', "a label has no value: write label=value")?;
         let value = cursor.word(false, "value of a label")?;
         if labels.iter().any(|(known, _)| *known == label) {
-            return Err(format!("label {} stands twice", shown(&label)));
+            return Err(format!("label {} appears twice", shown(&label)));
         }
         if labels.len() == LABELS_MAX {
             return Err(format!("it has more than {LABELS_MAX} labels"));
@@ -311,7 +311,7 @@ mod tests {
         for (line, reason) in [
             ("m", "no fields"),
             ("m,l value=1", "label has no value"),
-            ("m,l=1,l=2 value=1", "stands twice"),
+            ("m,l=1,l=2 value=1", "appears twice"),
             ("m value", "field has no value"),
             ("m value=", "field has no value"),
             ("m value=abc", "invalid value"),
@@ -395,12 +395,12 @@ mod tests {
         let name = |bytes: usize| "n".repeat(bytes);
         for (line, reason) in [
             // So many labels exceed the length of a name anyway.
-            (format!("m{} value=1", labels(LABELS_MAX)), "at most 512"),
+            (format!("m{} value=1", labels(LABELS_MAX)), "more than the 512"),
             (format!("m{} value=1", labels(LABELS_MAX + 1)), "more than 128 labels"),
             (format!("m {}", fields(FIELDS_MAX + 1)), "more than 4096 fields"),
-            (format!("{} value=1", name(513)), "at most 512"),
-            (format!("{} value=1,ab=1", name(510)), "at most 512"),
-            (format!("{},a=b value=1", name(506)), "at most 512"),
+            (format!("{} value=1", name(513)), "more than the 512"),
+            (format!("{} value=1,ab=1", name(510)), "more than the 512"),
+            (format!("{},a=b value=1", name(506)), "more than the 512"),
         ] {
             let (rows, refused) = parse(&line);
             assert_eq!((rows.len(), refused.len()), (0, 1), "{reason}");

@@ -55,7 +55,7 @@ impl Metrics {
         let about = "Time from the head of a request to the end of its answer";
         list.registry.register("request_seconds", about, latency.clone());
         let held = memory.clone();
-        list.read("memory_refused_total", "Times that a request found no memory left", move || held.refused() as f64);
+        list.read("memory_refused_total", "Requests that exceeded the memory limit", move || held.refused() as f64);
         let held = memory.clone();
         list.read("memory_charged_bytes", "Memory that requests hold", move || held.bytes() as f64);
         list.read("memory_limit_bytes", "Memory that requests may hold together", move || memory.bytes_max() as f64);
@@ -74,11 +74,15 @@ impl Metrics {
             rows_out: list.counter("rows_sent", "Rows of answers"),
             bytes_in: list.counter("body_bytes", "Bytes of bodies received"),
             broken_off: list.counter("answers_broken_off", "Answers that failed after they had begun"),
-            turned_away: list.counter("turned_away", "Requests told to come back later"),
+            turned_away: list.counter("turned_away", "Requests rejected by a limit, to be repeated later"),
             in_flight: list.gauge("requests_in_flight", "Requests being served"),
             connections: list.gauge("connections", "Open connections"),
             connections_closed: list.counter("connections_closed", "Idle connections closed to make room for new ones"),
-            connections_refused: list.counter("connections_refused", "Connections refused as all others were busy"),
+            connections_refused: list.counter(
+                "connections_refused",
+                "Connections refused because all others were \
+            busy",
+            ),
             registered: list,
         }
     }

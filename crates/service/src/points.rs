@@ -60,7 +60,10 @@ impl Points {
     pub fn push(&mut self, line: u64, name: &str, time: i64, value: Value<'_>, status: u32) -> Result<(), String> {
         if name.len() > NAME_BYTES_MAX {
             let bytes = name.len();
-            return Err(format!("the name {} has {bytes} bytes, a tag's has at most {NAME_BYTES_MAX}", shown(name)));
+            return Err(format!(
+                "the name {} has {bytes} bytes, more than the {NAME_BYTES_MAX} of a tag name",
+                shown(name)
+            ));
         }
         check_texts([&value])?;
         if self.memory_error.is_none() {
@@ -194,14 +197,17 @@ mod tests {
         let mut points = Points::default();
         assert!(points.push(1, &"n".repeat(NAME_BYTES_MAX), 0, Value::Null, 0).is_ok());
         assert!(
-            points.push(1, &"n".repeat(NAME_BYTES_MAX + 1), 0, Value::Null, 0).unwrap_err().contains("at most 512")
+            points
+                .push(1, &"n".repeat(NAME_BYTES_MAX + 1), 0, Value::Null, 0)
+                .unwrap_err()
+                .contains("more than the 512")
         );
         let text = "é".repeat(TEXT_BYTES_MAX / 2);
         assert!(points.push(1, "t", 0, Value::Text((&*text).into()), 0).is_ok());
         assert!(points.push(1, "t", 0, Value::Text((text + "x").into()), 0).is_err());
         assert_eq!((NAME_BYTES_MAX, TEXT_BYTES_MAX), (512, 1_048_576));
         let long = "v".repeat(NAME_BYTES_MAX);
-        assert!(check_series("up", 0, &[("l", &*long)]).unwrap_err().contains("at most 512"));
+        assert!(check_series("up", 0, &[("l", &*long)]).unwrap_err().contains("more than the 512"));
         assert!(shown(&"é".repeat(100)).ends_with("... (200 bytes)"));
     }
 

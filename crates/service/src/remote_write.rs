@@ -62,7 +62,7 @@ enum Field<'a> {
 
 type Decoded<T> = Result<T, &'static str>;
 
-const CUT_OFF: &str = "a field ends behind its message";
+const CUT_OFF: &str = "a field extends beyond its message";
 
 /// The next field of a message, with its number; `None` at the end.
 fn next_field<'a>(rest: &mut &'a [u8]) -> Decoded<Option<(u64, Field<'a>)>> {
@@ -368,10 +368,10 @@ mod tests {
             (field(3, 4, &[]), "unknown wire type"),
             (field(3, 6, &[]), "unknown wire type"),
             (field(3, 7, &[]), "unknown wire type"),
-            (field(3, 1, &[0; 7]), "ends behind"),
-            (field(3, 5, &[0; 3]), "ends behind"),
-            (field(3, 2, &[2, 0]), "ends behind"),
-            (field(3, 0, &[0x80]), "ends behind"),
+            (field(3, 1, &[0; 7]), "extends beyond"),
+            (field(3, 5, &[0; 3]), "extends beyond"),
+            (field(3, 2, &[2, 0]), "extends beyond"),
+            (field(3, 0, &[0x80]), "extends beyond"),
             (message(1, &message(1, &message(1, &[0xff]))), "invalid UTF-8"),
         ] {
             assert!(read_message(&bytes).unwrap_err().contains(reason), "{bytes:?}");

@@ -43,7 +43,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
     let (absent, other) = (app.clone(), app.clone());
     router
         .fallback(move |request: Request| async move {
-            let message = format!("there is nothing at {}: /openapi.json says what there is", request.uri().path());
+            let message = format!("unknown path {}: /openapi.json lists all endpoints", request.uri().path());
             stray(&absent, &request, Failure::new(ErrorKind::NoSuchPath, message))
         })
         .method_not_allowed_fallback(move |request: Request| async move {
@@ -239,7 +239,7 @@ async fn answer(ending: &mut RequestRecorder, parts: &mut Parts, body: Body) -> 
     (ending.body_awaited, ending.body_bytes) = (false, body.len());
     ending.permit = app.permit(endpoint.work)?;
     let path = RawPathParams::from_request_parts(parts, &()).await;
-    let path = path.map_err(|_| Failure::invalid("the path is no UTF-8 text once decoded"))?;
+    let path = path.map_err(|_| Failure::invalid("the path is invalid UTF-8 once decoded"))?;
     let call = Call {
         parameters,
         headers: std::mem::take(&mut parts.headers),

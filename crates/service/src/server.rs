@@ -84,7 +84,7 @@ pub async fn serve(
     let open = OpenConnections { stopping, _held: held };
     accept(&app, listener, tls.as_deref(), &open, &mut stop_signal).await;
     app.stopping.store(true, Ordering::Relaxed);
-    tracing::info!("stopping: requests that are under way end first");
+    tracing::info!("stopping after the requests in progress");
     stop.send_replace(true);
     drop(open);
     // The rest of the time is for ending everything else.
@@ -92,7 +92,7 @@ pub async fn serve(
     let for_requests = stop_time - (stop_time / 5).min(Duration::from_secs(1));
     if tokio::time::timeout(for_requests, all_ended.recv()).await.is_err() {
         let seconds = for_requests.as_secs_f64();
-        tracing::warn!("requests that were not over after {seconds} s were cut off");
+        tracing::warn!("requests still running after {seconds} s were interrupted");
     }
     maintenance.iter().for_each(tokio::task::JoinHandle::abort);
     tracing::info!("stopped");
@@ -130,7 +130,7 @@ fn check_open_files(connections: usize) -> Result<(), ServiceError> {
 async fn refresh(app: Arc<App>) {
     loop {
         if let Err(error) = app.historian.keep_names().await {
-            tracing::warn!("names of tags were not read ahead: {error}");
+            tracing::warn!("preloading the tag names failed: {error}");
         }
         tokio::time::sleep(app.settings.limits.definitions_time).await;
         app.historian.refresh().await;
@@ -219,14 +219,14 @@ async fn reload_on_hang_up(app: Arc<App>, tls: Option<Arc<Tls>>, mut hang_up: mp
 fn reload(app: &App, tls: Option<&Tls>) {
     if app.access.is_required() {
         match app.access.reload() {
-            Ok(count) => tracing::info!("read {count} tokens again"),
-            Err(error) => tracing::error!("the tokens stay as they were: {error}"),
+            Ok(count) => tracing::info!("reloaded {count} tokens"),
+            Err(error) => tracing::error!("keeping the previous tokens: {error}"),
         }
     }
     if let Some(tls) = tls {
         match tls.reload() {
-            Ok(()) => tracing::info!("read the certificate again: new connections get it"),
-            Err(error) => tracing::error!("the certificate stays as it was: {error}"),
+            Ok(()) => tracing::info!("reloaded the certificate for new connections"),
+            Err(error) => tracing::error!("keeping the previous certificate: {error}"),
         }
     }
     warn_of_exposed_files(app);

@@ -104,8 +104,8 @@ impl Default for Limits {
 pub enum ServiceError {
     /// The service has no tokens, but its address can be reached from other machines.
     #[error(
-        "without tokens the service listens on this machine alone, and {listen} can be reached from others: give a file of \
-         tokens, or listen on 127.0.0.1"
+        "without tokens the service listens only on this machine, but {listen} is reachable from others: give a file \
+        of tokens, or listen on 127.0.0.1"
     )]
     Exposed {
         /// The address.

@@ -66,7 +66,7 @@ async fn wait(
 fn end(stop_time: Duration) {
     // A blocked log output must not delay the end.
     std::thread::spawn(move || {
-        tracing::warn!("what was not over after {} s was cut off with the process", stop_time.as_secs_f64());
+        tracing::warn!("requests still running after {} s were interrupted", stop_time.as_secs_f64());
     });
     std::thread::sleep(Duration::from_millis(50));
     // Do not wait for the interpreter or other threads. Acknowledged writes are durable.

@@ -148,7 +148,7 @@ const TAG_BYTES: usize = 1_024;
 
 pub(crate) async fn define(app: Arc<App>, call: Call) -> Result<Reply> {
     let given: TagsIn<'_> = whole_body(&call)?;
-    let refuse = |reason: String| Failure::invalid(format!("the body is not what is expected: {reason}"));
+    let refuse = |reason: String| Failure::invalid(format!("unexpected body: {reason}"));
     let tags_max = app.settings.limits.tags;
     let texts = Elements::of("tags", given.tags).map_err(refuse)?;
     if texts.clone().nth(tags_max).is_some() {

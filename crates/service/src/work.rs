@@ -55,7 +55,7 @@ fn lower_priority() {
 pub(crate) fn lower_rayon_priority() {
     let threads = rayon::ThreadPoolBuilder::new().thread_name(|number| format!("chronotile-cpu{number}"));
     if threads.start_handler(|_| lower_priority()).build_global().is_err() {
-        tracing::debug!("threads for large requests were there before the service");
+        tracing::debug!("the threads for large requests exist already");
     }
 }
 

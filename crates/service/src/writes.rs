@@ -173,7 +173,7 @@ async fn store(app: &Arc<App>, points: Points, options: WriteOptions, now_ns: i6
 async fn arrow(app: Arc<App>, call: Call, options: WriteOptions) -> Result<Reply> {
     if options.partial || options.define {
         return Err(Failure::invalid(
-            "partial and define go with points as text: an Arrow stream is stored as a whole",
+            "partial and define apply to points as text: an Arrow stream is stored as a whole",
         ));
     }
     let body = call.body;
@@ -219,7 +219,7 @@ fn refusal(app: &App, refused: Refusals) -> Failure {
     let (line, reason) = refused.kept.first().map_or((0, ""), |first| (first.line, first.message.as_str()));
     let others = match refused.count - 1 {
         0 => String::new(),
-        count => format!(" ({count} more lines are wrong)"),
+        count => format!(" ({count} more invalid lines)"),
     };
     let message = format!(
         "line {line}: {reason}{others}; nothing was stored: correct the lines, or store the good ones with partial=true"
@@ -314,6 +314,5 @@ pub(crate) fn body<'a, T: Deserialize<'a>>(call: &'a Call) -> Result<T> {
 
 /// Decodes a JSON body of any length that the service accepts.
 pub(crate) fn whole_body<'a, T: Deserialize<'a>>(call: &'a Call) -> Result<T> {
-    serde_json::from_slice(&call.body)
-        .map_err(|error| Failure::invalid(format!("the body is not what is expected: {error}")))
+    serde_json::from_slice(&call.body).map_err(|error| Failure::invalid(format!("unexpected body: {error}")))
 }

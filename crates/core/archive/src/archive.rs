@@ -118,7 +118,7 @@ impl Archive {
             return Err(SpecError::Limit {
                 setting: "layout",
                 value: format!("rows, on engine {}", self.engine()),
-                expected: "rows are for the tools of a cluster: use layout chunks, or an archive on one",
+                expected: "use layout chunks, or an archive on a cluster",
             }
             .into());
         }

@@ -106,7 +106,7 @@ impl Archive {
             let dataset = self.dataset(name).await?;
             if let Some(missing) = dataset.frames().iter().find(|frame| !names.contains(&frame.spec.name.to_string())) {
                 let reason =
-                    format!("batches are stored over all of its group: also name dataset {}", missing.spec.name);
+                    format!("batches cover all datasets of its group: also name dataset {}", missing.spec.name);
                 return Err(ArchiveError::Request { dataset: dataset.spec().name.clone(), reason });
             }
             // A group is copied as a whole.

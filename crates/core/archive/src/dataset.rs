@@ -193,7 +193,12 @@ impl Dataset {
             return Ok(own);
         }
         let found = self.frames().into_iter().find(|frame| frame.spec.has_window(slice, window));
-        let unknown = || own.refuse("its group has datasets that are not known here: open the archive again");
+        let unknown = || {
+            own.refuse(
+                "its group has datasets that were added after the archive was opened: open it \
+        again",
+            )
+        };
         found.ok_or_else(unknown)
     }
 
@@ -531,7 +536,7 @@ fn added_field(spec: &DatasetSpec, column: &AddedColumn) -> Result<Field> {
         reason: reason.to_owned(),
     };
     if spec.schema.field_with_name(column.field.name()).is_ok() {
-        return Err(refuse("it exists already, and columns are only added"));
+        return Err(refuse("the column exists already"));
     }
     let Some(default) = &column.default else {
         return match column.field.is_nullable() {

@@ -29,8 +29,8 @@ pub enum ArchiveError {
     Sky(#[from] SkyError),
     /// A URL that does not name an archive.
     #[error(
-        "{url:?} is not an archive URL: {reason}; write sqlite:PATH, cassandra://HOST1,HOST2/KEYSPACE, or \
-         memory: for one that lives with the process"
+        "{url:?} is not an archive URL: {reason}; write sqlite:PATH, cassandra://HOST1,HOST2/KEYSPACE, or memory: for \
+        an archive that ends with the process"
     )]
     Url {
         /// The URL.
@@ -128,7 +128,7 @@ pub enum ArchiveError {
     },
     /// Another writer finished the same batch, with other content, at the same time.
     #[error(
-        "batch {key:?} of dataset {dataset} was written by somebody else at the same time: look at it, then repeat"
+        "another process wrote batch {key:?} of dataset {dataset} at the same time: check its content, then repeat"
     )]
     BatchRace {
         /// The dataset.
@@ -138,8 +138,8 @@ pub enum ArchiveError {
     },
     /// A slice was retired while rows were written to it.
     #[error(
-        "slice {} of dataset {dataset} was retired while a batch with rows in it was written or removed; that was not \
-         acknowledged: repeat it. Where that goes on failing, a retire was cut off: run it again", slice.0
+        "slice {} of dataset {dataset} was retired while a batch with rows in it was written or removed; the call was \
+        not acknowledged: repeat it. If it keeps failing, a retire was interrupted: run retire again", slice.0
     )]
     SliceRetired {
         /// The dataset.
@@ -161,8 +161,8 @@ pub enum ArchiveError {
     },
     /// A slice that others keep writing to could not be retired.
     #[error(
-        "slice {} of dataset {dataset} was not dropped, since others keep writing to it: retire it again once they have \
-         ended", slice.0
+        "slice {} of dataset {dataset} was not dropped, because other processes keep writing to it: retire it again \
+        when they have ended", slice.0
     )]
     SliceInUse {
         /// The dataset.
@@ -171,7 +171,7 @@ pub enum ArchiveError {
         slice: SliceId,
     },
     /// Another process is retiring the same slice.
-    #[error("slice {} of dataset {dataset} is being retired by somebody else: let that end, then repeat", slice.0)]
+    #[error("another process is retiring slice {} of dataset {dataset}: repeat when it has ended", slice.0)]
     RetireRace {
         /// The dataset.
         dataset: DatasetName,
@@ -206,7 +206,7 @@ pub enum ArchiveError {
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// A copy from an archive to itself.
-    #[error("{url} is the archive to copy from and the one to copy to: give two archives")]
+    #[error("{url} is both the source and the target of the copy: give two archives")]
     SameArchive {
         /// Its URL.
         url: String,
@@ -222,9 +222,7 @@ pub enum ArchiveError {
         reason: String,
     },
     /// Another process changed the target's dataset during the copy.
-    #[error(
-        "dataset {dataset} of the target was changed by another copy or a writer meanwhile: end that one, then repeat"
-    )]
+    #[error("another copy or a writer changed dataset {dataset} of the target meanwhile: stop it, then repeat")]
     CopyRace {
         /// The dataset.
         dataset: DatasetName,
@@ -261,7 +259,7 @@ pub enum ArchiveError {
         source: EncodeError,
     },
     /// Work on a background thread was cancelled because the process is ending.
-    #[error("the operation was cut off while the process was ending")]
+    #[error("the operation was interrupted because the process is exiting")]
     Cancelled,
     /// An Arrow kernel failed; `work` names what it was used for.
     #[error("{work} of dataset {dataset} failed: {source}")]

@@ -36,17 +36,15 @@ struct Budget {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// Others use the memory at the moment.
-    #[error(
-        "the memory that reads and requests may take is in use, and {bytes} bytes more were needed: repeat it in a second"
-    )]
+    #[error("the memory limit of reads and requests is reached, and {bytes} more bytes are needed: repeat in a second")]
     InUse {
         /// Bytes requested.
         bytes: usize,
     },
     /// The charge exceeds the whole budget: waiting does not help.
     #[error(
-        "more than the {bytes_max} bytes of memory that all reads and requests may take together would be needed: ask for a part \
-         of it at a time, send less, or allow more (memory_bytes_max of open, --memory of a service)"
+        "the call needs more than the {bytes_max} bytes of memory that all reads and requests share: request or send \
+        less at a time, or raise the limit (memory_bytes_max of open, --memory of a service)"
     )]
     TooLarge {
         /// The budget.

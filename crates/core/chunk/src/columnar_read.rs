@@ -204,7 +204,7 @@ fn spread(
 
 /// Appends decimals: converts integers by their scale, then writes the exceptions to their positions.
 fn read_decimals(reader: &mut Reader, number: Number, count: usize, out: &mut MutableBuffer) -> Result<(), Damage> {
-    let scale = Scale::from_byte(reader.u8()?, number).ok_or(Damage::malformed("unknown scale of decimals"))?;
+    let scale = Scale::from_byte(reader.u8()?, number).ok_or(Damage::malformed("unknown decimal scale"))?;
     let exceptions = reader.size(count)?;
     let first = reader.u8()?;
     if first & !CODEC_MASK != 0 {
@@ -220,7 +220,7 @@ fn read_decimals(reader: &mut Reader, number: Number, count: usize, out: &mut Mu
     let places = read_u32s(reader, exceptions)?;
     let kept = read_packed(reader, exceptions * width, &mut scratch)?;
     if !places.is_sorted_by(|a, b| a < b) || places.last().is_some_and(|place| *place as usize >= count) {
-        return Err(Damage::malformed("exceptions of decimals are out of order"));
+        return Err(Damage::malformed("decimal exceptions are out of order"));
     }
     for (place, value) in places.iter().zip(kept.chunks_exact(width)) {
         out.as_slice_mut()[start + *place as usize * width..][..width].copy_from_slice(value);

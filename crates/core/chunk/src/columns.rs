@@ -85,7 +85,7 @@ impl<'a> Body<'a> {
         let bytes = read_hidden(self.head, &mut Reader::new(self.bytes()), Number::U32)?;
         let indexes: Vec<u32> = numbers!(bytes, u32).collect();
         if indexes.iter().any(|index| *index as usize >= self.head.origins.len()) {
-            return Err(Damage::malformed("an index points at no origin"));
+            return Err(Damage::malformed("an index refers to a missing origin"));
         }
         Ok(Some(indexes))
     }
@@ -225,7 +225,7 @@ impl Columns {
     pub fn new(layout: &Layout, projection: &[usize], defaults: &Defaults) -> Self {
         let mut places = vec![None; projection.iter().max().map_or(0, |last| last + 1)];
         for (place, column) in projection.iter().enumerate() {
-            assert!(places[*column].is_none(), "column {column} stands twice in the projection");
+            assert!(places[*column].is_none(), "column {column} is repeated in the projection");
             places[*column] = Some(place as u32);
         }
         let fields = projection.iter().map(|column| layout.schema().fields()[*column].clone());
@@ -311,7 +311,7 @@ impl Columns {
         append: impl FnOnce(&mut Self, usize, &mut Budget) -> Result<(), Damage>,
     ) -> Result<(), Damage> {
         if self.bytes > SET_BYTES_MAX {
-            return Err(Damage::malformed("the set of columns is full: finish it and begin another"));
+            return Err(Damage::malformed("the set of columns is full: finish it and start another"));
         }
         // Missing columns have a separate budget, so that a chunk at the limit stays readable after columns were added.
         let (mut budget, mut missing) = (Budget(DECODED_BYTES_MAX), Budget(DECODED_BYTES_MAX));

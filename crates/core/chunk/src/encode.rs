@@ -167,7 +167,7 @@ fn check_rows(layout: &Layout, rows: &ChunkRows) -> Result<(), EncodeError> {
             return Err(EncodeError::Origins("not one index per row"));
         }
         if row_origin.iter().any(|index| *index as usize >= rows.origins.len()) {
-            return Err(EncodeError::Origins("an index points at no origin"));
+            return Err(EncodeError::Origins("an index refers to a missing origin"));
         }
     } else if rows.origins.len() > 1 {
         return Err(EncodeError::Origins("several without an index per row"));

@@ -29,7 +29,7 @@ pub enum EncodeError {
         reason: Box<EncodeError>,
     },
     /// The type of an array differs from that of its column.
-    #[error("the array has another type than the schema says: cast it first")]
+    #[error("the array's type differs from the schema's: cast it first")]
     WrongType,
     /// A null where the schema allows none.
     #[error("a value is null where the schema allows no nulls")]

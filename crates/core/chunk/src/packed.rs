@@ -168,7 +168,7 @@ fn pco_decompress_into<T: PcoNumber + ArrowNativeType>(bytes: &[u8], out: &mut [
     let mut page = chunk.page_decompressor(rest, out.len()).map_err(damaged)?;
     let progress = page.read(out).map_err(damaged)?;
     if !progress.finished || progress.n_processed != out.len() || !page.into_src().is_empty() {
-        return Err(Damage::malformed("a column has another number of values"));
+        return Err(Damage::malformed("a column has the wrong number of values"));
     }
     Ok(())
 }
@@ -218,7 +218,7 @@ mod tests {
             assert!(pco_decompress(&bytes, Number::U64, count, &mut MutableBuffer::new(0)).is_err());
         }
         bytes.push(0);
-        assert!(damage_of(&bytes, 4_000).contains("another number of values"));
+        assert!(damage_of(&bytes, 4_000).contains("the wrong number of values"));
     }
 
     #[test]

@@ -195,12 +195,12 @@ pub(crate) fn read_filters(reader: &mut Reader) -> Result<Box<[TextFilter]>, Dam
         let bytes = reader.size(reader.rest().len())?;
         if filters.last().is_some_and(|last| last.column >= column) || !(1..=PROBES_MAX).contains(&probes) || bytes == 0
         {
-            return Err(Damage::malformed("a filter of texts is out of order or empty"));
+            return Err(Damage::malformed("a text filter is out of order or empty"));
         }
         filters.push(TextFilter { column, probes, bits: reader.take(bytes)?.into() });
     }
     if filters.is_empty() {
-        return Err(Damage::malformed("filters of texts are announced and there are none"));
+        return Err(Damage::malformed("text filters are declared but missing"));
     }
     Ok(filters.into())
 }

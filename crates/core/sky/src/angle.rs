@@ -48,7 +48,7 @@ enum Unit {
     Alone(f64),
 }
 
-const NUMBER: &str = "it holds no number where one is expected";
+const NUMBER: &str = "a number is missing";
 
 fn number(text: &str) -> Result<f64, &'static str> {
     let is_plain = text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'-' | b'+'));
@@ -106,7 +106,7 @@ fn unit(name: &str) -> Result<Unit, &'static str> {
         "arcsec" | "arcsecond" | "arcseconds" | "asec" => Unit::Alone(1.0 / 3_600.0),
         "mas" => Unit::Alone(1.0 / 3_600_000.0),
         "rad" | "radian" | "radians" => Unit::Alone(1f64.to_degrees()),
-        _ => return Err("its unit is none of deg, arcmin, arcsec, mas, rad, h"),
+        _ => return Err("its unit is not one of deg, arcmin, arcsec, mas, rad, h"),
     })
 }
 
@@ -232,7 +232,7 @@ mod tests {
     fn an_exponent_without_digits_is_no_part_of_the_number() {
         for text in ["1e", "1E+", "1e-"] {
             let error = parse_angle(text, AngleKind::Other).unwrap_err().to_string();
-            assert!(error.contains("its unit is none of"), "{text}: {error}");
+            assert!(error.contains("its unit is not one of"), "{text}: {error}");
         }
     }
 

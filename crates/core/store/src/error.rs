@@ -28,13 +28,13 @@ pub enum StoreError {
         slice: SliceId,
     },
     /// The condition of a catalog record did not hold.
-    #[error("catalog record {key:?} was changed by somebody else")]
+    #[error("another process changed catalog record {key:?}")]
     RecordConflict {
         /// Its key.
         key: String,
     },
     /// A chunk to remove does not exist.
-    #[error("chunk {} of dataset {dataset}, {} was removed by somebody else", key.id, key.tile)]
+    #[error("another process removed chunk {} of dataset {dataset}, {}", key.id, key.tile)]
     ChunkConflict {
         /// The dataset.
         dataset: DatasetName,
@@ -42,7 +42,7 @@ pub enum StoreError {
         key: ChunkKey,
     },
     /// A slice to drop holds other chunks than expected.
-    #[error("slice {} of dataset {dataset} was written to by somebody else", slice.0)]
+    #[error("another process wrote to slice {} of dataset {dataset}", slice.0)]
     SliceConflict {
         /// The dataset.
         dataset: DatasetName,
@@ -118,7 +118,7 @@ pub enum StoreError {
         waited_s: u64,
     },
     /// Too few nodes answer; nothing was written.
-    #[error("{engine} cannot serve now: {reason}; nothing was written, repeat once the nodes are back")]
+    #[error("{engine} is unavailable: {reason}; nothing was written: repeat when the nodes are back")]
     Unavailable {
         /// The engine.
         engine: &'static str,
@@ -135,8 +135,8 @@ pub enum StoreError {
     },
     /// The engine's file is no longer at its path; nothing was written.
     #[error(
-        "{place} {reason} while it was open: what is written now would be lost, so nothing of it was kept. Put the file back, or \
-         open the archive again"
+        "{place} {reason} while it was open: writes to it would be lost, so nothing was stored. Put the file back, or \
+        open the archive again"
     )]
     Moved {
         /// The archive.

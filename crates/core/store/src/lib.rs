@@ -254,7 +254,7 @@ pub struct CallOptions {
 impl CallOptions {
     /// The error of [`Store::with_options`] from an engine that has one copy of the data.
     pub fn unsupported(engine: &'static str) -> StoreError {
-        let reason = "it has one copy of the data: consistency levels and time limits for a call are for clusters";
+        let reason = "it stores one copy: consistency levels and call timeouts are for clusters";
         StoreError::Refused { engine, reason: reason.to_owned() }
     }
 }

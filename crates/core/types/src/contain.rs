@@ -42,7 +42,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();
-    format!("the decoder gave up: {}", line.chars().take(200).collect::<String>())
+    format!("the decoder failed: {}", line.chars().take(200).collect::<String>())
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
             assert!(read.unwrap_err().contains("out of bounds"));
         }
         let nested = contained(|| contained(|| panic!("inner {}", 1)).map(|(): ()| 1));
-        assert_eq!(nested, Ok(Err("the decoder gave up: inner 1".to_owned())));
+        assert_eq!(nested, Ok(Err("the decoder failed: inner 1".to_owned())));
         assert!(!IS_CONTAINED.get());
     }
 }

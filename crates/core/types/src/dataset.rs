@@ -426,7 +426,7 @@ impl DatasetSpec {
         }
         let has_place = matches!(self.cell, CellRule::Sky { .. });
         if self.moves_deg > 0.0 && !(has_place && matches!(self.merge, MergeRule::Latest { .. })) {
-            return limit("only versions of a record move: it takes merge latest and a sky pixel as cell");
+            return limit("only records with versions move: use merge latest and sky pixels as cells");
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ pub enum SchemaError {
         hint: &'static str,
     },
     /// Two columns share a name.
-    #[error("column {0:?} stands twice in the schema: rename one")]
+    #[error("column {0:?} appears twice in the schema: rename one")]
     Duplicate(String),
     /// A column's name is reserved.
     #[error("column {0:?} begins with two underscores, which is reserved: rename it")]

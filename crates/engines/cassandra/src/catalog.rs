@@ -218,7 +218,7 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
             _ => {}
         }
         if Instant::now() + pause > deadline {
-            let reason = "others kept changing the same catalog records".to_owned();
+            let reason = "other processes kept changing the same catalog records".to_owned();
             return Err(reported(CqlError::Overloaded { reason }, &lost, begun));
         }
         tokio::time::sleep(pause).await;

@@ -326,7 +326,7 @@ pub(crate) async fn swap(
             Err(error) => return Err(reported(error)),
         }
         if Instant::now() + pause > deadline {
-            let reason = "others kept rewriting the same cell".to_owned();
+            let reason = "other processes kept rewriting the same cell".to_owned();
             return Err(match lost {
                 Some(lost) => of_write(lost, true),
                 None => of_write(lagging.unwrap_or(CqlError::Overloaded { reason }), begun),

@@ -36,7 +36,7 @@ pub(crate) async fn prepared(
 
 /// The error when nodes still do not know a table of `owner`.
 pub(crate) fn unknown_table(reason: &str, owner: &str) -> CqlError {
-    let reason = format!("{reason}, although its {owner} does: a node was away and has not learnt of it yet");
+    let reason = format!("{reason}, although its {owner} does: a node that was down has not received the change yet");
     CqlError::ReplicaFailed { operation: "request", failed: 1, reason }
 }
 

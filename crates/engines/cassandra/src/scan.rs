@@ -468,7 +468,7 @@ impl PartitionBuffer {
         let (Some(cell), Some(window), Some(id)) = (cell, window, id) else { return Ok(true) };
         // A deletion and a late write of another client may leave a partial row: it counts as removed.
         let (Some(rows), Some(head)) = (rows, head) else { return Ok(true) };
-        let id = ChunkId::from_bytes(&id).ok_or_else(|| malformed("a chunk id has not 16 bytes"))?;
+        let id = ChunkId::from_bytes(&id).ok_or_else(|| malformed("a chunk id does not have 16 bytes"))?;
         let tile = Tile { cell: Cell(cell), window: Window(window) };
         let chunk = Chunk {
             key: ChunkKey { slice: self.slice, tile, id },

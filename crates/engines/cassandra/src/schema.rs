@@ -43,7 +43,7 @@ pub(crate) async fn open(session: &Session, create: bool) -> Result<Meta> {
         found.iter().any(|table| ours.iter().all(|(name, _)| name != table))
     });
     if strange {
-        let reason = "it holds tables of something else: name another keyspace".to_owned();
+        let reason = "it holds tables of another application: name another keyspace".to_owned();
         return Err(StoreError::NotAnArchive { path: place(), reason });
     }
     if !create {
@@ -54,7 +54,7 @@ pub(crate) async fn open(session: &Session, create: bool) -> Result<Meta> {
     }
     create_tables(session).await?;
     claim_meta(session).await?;
-    find(session).await?.ok_or_else(|| refused(malformed("the archive's own record is missing after it was made")))
+    find(session).await?.ok_or_else(|| refused(malformed("the archive's own record is missing after its creation")))
 }
 
 /// The settings of the archive, or `None` if there is none. It exists if any node knows its tables: others may have been down
@@ -346,7 +346,7 @@ async fn make_slice(tables: &DatasetTables, slice: SliceId) -> std::result::Resu
         (Some(id), _) => takes_table_ids(session).await?.then_some(id),
         // With an id other than the registry's, some nodes would see a second table.
         (None, Err(error)) => return Err(error),
-        (None, Ok(_)) => return Err(malformed("the registry does not have a slice that was just entered")),
+        (None, Ok(_)) => return Err(malformed("the registry lacks a slice that was just added")),
     };
     let (columns, records) = match &tables.form {
         TableForm::Chunks { cells } => (names::chunk_columns(*cells).to_owned(), false),

@@ -144,12 +144,12 @@ async fn tables_that_nodes_have_not_learnt_of_are_waited_for() {
         let hasty = open(&hosts, &keyspace, "timeout_s=1").await;
         let commit = Commit { remove: vec![key], require_removed, ..Commit::default() };
         let error = hasty.commit(&dataset, commit).await.unwrap_err();
-        assert!(error.to_string().contains("has not learnt of it yet"), "{error}");
+        assert!(error.to_string().contains("has not received the change yet"), "{error}");
     }
 
     session.change_schema(&format!("DROP TABLE {keyspace}.catalog")).await.unwrap();
     let error = open(&hosts, &keyspace, "timeout_s=1").await.record("dataset/a").await.unwrap_err();
-    assert!(error.to_string().contains("has not learnt of it yet"), "{error}");
+    assert!(error.to_string().contains("has not received the change yet"), "{error}");
     let patient = open(&hosts, &keyspace, "").await;
     let (found, made) = tokio::join!(patient.record("dataset/a"), async {
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -316,7 +316,7 @@ impl From<ExecutionError> for CqlError {
         match error {
             ExecutionError::BadQuery(error) => Self::Invalid { reason: error.to_string() },
             ExecutionError::EmptyPlan => Self::Broken {
-                reason: "no node of the wanted data centre is known or up (dc= and dc_failover= of the URL)".to_owned(),
+                reason: "no known node of the requested data centre is up (dc= and dc_failover= of the URL)".to_owned(),
                 sent: false,
             },
             ExecutionError::PrepareError(error) => error.into(),

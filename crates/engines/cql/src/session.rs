@@ -298,7 +298,7 @@ impl Session {
         let deadline = Instant::now() + timeout;
         while !self.most_have_one_schema(&call).await? {
             if Instant::now() > deadline {
-                let reason = "most nodes do not have the same schema".to_owned();
+                let reason = "the nodes disagree on the schema".to_owned();
                 let last = Some(Box::new(CqlError::Broken { reason, sent: true }));
                 return Err(CqlError::GaveUp { timeout, last });
             }

@@ -304,9 +304,11 @@ impl<'a> Parser<'a> {
         }
         match (wanted, ca) {
             (true, Some(ca)) => Ok(Some(Tls { ca, certificate, key, check_names })),
-            (true, None) => Err("tls=true needs ca=FILE, the certificates that the nodes' are signed by".to_owned()),
+            (true, None) => Err("tls=true needs ca=FILE, the certificates of the authorities that sign the nodes' \
+            certificates"
+                .to_owned()),
             (false, None) if certificate.is_none() => Ok(None),
-            (false, _) => Err("ca=, cert= and key= are for tls=true".to_owned()),
+            (false, _) => Err("ca=, cert= and key= require tls=true".to_owned()),
         }
     }
 

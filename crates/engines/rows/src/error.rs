@@ -23,13 +23,13 @@ pub enum RowsError {
     )]
     NotPlain,
     /// The chunk's schema version is newer than the known definition of the dataset.
-    #[error("schema version {0} is newer than the definition at hand: open the dataset again")]
+    #[error("schema version {0} is newer than the open definition: open the dataset again")]
     Version(u32),
     /// The chunk is damaged.
-    #[error("a chunk that is to be kept as rows is damaged: {0}")]
+    #[error("a damaged chunk cannot be stored as rows: {0}")]
     Damaged(Damage),
     /// A result of the cluster does not have the selected columns.
-    #[error("an answer is not what was asked for: {reason}")]
+    #[error("unexpected answer: {reason}")]
     Answer {
         /// What differs.
         reason: String,

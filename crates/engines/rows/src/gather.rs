@@ -170,7 +170,7 @@ impl Gatherer {
     fn take(&mut self, page: &Arc<Page>, rows: Range<usize>, gathered: &mut GatheredChunks) -> Result<()> {
         let window = Window(page.windows.value(rows.start));
         let id = ChunkId::from_bytes(page.ids.value(rows.start));
-        let id = id.ok_or_else(|| RowsError::Answer { reason: "a chunk id has not 16 bytes".to_owned() })?;
+        let id = id.ok_or_else(|| RowsError::Answer { reason: "a chunk id does not have 16 bytes".to_owned() })?;
         let key = ChunkKey { slice: self.slice, tile: Tile { cell: self.cell, window }, id };
         if self.open.as_ref().is_none_or(|open| open.key != key) {
             self.close(gathered);

@@ -62,7 +62,7 @@ fn put_value(out: &mut Vec<u8>, array: &dyn Array, row: usize) -> Result<(), Rea
         };
         ($type:ty, times $factor:expr) => {{
             let wide = i64::from(array.as_primitive::<$type>().value(row)).checked_mul($factor);
-            let wide = wide.ok_or("a time is too far from zero for CQL's finer unit: use chunks for it")?;
+            let wide = wide.ok_or("a time is out of the range of CQL's finer unit: use layout chunks")?;
             out.extend_from_slice(&wide.to_be_bytes());
         }};
     }

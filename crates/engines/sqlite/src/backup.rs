@@ -37,7 +37,8 @@ pub enum BackupError {
     },
     /// A file beside the target belongs to an archive of the same name that is gone.
     #[error(
-        "{companion:?} is left of another archive of this name and would damage the new file: if nothing has that archive open, \
+        "{companion:?} is left over from another archive of this name and would damage the new file: if nothing has \
+        that archive open, \
          move it away together with its file, or choose another name"
     )]
     Companion {
@@ -69,7 +70,7 @@ pub enum BackupError {
         source: std::io::Error,
     },
     /// The caller cancelled the copy.
-    #[error("the copy was given up")]
+    #[error("the copy was cancelled")]
     GivenUp,
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn store_error(path: &Path, phase: Phase, waited_s: u64, error: rusql
         _ if failure.extended_code == IOERR_SHMSIZE => StoreError::Full { place },
         ErrorCode::ReadOnly => StoreError::ReadOnly { place, reason },
         ErrorCode::CannotOpen => {
-            let reason = format!("{reason}; SQLite must be able to make files in the folder of the archive");
+            let reason = format!("{reason}; SQLite must be able to create files in the folder of the archive");
             StoreError::ReadOnly { place, reason }
         }
         ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt { place, reason },

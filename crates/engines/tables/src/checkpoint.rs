@@ -162,7 +162,7 @@ fn parse(bytes: &[u8], identity: &Identity) -> std::result::Result<Vec<(TokenRan
     }
     if document.scan != *identity {
         return Err(format!(
-            "it belongs to another scan ({}): give another path, or delete it to begin anew",
+            "it belongs to another scan ({}): give another path, or delete it to start over",
             document.scan.statement
         ));
     }
@@ -176,7 +176,7 @@ fn parse(bytes: &[u8], identity: &Identity) -> std::result::Result<Vec<(TokenRan
         Some((TokenRange { start: record.after, end: record.through }, place))
     };
     let ranges = document.ranges.into_iter().map(place).collect::<Option<Vec<_>>>();
-    let ranges = ranges.ok_or("it has a range in no known state")?;
+    let ranges = ranges.ok_or("the state of a range is unknown")?;
     // The ranges must cover all tokens, or rows would never be read.
     let whole = ranges.first().is_some_and(|(range, _)| range.start == i64::MIN)
         && ranges.last().is_some_and(|(range, _)| range.end == i64::MAX)
@@ -251,7 +251,7 @@ mod tests {
         let whole = fs::read_to_string(&path).unwrap();
         for (from, to, part) in [
             ("\"through\":0", "\"through\":-1", "do not cover"),
-            ("\"open\"", "\"begun\"", "no known state"),
+            ("\"open\"", "\"begun\"", "the state of a range is unknown"),
             ("\"version\":1", "\"version\":2", "version 2"),
             ("{", "[", "not the checkpoint"),
         ] {

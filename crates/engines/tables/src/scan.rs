@@ -262,7 +262,7 @@ impl ScanState {
             TablesError::Cluster(CqlError::Invalid { reason } | CqlError::Protocol { reason }) if self.resumed => {
                 TablesError::Checkpoint {
                     path: self.checkpoint.display().to_string(),
-                    reason: format!("the cluster does not go on from there ({reason}): delete it to begin anew"),
+                    reason: format!("the cluster cannot resume there ({reason}): delete it to start over"),
                 }
             }
             other => other,

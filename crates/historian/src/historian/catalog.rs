@@ -114,7 +114,7 @@ impl Historian {
             let holder = catalog.by_number.get(&tag.number).map(|other| other.name.clone());
             let holder = holder.or_else(|| given.insert(tag.number, tag.name.clone()));
             if let Some(holder) = holder.filter(|holder| *holder != tag.name) {
-                return Err(refuse(tag, format!("tag {holder:?} has its number {}: give another", tag.number)));
+                return Err(refuse(tag, format!("tag {holder:?} already has number {}: give another", tag.number)));
             }
         }
         let mut new: Vec<String> =

@@ -30,7 +30,7 @@ pub enum GridError {
     #[error("the range is longer than 292 years: narrow it")]
     TooLong,
     /// The length of an interval is negative.
-    #[error("the interval must be longer than nothing")]
+    #[error("the interval must be longer than 0")]
     NoInterval,
     /// Too many intervals.
     #[error(

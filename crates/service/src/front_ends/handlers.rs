@@ -117,7 +117,7 @@ const BODY_COPIES: usize = 8;
 
 async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
     let Some(front_ends) = app.front_ends.clone() else {
-        let message = "this service answers for the historian alone: start it with  chronotile serve";
+        let message = "this service serves only the historian: start it with  chronotile serve";
         return Err(Failure::new(ErrorKind::NotServed, message));
     };
     let permit = call.permit.clone();

@@ -134,17 +134,17 @@ impl TypeCheck<'_> {
             }
             Mismatch::Type => {
                 let kind = self.tags[place].as_ref().map_or("none", |tag| tag.data_type.name());
-                format!("tag {name:?} is of type {kind}, the value {}", block.value(row).description())
+                format!("tag {name:?} has type {kind}, but the value {}", block.value(row).description())
             }
             Mismatch::NoNumber => format!(
-                "tag {name:?} has no value that is a finite number, and its status is not Bad: give one, or write with \
+                "tag {name:?} has no finite value, and its status is not Bad: give a value, or write with \
                  not_finite=bad"
             ),
             Mismatch::Future => format!(
                 "the time of tag {name:?} lies further ahead of this machine's clock than max_future allows: correct it, or \
                  have max_future raised"
             ),
-            Mismatch::Status => "status 4294967295 is none of OPC UA".to_owned(),
+            Mismatch::Status => "status 4294967295 is not an OPC UA status code".to_owned(),
         }
     }
 }
@@ -229,12 +229,12 @@ mod tests {
             assert_eq!(refusal(kind, value.clone(), 0), None, "{value:?}");
         }
         for (kind, value, says) in [
-            (Float, Value::Bool(true), "of type float, the value is a bool"),
-            (Float, Value::Text("1".into()), "of type float, the value \"1\" is text"),
-            (Integer, Value::Float(1.5), "of type integer, the value is 1.5"),
-            (Integer, Value::Float(1e300), "of type integer, the value is 1000"),
-            (Bool, Value::Float(2.0), "of type bool, the value is 2"),
-            (String, Value::Integer(2), "of type string, the value is 2"),
+            (Float, Value::Bool(true), "has type float, but the value is a bool"),
+            (Float, Value::Text("1".into()), "has type float, but the value \"1\" is text"),
+            (Integer, Value::Float(1.5), "has type integer, but the value is 1.5"),
+            (Integer, Value::Float(1e300), "has type integer, but the value is 1000"),
+            (Bool, Value::Float(2.0), "has type bool, but the value is 2"),
+            (String, Value::Integer(2), "has type string, but the value is 2"),
         ] {
             let message = refusal(kind, value.clone(), 0).unwrap();
             assert!(message.contains(says), "{message}");

@@ -12,7 +12,7 @@ pub(crate) fn check_series(name: &str, more: usize, labels: &[(&str, &str)]) -> 
     if bytes > NAME_BYTES_MAX {
         let name = shown(name);
         return Err(format!(
-            "the name of series {name} with its labels has {bytes} bytes, a tag's has at most {NAME_BYTES_MAX}"
+            "the name of series {name} with its labels has {bytes} bytes, more than the {NAME_BYTES_MAX} of a tag name"
         ));
     }
     Ok(())

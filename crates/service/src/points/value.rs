@@ -74,7 +74,7 @@ impl Value<'_> {
 pub(crate) fn check_texts<'a>(values: impl IntoIterator<Item = &'a Value<'a>>) -> Result<(), String> {
     let long = |value: &&Value<'_>| matches!(value, Value::Text(text) if text.len() > TEXT_BYTES_MAX);
     match values.into_iter().find(long) {
-        Some(_) => Err(format!("a text is longer than {TEXT_BYTES_MAX} bytes, which a value may have")),
+        Some(_) => Err(format!("a text value is longer than {TEXT_BYTES_MAX} bytes")),
         None => Ok(()),
     }
 }

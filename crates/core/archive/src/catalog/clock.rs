@@ -21,7 +21,7 @@ const ASKED_FOR: Duration = Duration::from_secs(60);
 /// Stamps from here on (the year 75000) are invalid and do not advance the clock.
 const STAMP_US_MAX: i64 = i64::MAX / 4;
 
-#[expect(clippy::disallowed_methods, reason = "here is where it is to be called")]
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the system clock")]
 fn machine_us() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
 }
@@ -162,7 +162,7 @@ impl Clock {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "here is where it is to be called")]
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the system clock")]
 fn random_bits() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     // Each RandomState has its own random keys, so the hash of no input is a random number.

@@ -211,7 +211,7 @@ async fn check_lineage(
     if there.finished.is_empty() || there.finished.iter().any(common) {
         return Ok(());
     }
-    let reason = format!("it was copied from {}, and no batch of it is in {} as it is", claimed.source, ours.source);
+    let reason = format!("it was copied from {}, and shares no unchanged batch with {}", claimed.source, ours.source);
     Err(ArchiveError::NotACopy { dataset: home.name.clone(), reason })
 }
 

@@ -406,7 +406,7 @@ async fn check(chunks: Vec<Chunk>) -> Result<(Vec<Chunk>, Vec<DamageReport>)> {
 fn checked(chunk: &Chunk) -> std::result::Result<(), Damage> {
     let head = Head::parse(&chunk.head, &binding(&chunk.key))?;
     if head.rows != chunk.rows {
-        return Err(Damage::malformed("its number of rows is not the one it is filed with"));
+        return Err(Damage::malformed("its row count differs from the stored one"));
     }
     Body::open(&head, &chunk.body).map(drop)
 }

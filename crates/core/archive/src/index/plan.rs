@@ -58,11 +58,11 @@ pub(crate) fn choose(
         return Ok(Err("records are looked up by id"));
     }
     if request.history && frame.keeps_latest() {
-        return Ok(Err("an index knows the newest versions of records only"));
+        return Ok(Err("indexes cover only the newest version of each record"));
     }
     let counts = matches!(purpose, Purpose::Counts(_));
     if counts && matches!(request.place, Place::Keys(_) | Place::Region(_)) {
-        return Ok(Err("rows have to be tested for their place"));
+        return Ok(Err("rows must be tested against the keys or the region"));
     }
     let mut best: Option<(usize, usize, Choice)> = None;
     for index in &frame.spec.indexes {
@@ -84,8 +84,7 @@ pub(crate) fn choose(
             best = Some((covered, width, Choice { index: index.clone(), columns, types, tests, counts }));
         }
     }
-    let none =
-        if counts { "no index has all columns that are asked for" } else { "no index has a column of a condition" };
+    let none = if counts { "no index has all requested columns" } else { "no index has a column of the conditions" };
     Ok(best.map(|(_, _, choice)| choice).ok_or(none))
 }
 
@@ -175,7 +174,7 @@ impl Plan {
         let mut report = IndexUse { counts: choice.counts, ..IndexUse::default() };
         let windows = load(dataset, query, choice).await?;
         let Some((name, windows)) = windows else {
-            report.reason = Some("nothing of the index is built for this period: build it".to_owned());
+            report.reason = Some("the index is not built for this period: build it".to_owned());
             return Ok(Err(report));
         };
         let looked = CoveredTiles::new(dataset, query).await?;
@@ -185,7 +184,7 @@ impl Plan {
         plan.collect(&looked, &decisions);
         let share = plan.keys.len() as f64 / plan.report.chunks.max(1) as f64;
         if !plan.report.counts && share > WORTH_WHILE {
-            plan.report.reason = Some("most tiles hold rows that are asked for: all are read in one walk".to_owned());
+            plan.report.reason = Some("most tiles match, so that a scan of all is cheaper".to_owned());
             plan.report.tiles_read = plan.report.tiles;
             plan.report.chunks_read = plan.report.chunks;
             return Ok(Err(plan.report));

@@ -167,7 +167,7 @@ impl Dataset {
             }
         }
         if cleared > 0 {
-            tracing::info!(target: LOG, dataset = %home.name, "removed what {cleared} interrupted writes left");
+            tracing::info!(target: LOG, dataset = %home.name, "removed the leftovers of {cleared} interrupted writes");
         }
         Ok(cleared)
     }

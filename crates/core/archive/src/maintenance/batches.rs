@@ -147,7 +147,7 @@ impl Dataset {
         match &self.spec().group {
             None => self.remove_from_all(key).await,
             Some(member) => Err(self.frame().refuse(format!(
-                "its batches are stored over all of group {0}: remove the batch from the group",
+                "its batches cover all datasets of group {0}: remove the batch from the group",
                 member.group
             ))),
         }
@@ -170,7 +170,7 @@ impl Dataset {
             // Report the missing batch even if the other batches cannot be listed for the hint.
             let known = catalog::batch_names(self.store(), home).await.unwrap_or_default();
             let hint = match known.is_empty() {
-                true => "; it has no batch with a name".to_owned(),
+                true => "; it has no named batches".to_owned(),
                 false => name_hint(key, &known),
             };
             return Err(ArchiveError::BatchNotFound { dataset: home.name.clone(), key: key.to_owned(), hint });

@@ -32,7 +32,7 @@ impl Archive {
     pub async fn drop_dataset(&self, name: &str) -> Result<()> {
         let dataset = self.dataset(name).await?;
         if let Some(group) = &dataset.spec().group {
-            let reason = format!("batches are stored over all of group {0}: drop the whole group {0}", group.group);
+            let reason = format!("batches cover all datasets of group {0}: drop the whole group {0}", group.group);
             return Err(ArchiveError::Request { dataset: dataset.spec().name.clone(), reason });
         }
         let key = catalog::dataset_key(name);

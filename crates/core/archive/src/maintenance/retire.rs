@@ -305,7 +305,7 @@ impl Dataset {
                 continue;
             }
             let Some((closed, record)) = self.fence().take_over(&frame.dataset, slice).await? else { continue };
-            tracing::info!(target: LOG, dataset = %name, slice = slice.0, "finishing the drop of a slice that was cut off");
+            tracing::info!(target: LOG, dataset = %name, slice = slice.0, "finishing the interrupted drop of a slice");
             let when = DropSlice { holding: None, before: vec![record, self.note_retired(frame, slice).await?] };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => self.fence().open(&frame.dataset, &[slice], &[slice], &closed).await?,

@@ -126,10 +126,13 @@ impl Dataset {
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(last.key.clone());
             let is_damaged = |record: &&Record| !record.key.ends_with(&segment_name(&record.value));
-            report.records.extend(page.iter().filter(is_damaged).map(|record| RecordDamage {
-                key: record.key.clone(),
-                reason: "its content is not what was stored: reads go without the index here; drop the index and create it again"
-                    .to_owned(),
+            report.records.extend(page.iter().filter(is_damaged).map(|record| {
+                RecordDamage {
+                    key: record.key.clone(),
+                    reason: "its content does not match its checksum: reads bypass the index here; drop the index and \
+                create it again"
+                        .to_owned(),
+                }
             }));
         }
     }
@@ -267,7 +270,7 @@ impl Dataset {
         if (chunks, rows) != (record.chunks, record.rows) && self.is_unchanged(batch, record).await? {
             let key = catalog::batch_key(&frame.dataset, batch);
             let reason = format!(
-                "it says {} chunks with {} rows, the lists of the batch (part records) {chunks} with {rows}: write the batch \
+                "it counts {} chunks with {} rows, but its part records list {chunks} with {rows}: write the batch \
                  again with replace",
                 record.chunks, record.rows
             );
@@ -317,7 +320,7 @@ impl Dataset {
     /// consolidation are not counted twice.
     async fn distinct_rows(&self, frame: &Frame, slice: SliceId, tile: Tile, of: Option<Origin>) -> Result<u64> {
         let mut rows: HashSet<u64> = HashSet::new();
-        #[expect(clippy::disallowed_methods, reason = "hashes are only counted")]
+        #[expect(clippy::disallowed_methods, reason = "only the number of hashes is used")]
         let hasher = std::hash::RandomState::new();
         let mut chunks = self.tile_scan(frame, slice, tile, true).await?;
         while let Some(chunks) = chunks.try_next().await? {
@@ -574,7 +577,7 @@ fn check(frame: &Frame, chunk: &Chunk) -> std::result::Result<(Head, Vec<u64>), 
     set.append_body(&body, columns)?;
     let rows = set.finish();
     if rows.num_rows() != chunk.rows as usize {
-        return Err(Damage::malformed("its number of rows is not the one it is filed with"));
+        return Err(Damage::malformed("its row count differs from the stored one"));
     }
     let unfiled = Damage::malformed("a row does not belong to its tile");
     let (ticks, windows) = place_rows(&frame.spec, rows.column(frame.time)).map_err(|_| unfiled.clone())?;

@@ -96,7 +96,7 @@ fn whole(column: &ArrayRef) -> std::result::Result<Vec<i64>, (usize, &'static st
         Err(_) => {
             let values = column.as_primitive_opt::<UInt64Type>().map(|a| a.values().to_vec()).unwrap_or_default();
             let row = values.iter().position(|value| i64::try_from(*value).is_err()).unwrap_or(0);
-            Err((row, "is larger than a cell number can be (2^63 - 1)"))
+            Err((row, "exceeds the largest cell number (2^63 - 1)"))
         }
     }
 }
@@ -180,7 +180,7 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<ResolvedPlace
         Place::Keys(columns) => {
             let names = spec.cell.columns();
             if matches!(spec.cell, CellRule::Sky { .. } | CellRule::Single) {
-                return Err(refuse("it is not filed by key: read it by region, ids or a predicate".to_owned()));
+                return Err(refuse("its cells are not keys: read it by region, ids or a predicate".to_owned()));
             }
             let columns = conform_keys(spec, &names, columns, "keys")?;
             let rows = columns.first().map_or(0, |c| c.len());
@@ -196,7 +196,7 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<ResolvedPlace
         }
         Place::Region(region) => {
             let Some(pixels) = pixelization(&spec.cell)? else {
-                return Err(refuse("it is not filed by sky position: read it by cells, keys or ids".to_owned()));
+                return Err(refuse("its cells are not sky pixels: read it by cells, keys or ids".to_owned()));
             };
             // An older version of a record may be in the region when the newest is not, and vice versa.
             let reach_deg = if matches!(spec.merge, MergeRule::Latest { .. }) { spec.moves_deg } else { 0.0 };

@@ -48,7 +48,7 @@ impl Dataset {
         let frame = this.frame();
         let by = by.unwrap_or_else(|| default_by(&frame));
         if by.is_empty() {
-            return Err(frame.refuse("latest needs columns to tell rows apart: name them with by"));
+            return Err(frame.refuse("latest needs columns that identify records: name them with by"));
         }
         let by = by.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
         let query = this.query(&request).await?;

@@ -30,14 +30,14 @@ impl Pattern {
         let tree = regex_syntax::parse(expression).map_err(|error| match &error {
             regex_syntax::Error::Parse(error) => misread(expression, error.kind(), error.span()),
             regex_syntax::Error::Translate(error) => misread(expression, error.kind(), error.span()),
-            other => format!("has no regular expression: {other}"),
+            other => format!("has an invalid regular expression: {other}"),
         })?;
         match RegexBuilder::new(expression).size_limit(PATTERN_BYTES_MAX).build() {
             Ok(regex) => Ok((Self::Matches(Box::new(regex)), tree)),
             Err(regex::Error::CompiledTooBig(_)) => Err(format!(
                 "has a regular expression that is too large, {expression:?}: shorten it, above all counted repetitions such as x{{1000}}"
             )),
-            Err(error) => Err(format!("has no regular expression: {error}")),
+            Err(error) => Err(format!("has an invalid regular expression: {error}")),
         }
     }
 
@@ -57,7 +57,7 @@ impl Pattern {
 
 fn misread(expression: &str, problem: impl std::fmt::Display, span: &Span) -> String {
     let place = expression[..span.start.offset].chars().count() + 1;
-    format!("has no regular expression: {problem} at character {place} of {expression:?}")
+    format!("has an invalid regular expression: {problem} at character {place} of {expression:?}")
 }
 
 fn keep_where(texts: &StringArray, keep: &mut [bool], holds: impl Fn(&str) -> bool) {

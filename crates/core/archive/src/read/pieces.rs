@@ -215,7 +215,7 @@ fn newest_of_each(query: &Query, parts: &[ParsedChunk]) -> Result<Vec<RowSet>> {
     let rows: usize = parts.iter().map(|part| part.head.rows as usize).sum();
     let shares = rows.div_ceil(RECORDS_AT_ONCE).max(1) as u64;
     let mut kept: Vec<RowSet> = parts.iter().map(|part| RowSet::all(part.head.rows as usize)).collect();
-    #[expect(clippy::disallowed_methods, reason = "it shares records out, in any way")]
+    #[expect(clippy::disallowed_methods, reason = "any partition of the records will do")]
     let hasher = RandomState::new();
     for share in 0..shares {
         let mut newest: HashMap<OwnedRecord, (Rank, u32)> = HashMap::new();

@@ -60,7 +60,7 @@ impl Test {
             return Err(refuse(format!("takes {} constant(s), not {}", wanted.unwrap_or(0), values.len())));
         }
         if values.logical_null_count() > 0 {
-            return Err(refuse("compares with null, which nothing matches".to_owned()));
+            return Err(refuse("compares with null, which matches nothing".to_owned()));
         }
         let spots = literal::spots(values, data_type).map_err(&refuse)?;
         let need = match (&spots, predicate.comparison) {

@@ -378,7 +378,7 @@ fn output(frame: &Frame, columns: Option<&[String]>) -> Result<Vec<usize>> {
     let positions = names.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
     let mut seen = HashSet::new();
     match positions.iter().position(|column| !seen.insert(*column)) {
-        Some(twice) => Err(frame.refuse(format!("column {:?} is asked for twice", names[twice]))),
+        Some(twice) => Err(frame.refuse(format!("column {:?} is requested twice", names[twice]))),
         None => Ok(positions),
     }
 }

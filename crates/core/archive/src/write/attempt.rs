@@ -524,7 +524,7 @@ impl<'a> Attempt<'a> {
             Err(error) if !matches!(error, ArchiveError::SliceRetired { .. }) => {
                 tracing::warn!(
                     target: LOG, dataset = %home.name, batch = self.target.key,
-                    "the new rows count; consolidation will remove the old ones: {error}"
+                    "the new rows are visible; consolidation will remove the old ones: {error}"
                 );
                 Ok(())
             }

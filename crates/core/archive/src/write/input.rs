@@ -94,7 +94,7 @@ pub(crate) fn conform(spec: &DatasetSpec, rows: &RecordBatch) -> Result<RecordBa
     let mut given = HashMap::with_capacity(rows.num_columns());
     for (field, column) in rows.schema_ref().fields().iter().zip(rows.columns()) {
         if given.insert(field.name().as_str(), column).is_some() {
-            return refuse(spec, field.name(), "is given twice: rename one of the two columns, or leave it out");
+            return refuse(spec, field.name(), "appears twice: rename one of the two columns, or leave it out");
         }
     }
     let column =
@@ -287,7 +287,7 @@ fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result
     match exact_cast(array, wanted) {
         Ok(Some(cast)) => return Ok(cast),
         Err(e) if holds_text(wanted) => {
-            let advice = "2 GiB at most are taken at once, write fewer rows at a time";
+            let advice = "a write takes at most 2 GiB at once: write fewer rows at a time";
             return Err(format!("does not fit {wanted}: {e}: {advice}").into());
         }
         _ => {}

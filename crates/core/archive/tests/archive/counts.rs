@@ -138,7 +138,7 @@ async fn names_of_the_result_cannot_be_counted_by_and_groups_are_bounded() {
     };
     for (name, by_window) in [("count", false), ("count", true), ("window", true)] {
         let error = counted(name, by_window, None).await.unwrap_err().to_string();
-        assert!(error.contains(&format!("column {name:?} cannot be counted by")), "{error}");
+        assert!(error.contains(&format!("column {name:?} cannot be grouped by")), "{error}");
     }
     let (rows, used) = counted("window", false, None).await.unwrap();
     assert_eq!((integers(&rows, "window"), counts(&rows)), (vec![7, 8], vec![1, 2]));

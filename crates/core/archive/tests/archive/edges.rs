@@ -743,7 +743,7 @@ async fn a_cell_number_beyond_that_of_signed_integers_is_refused_with_its_row() 
     for (tags, row) in [(vec![0, most + 1, 7], 1), (vec![u64::MAX], 0)] {
         let refused = write(&dataset, &tagged(tags), named("a")).await.unwrap_err();
         assert!(matches!(&refused, ArchiveError::Row { row: found, column, .. } if *found == row && column == "tag"));
-        assert!(refused.to_string().contains("larger than a cell number can be"), "{refused}");
+        assert!(refused.to_string().contains("exceeds the largest cell number"), "{refused}");
     }
     assert_eq!(read_all(&dataset).await.num_rows(), 0);
     assert_eq!(write(&dataset, &tagged(vec![0, most]), named("a")).await.unwrap().rows, 2);

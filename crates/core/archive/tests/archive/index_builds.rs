@@ -124,7 +124,7 @@ async fn a_read_and_a_count_say_what_they_take_from_an_index() {
     let explain =
         async |request: &ReadRequest, counts: bool| dataset.explain(request, counts.then_some(&[][..])).await.unwrap();
     let reason = |text: &str| IndexUse { reason: Some(text.to_owned()), ..IndexUse::default() };
-    let nothing = "nothing of the index is built for this period: build it";
+    let nothing = "the index is not built for this period: build it";
     assert_eq!(explain(&note("rare"), false).await, reason(nothing));
     assert_eq!(explain(&note("rare"), true).await, IndexUse { counts: true, ..reason(nothing) });
     build(&dataset, &IndexBuildOptions { time: between(0, 2 * HOUR), ..Default::default() }).await;
@@ -160,7 +160,7 @@ async fn a_read_and_a_count_say_what_they_take_from_an_index() {
     assert_eq!(explain(&cut, true).await, partial);
     assert_eq!(dataset.count(cut).await.unwrap(), 2);
     let whole = ReadRequest { time: between(0, HOUR), ..note("a") };
-    let most = "most tiles hold rows that are asked for: all are read in one walk";
+    let most = "most tiles match, so that a scan of all is cheaper";
     let all_read = IndexUse {
         tiles: 3,
         tiles_read: 3,
@@ -207,12 +207,12 @@ async fn the_index_of_fewest_columns_that_covers_most_conditions_is_used() {
     assert_eq!(used(with(vec![]), Some(&[])).await, "by_note");
     assert_eq!(used(with(vec![]), Some(&["id"])).await, "both");
     assert_eq!(used(with(vec![b]), Some(&["x"])).await, "wide");
-    assert_eq!(reason(&with(vec![]), None).await, "no index has a column of a condition");
+    assert_eq!(reason(&with(vec![]), None).await, "no index has a column of the conditions");
     let tag = ["tag".to_owned()];
-    assert_eq!(reason(&with(vec![]), Some(&tag)).await, "no index has all columns that are asked for");
+    assert_eq!(reason(&with(vec![]), Some(&tag)).await, "no index has all requested columns");
     let keys = Place::Keys(vec![Arc::new(arrow_array::Int64Array::from(vec![1]))]);
     let by_key = ReadRequest { place: keys, ..note("a") };
-    assert_eq!(reason(&by_key, Some(&[])).await, "rows have to be tested for their place");
+    assert_eq!(reason(&by_key, Some(&[])).await, "rows must be tested against the keys or the region");
     let ids: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![1]));
     let by_id = ReadRequest { ids: Some(vec![ids]), ..note("a") };
     assert_eq!(reason(&by_id, None).await, "records are looked up by id");

@@ -192,7 +192,7 @@ async fn rows_that_lie_in_the_wrong_tile_are_damage() {
     let single = DatasetSpec { cell: CellRule::Single, ..spec() };
     assert!(misfiled(single, by_id, same).await.contains("a row does not belong to its tile"));
     let fewer = |chunk: &mut Chunk| chunk.rows -= 1;
-    assert!(misfiled(two_hours.clone(), two_hours, fewer).await.contains("its number of rows"));
+    assert!(misfiled(two_hours.clone(), two_hours, fewer).await.contains("its row count"));
 }
 
 /// What other processes may do while a dataset is verified.

@@ -53,7 +53,7 @@ async fn an_engine_with_one_copy_of_the_data_has_no_options_and_shows_every_writ
     for (store, _folder) in engines() {
         let dataset = create(&store, spec()).await;
         let refused = dataset.with_options(&CallOptions::default()).unwrap_err().to_string();
-        assert!(refused.contains("one copy of the data"), "{refused}");
+        assert!(refused.contains("stores one copy"), "{refused}");
         write(&dataset, &rows(&[(1, 1, 1)]), WriteOptions::default()).await.unwrap();
         assert_eq!(ids(&read_all(&dataset.seeing_every_write()).await), [1]);
     }

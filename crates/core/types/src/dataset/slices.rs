@@ -169,7 +169,7 @@ impl DatasetSpec {
         let refuse = |value: String, expected| Err(SpecError::Limit { setting: "slices_of", value, expected });
         let name = owner.name.to_string();
         if owner.group.as_ref().is_none_or(|group| group.slices_of.is_some()) {
-            return refuse(name, "name the dataset whose slices they are, not one that shares them");
+            return refuse(name, "name the dataset that owns the slices, not one that shares them");
         }
         if self.layout != StorageLayout::Chunks || owner.layout != StorageLayout::Chunks {
             return refuse(format!("{name} with layout rows"), "only datasets with layout chunks share slices");

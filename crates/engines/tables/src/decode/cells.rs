@@ -69,7 +69,7 @@ impl<'a> Cursor<'a> {
 
     fn take(&mut self, len: usize) -> Result<Cell, Fault> {
         if len > self.left() {
-            return Err(Fault::malformed(format!("{len} bytes are announced and {} are left", self.left())));
+            return Err(Fault::malformed(format!("{len} bytes are declared, but {} are left", self.left())));
         }
         // The casts are lossless: the frame is shorter than 2 GiB.
         let cell = Cell { start: self.at as u32, len: len as i32 };

@@ -19,7 +19,7 @@ pub(super) fn refused(error: ArrowError) -> Fault {
 }
 
 fn wrong_length(found: usize, wanted: usize) -> Fault {
-    Fault::malformed(format!("a value of {found} bytes where {wanted} are due"))
+    Fault::malformed(format!("a value of {found} bytes, expected {wanted}"))
 }
 
 /// Values of `N` bytes each. An empty value, which CQL allows for most types, is read as null.
