@@ -35,8 +35,7 @@ fn decode(body: Bytes) -> Result<Vec<RecordBatch>, String> {
         bytes = bytes.saturating_add(batch.columns().iter().map(text_bytes).sum());
         if bytes > bytes_max {
             return Err(format!(
-                "the text columns of the stream take more than {bytes_max} bytes: send fewer rows at a \
-            time"
+                "the text columns of the stream take more than {bytes_max} bytes: send fewer rows at a time"
             ));
         }
         batches.push(batch);
@@ -84,8 +83,7 @@ fn check_messages(body: &[u8]) -> Result<(), String> {
         };
         if batch.is_some_and(|batch| batch.compression().is_some()) {
             return Err(
-                "the columns of the Arrow stream are compressed: send them uncompressed, or compress the body with \
-                gzip"
+                "the columns of the Arrow stream are compressed: send them uncompressed, or compress the body with gzip"
                     .into(),
             );
         }

@@ -59,8 +59,7 @@ impl Failure {
     /// A request that exceeded its time limit.
     pub fn out_of_time(seconds: u64) -> Self {
         let message = format!(
-            "the request was cancelled after {seconds} s: ask for a shorter range, fewer tags, or an \
-            aggregate"
+            "the request was cancelled after {seconds} s: ask for a shorter range, fewer tags, or an aggregate"
         );
         Self::new(ErrorKind::TimedOut, message)
     }

@@ -78,11 +78,8 @@ impl Metrics {
             in_flight: list.gauge("requests_in_flight", "Requests being served"),
             connections: list.gauge("connections", "Open connections"),
             connections_closed: list.counter("connections_closed", "Idle connections closed to make room for new ones"),
-            connections_refused: list.counter(
-                "connections_refused",
-                "Connections refused because all others were \
-            busy",
-            ),
+            connections_refused: list
+                .counter("connections_refused", "Connections refused because all others were busy"),
             registered: list,
         }
     }

@@ -193,12 +193,8 @@ impl Dataset {
             return Ok(own);
         }
         let found = self.frames().into_iter().find(|frame| frame.spec.has_window(slice, window));
-        let unknown = || {
-            own.refuse(
-                "its group has datasets that were added after the archive was opened: open it \
-        again",
-            )
-        };
+        let unknown =
+            || own.refuse("its group has datasets that were added after the archive was opened: open it again");
         found.ok_or_else(unknown)
     }
 

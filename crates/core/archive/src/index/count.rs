@@ -81,10 +81,8 @@ impl Dataset {
         this.refresh().await?;
         let frame = this.frame();
         if let Some(name) = by.iter().find(|name| *name == COUNT || by_window && *name == WINDOW) {
-            return Err(frame.refuse(format!(
-                "column {name:?} cannot be grouped by: the result has its own column of that \
-                name"
-            )));
+            return Err(frame
+                .refuse(format!("column {name:?} cannot be grouped by: the result has its own column of that name")));
         }
         let mut columns = by.to_vec();
         let time = by.iter().position(|name| *name == frame.spec.time.column).unwrap_or(by.len());
