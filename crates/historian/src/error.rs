@@ -74,7 +74,7 @@ pub enum HistorianError {
         /// The tag.
         tag: String,
         /// Name of the aggregate.
-        aggregate: String,
+        aggregate: &'static str,
     },
     /// The request is invalid.
     #[error("{0}")]

@@ -37,7 +37,7 @@ impl Historian {
     ) -> Result<RecordBatch> {
         let tag = self.resolve(std::slice::from_ref(key)).await?.remove(0);
         if tag.data_type == DataType::String {
-            return Err(HistorianError::NotNumeric { tag: tag.name.clone(), aggregate: "a plot".into() });
+            return Err(HistorianError::NotNumeric { tag: tag.name.clone(), aggregate: "a plot" });
         }
         if start >= end || count < 4 {
             let reason = "a plot needs a range that ends after it starts, and room for at least 4 points";

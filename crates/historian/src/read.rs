@@ -189,7 +189,7 @@ impl Historian {
     pub async fn values_at(&self, keys: &[TagKey], times: &[i64], stepped: Option<bool>) -> Result<Batches> {
         let tags = self.resolve(keys).await?;
         if let Some(tag) = tags.iter().find(|tag| tag.data_type == DataType::String) {
-            let (tag, aggregate) = (tag.name.clone(), "a value between points".to_owned());
+            let (tag, aggregate) = (tag.name.clone(), "a value between points");
             return Err(HistorianError::NotNumeric { tag, aggregate });
         }
         let mut sorted: Vec<i64> = times.to_vec();

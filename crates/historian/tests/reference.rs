@@ -251,9 +251,9 @@ proptest! {
                 let ends = rows.last().is_some_and(|row| place(row) == Ordering::Equal && row.0 < end);
                 put(&mut expected, grid.stamp(index), found.flatten(), begins || ends);
             }
-            assert_same(&expected, &compute(aggregate, settings, grid, &[&rows]), &aggregate.name());
+            assert_same(&expected, &compute(aggregate, settings, grid, &[&rows]), aggregate.name());
             let single: Vec<&[Row]> = rows.chunks(1).collect();
-            assert_same(&expected, &compute(aggregate, settings, grid, &single), &aggregate.name());
+            assert_same(&expected, &compute(aggregate, settings, grid, &single), aggregate.name());
         }
     }
 
@@ -282,7 +282,7 @@ proptest! {
             };
             let expected = scaled(expected);
             for pieces in [&[&rows[..]][..], &single] {
-                assert_same(&expected, &scaled(compute(aggregate, settings, grid, pieces)), &aggregate.name());
+                assert_same(&expected, &scaled(compute(aggregate, settings, grid, pieces)), aggregate.name());
             }
         }
         let mut expected = Output::default();

@@ -20,24 +20,24 @@ proptest! {
         cuts.sort_unstable();
         let pieces: Vec<&[Row]> = cuts.windows(2).map(|pair| &rows[pair[0]..pair[1]]).collect();
         let single: Vec<&[Row]> = rows.chunks(1).collect();
-        for aggregate in Aggregate::ALL {
+        for &aggregate in Aggregate::ALL {
             let whole = compute(aggregate, settings, grid, &[&rows]);
             prop_assert_eq!(whole.times.len(), grid.count());
-            assert_same(&whole, &compute(aggregate, settings, grid, &pieces), &aggregate.name());
-            assert_same(&whole, &compute(aggregate, settings, grid, &single), &aggregate.name());
+            assert_same(&whole, &compute(aggregate, settings, grid, &pieces), aggregate.name());
+            assert_same(&whole, &compute(aggregate, settings, grid, &single), aggregate.name());
         }
     }
 
     #[test]
     fn points_that_lie_too_far_away_change_nothing(rows in series(), settings in settings(), grid in grids()) {
-        for aggregate in Aggregate::ALL {
+        for &aggregate in Aggregate::ALL {
             let whole = compute(aggregate, settings, grid, &[&rows]);
             // What a reader of stored points gives: back to the last Good points but one, on to the next Good one.
             let before: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].0 < grid.low() && is_good(&rows[*i])).collect();
             let behind = (0..rows.len()).find(|i| rows[*i].0 > grid.high() && is_good(&rows[*i]));
             let start = before.len().checked_sub(2).map_or(0, |i| before[i]);
             let end = behind.map_or(rows.len(), |i| i + 1);
-            assert_same(&whole, &compute(aggregate, settings, grid, &[&rows[start..end]]), &aggregate.name());
+            assert_same(&whole, &compute(aggregate, settings, grid, &[&rows[start..end]]), aggregate.name());
         }
     }
 
@@ -45,7 +45,7 @@ proptest! {
     fn a_segment_stands_for_its_points(
         rows in good_series(), settings in settings(), grid in grids(), size in 1..12usize
     ) {
-        for aggregate in Aggregate::ALL {
+        for &aggregate in Aggregate::ALL {
             let whole = compute(aggregate, settings, grid, &[&rows]);
             let mut calculator = Calculator::new(aggregate, settings, grid);
             for piece in rows.chunks(size) {
@@ -64,13 +64,13 @@ proptest! {
                     calculator.push(&times, &values, None).unwrap();
                 }
             }
-            assert_same(&whole, &calculator.finish(), &aggregate.name());
+            assert_same(&whole, &calculator.finish(), aggregate.name());
         }
     }
 
     #[test]
     fn what_follows_once_all_is_known_changes_nothing(rows in series(), settings in settings(), grid in grids()) {
-        for aggregate in Aggregate::ALL {
+        for &aggregate in Aggregate::ALL {
             let mut calculator = Calculator::new(aggregate, settings, grid);
             let mut known = 0;
             while known < rows.len() && !calculator.done() {
@@ -81,7 +81,7 @@ proptest! {
                 prop_assert!(calculator.done() == behind || time >= grid.high(), "{:?} at {}", aggregate, time);
                 prop_assert!(calculator.done() || !behind, "{:?} at {}", aggregate, time);
             }
-            assert_same(&compute(aggregate, settings, grid, &[&rows]), &calculator.finish(), &aggregate.name());
+            assert_same(&compute(aggregate, settings, grid, &[&rows]), &calculator.finish(), aggregate.name());
         }
     }
 
@@ -96,18 +96,18 @@ proptest! {
             [start].into_iter().chain(rows.iter().copied().filter(|row| row.0 > grid.low())).collect();
         let all: Vec<Row> =
             rows.iter().copied().filter(|row| row.0 < grid.low()).chain(from_start.iter().copied()).collect();
-        for aggregate in Aggregate::ALL.into_iter().filter(|aggregate| !aggregate.looks_back_always()) {
+        for aggregate in Aggregate::ALL.iter().copied().filter(|aggregate| !aggregate.looks_back_always()) {
             let whole = compute(aggregate, settings, grid, &[&all]);
-            assert_same(&whole, &compute(aggregate, settings, grid, &[&from_start]), &aggregate.name());
+            assert_same(&whole, &compute(aggregate, settings, grid, &[&from_start]), aggregate.name());
         }
     }
 
     #[test]
     fn aggregates_that_need_no_number_ignore_values(rows in series(), settings in settings(), grid in grids()) {
         let zeros: Vec<Row> = rows.iter().map(|row| (row.0, if row.1.is_nan() { row.1 } else { 0.0 }, row.2)).collect();
-        for aggregate in Aggregate::ALL.into_iter().filter(|aggregate| aggregate.needs_no_number()) {
+        for aggregate in Aggregate::ALL.iter().copied().filter(|aggregate| aggregate.needs_no_number()) {
             let whole = compute(aggregate, settings, grid, &[&rows]);
-            assert_same(&whole, &compute(aggregate, settings, grid, &[&zeros]), &aggregate.name());
+            assert_same(&whole, &compute(aggregate, settings, grid, &[&zeros]), aggregate.name());
         }
     }
 
@@ -119,11 +119,11 @@ proptest! {
             rows.iter().map(|row| if without_value(row) { (row.0, row.1, Status::BAD.0) } else { *row }).collect();
         // The others show the status that was stored.
         let shown = [Start, End, WorstQuality, WorstQuality2];
-        for aggregate in Aggregate::ALL.into_iter().filter(|aggregate| !shown.contains(aggregate)) {
+        for aggregate in Aggregate::ALL.iter().copied().filter(|aggregate| !shown.contains(aggregate)) {
             let expected = compute(aggregate, settings, grid, &[&bad]);
-            assert_same(&expected, &compute(aggregate, settings, grid, &[&rows]), &aggregate.name());
+            assert_same(&expected, &compute(aggregate, settings, grid, &[&rows]), aggregate.name());
             let single: Vec<&[Row]> = rows.chunks(1).collect();
-            assert_same(&expected, &compute(aggregate, settings, grid, &single), &aggregate.name());
+            assert_same(&expected, &compute(aggregate, settings, grid, &single), aggregate.name());
         }
     }
 
@@ -341,7 +341,7 @@ fn aggregates_that_need_numbers_tell_values_apart() {
     let grid = Grid::new(0, 40, 0).unwrap();
     let rows = |values: [f64; 4]| -> Vec<Row> { values.into_iter().zip(0..).map(|(v, t)| (t * 10, v, 0)).collect() };
     let (one, other) = (rows([1.0, 2.0, 4.0, 9.0]), rows([0.0, 0.0, 0.0, 0.0]));
-    for aggregate in Aggregate::ALL {
+    for &aggregate in Aggregate::ALL {
         let values =
             |rows: &[Row]| compute(aggregate, Settings::default(), grid, &[rows, &[(50, rows[3].1, 0)]]).values;
         assert_eq!(values(&one) == values(&other), aggregate.needs_no_number(), "{aggregate:?}");
@@ -356,7 +356,7 @@ fn the_value_before_the_start_matters_to_transitions_alone() {
         compute(aggregate, settings, grid, &[&rows]) == compute(aggregate, settings, grid, &[&rows[1..]])
     };
     let samples = Settings { sample_results: true, ..Settings::default() };
-    for aggregate in Aggregate::ALL {
+    for &aggregate in Aggregate::ALL {
         assert_eq!(!same(aggregate, samples), aggregate.looks_back_always(), "{aggregate:?}");
     }
 }
@@ -369,7 +369,7 @@ fn segments_stand_for_points_where_their_statistics_suffice() {
         [StandardDeviationSample, StandardDeviationPopulation, VarianceSample, VariancePopulation, AnnotationCount];
     let text = Settings::default();
     let samples = Settings { sample_results: true, ..text };
-    for aggregate in Aggregate::ALL {
+    for &aggregate in Aggregate::ALL {
         let suffices = !needs_points.contains(&aggregate);
         assert_eq!(aggregate.takes_segments(&text), suffices, "{aggregate:?}");
         assert_eq!(aggregate.takes_segments(&samples), suffices && !departs.contains(&aggregate), "{aggregate:?}");

@@ -366,7 +366,7 @@ impl PointFilter {
 /// Names of the aggregates.
 #[pyfunction]
 pub fn aggregate_names() -> Vec<String> {
-    Aggregate::ALL.iter().map(|aggregate| aggregate.name()).collect()
+    Aggregate::ALL.iter().map(|aggregate| aggregate.name().to_owned()).collect()
 }
 
 /// The distinct tags in the column `tag` of points: names or numbers.

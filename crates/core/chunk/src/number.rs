@@ -53,92 +53,36 @@ impl Number {
 /// Runs `$body` with `$T` as the Rust type of `$number`.
 macro_rules! with_number {
     ($number:expr, $T:ident => $body:expr) => {
-        match $number {
-            $crate::number::Number::I8 => {
-                type $T = i8;
-                $body
-            }
-            $crate::number::Number::I16 => {
-                type $T = i16;
-                $body
-            }
-            $crate::number::Number::I32 => {
-                type $T = i32;
-                $body
-            }
-            $crate::number::Number::I64 => {
-                type $T = i64;
-                $body
-            }
-            $crate::number::Number::U8 => {
-                type $T = u8;
-                $body
-            }
-            $crate::number::Number::U16 => {
-                type $T = u16;
-                $body
-            }
-            $crate::number::Number::U32 => {
-                type $T = u32;
-                $body
-            }
-            $crate::number::Number::U64 => {
-                type $T = u64;
-                $body
-            }
-            $crate::number::Number::F32 => {
-                type $T = f32;
-                $body
-            }
-            $crate::number::Number::F64 => {
-                type $T = f64;
-                $body
-            }
-        }
+        $crate::number::match_number!(
+            $number, $T => $body,
+            [I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64, F32 f32, F64 f64]
+        )
     };
 }
 
 /// As `with_number`, for integers only; `$other` is the value for floats.
 macro_rules! with_integer {
     ($number:expr, $T:ident => $body:expr, $other:expr) => {
+        $crate::number::match_number!(
+            $number, $T => $body,
+            [I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64], F32 | F64 => $other
+        )
+    };
+}
+
+/// A `match` with an arm for each listed variant of [`Number`], in which `$T` is the type listed with it.
+macro_rules! match_number {
+    ($number:expr, $T:ident => $body:expr, [$($variant:ident $type:ty),*] $(, $($rest:ident)|* => $other:expr)?) => {
         match $number {
-            $crate::number::Number::I8 => {
-                type $T = i8;
+            $($crate::number::Number::$variant => {
+                type $T = $type;
                 $body
-            }
-            $crate::number::Number::I16 => {
-                type $T = i16;
-                $body
-            }
-            $crate::number::Number::I32 => {
-                type $T = i32;
-                $body
-            }
-            $crate::number::Number::I64 => {
-                type $T = i64;
-                $body
-            }
-            $crate::number::Number::U8 => {
-                type $T = u8;
-                $body
-            }
-            $crate::number::Number::U16 => {
-                type $T = u16;
-                $body
-            }
-            $crate::number::Number::U32 => {
-                type $T = u32;
-                $body
-            }
-            $crate::number::Number::U64 => {
-                type $T = u64;
-                $body
-            }
-            $crate::number::Number::F32 | $crate::number::Number::F64 => $other,
+            })*
+            $($($crate::number::Number::$rest)|* => $other,)?
         }
     };
 }
-pub(crate) use {with_integer, with_number};
+pub(crate) use {match_number, with_integer, with_number};
 
 /// Iterates over the little-endian numbers in `$bytes`.
 macro_rules! numbers {

@@ -1,7 +1,9 @@
 //! The aggregates by name, and the settings that control them.
 
+use strum::{EnumString, IntoStaticStr, VariantArray};
+
 /// An aggregate: those of OPC UA Part 13 (5.4.3) by their standard names, and three more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantArray)]
 #[allow(missing_docs, reason = "the names are the standard's; the guide of the historian says what each gives")]
 pub enum Aggregate {
     Interpolative,
@@ -77,63 +79,22 @@ const COMMON_NAMES: [(&str, &str); 9] = [
 
 impl Aggregate {
     /// All aggregates, those of the standard first.
-    pub const ALL: [Self; 40] = [
-        Interpolative,
-        Average,
-        TimeAverage,
-        TimeAverage2,
-        Total,
-        Total2,
-        Minimum,
-        Maximum,
-        MinimumActualTime,
-        MaximumActualTime,
-        Range,
-        Minimum2,
-        Maximum2,
-        MinimumActualTime2,
-        MaximumActualTime2,
-        Range2,
-        AnnotationCount,
-        Count,
-        DurationInStateZero,
-        DurationInStateNonZero,
-        NumberOfTransitions,
-        Start,
-        End,
-        Delta,
-        StartBound,
-        EndBound,
-        DeltaBounds,
-        DurationGood,
-        DurationBad,
-        PercentGood,
-        PercentBad,
-        WorstQuality,
-        WorstQuality2,
-        StandardDeviationSample,
-        StandardDeviationPopulation,
-        VarianceSample,
-        VariancePopulation,
-        Percentile,
-        Rate,
-        Distinct,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The name.
-    pub fn name(self) -> String {
-        format!("{self:?}")
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// The aggregate with this name, in the spelling of the standard.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|aggregate| aggregate.name() == name)
+        name.parse().ok()
     }
 
     /// The message for an unknown name, shown as `shown`: suggests the nearest aggregates and lists all.
     #[must_use]
     pub fn unknown(name: &str, shown: &str) -> String {
-        let known: Vec<String> = Self::ALL.iter().map(|aggregate| aggregate.name()).collect();
+        let known: Vec<&str> = Self::ALL.iter().map(|aggregate| aggregate.name()).collect();
         let common = COMMON_NAMES.iter().find(|(common, _)| common.eq_ignore_ascii_case(name));
         let near = common.map_or_else(|| chronotile_types::nearest(name, &known), |&(_, aggregate)| vec![aggregate]);
         let advice =
@@ -300,8 +261,8 @@ mod tests {
 
     #[test]
     fn every_aggregate_is_found_by_its_name() {
-        for aggregate in Aggregate::ALL {
-            assert_eq!(Aggregate::from_name(&aggregate.name()), Some(aggregate));
+        for &aggregate in Aggregate::ALL {
+            assert_eq!(Aggregate::from_name(aggregate.name()), Some(aggregate));
         }
         assert_eq!(Aggregate::from_name("timeaverage"), None);
         assert_eq!(Aggregate::ALL.iter().filter(|a| !matches!(a, Percentile | Rate | Distinct)).count(), 37);
