@@ -36,27 +36,27 @@ def url(shared_cluster: lab.Cluster, request: pytest.FixtureRequest) -> str:
     return f"{shared_cluster.url(keyspace_of(request))}?catalog_buckets=16"
 
 
-def suite_command(suite: str) -> list[str]:
-    """The command that runs a suite of the engine's crate: the program that `cargo test` of all crates has built, or,
+def suite_command() -> list[str]:
+    """The command that runs the tests of the engine's crate: the program that `cargo test` of all crates has built, or,
     where there is none or an old one, cargo, which compiles what that would."""
     folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "deps"
-    programs = [path for path in folder.glob(f"{suite}-*") if not path.suffix]
+    programs = [path for path in folder.glob("cassandra-*") if not path.suffix]
     newest = max(programs, key=lambda path: path.stat().st_mtime, default=None)
     sources = [path.stat().st_mtime for path in (ROOT / "crates").rglob("*.rs")]
     if newest is not None and newest.stat().st_mtime > max(sources):
         return [str(newest), "--nocapture"]
     if shutil.which("cargo") is None:
         pytest.skip("THE ENGINE'S CONFORMANCE SUITE IS NOT RUN: cargo is absent")
-    return ["cargo", "test", "--workspace", "--test", suite, "--", "--nocapture"]
+    return ["cargo", "test", "--workspace", "--test", "cassandra", "--", "--nocapture"]
 
 
-def run_claims(cluster: lab.Cluster, suite: str, only: str = "") -> str:
-    """What a suite of the engine's crate prints, on a cluster: all of it, or claims with this in their names."""
+def run_claims(cluster: lab.Cluster, module: str, only: str = "") -> str:
+    """What a module of the engine's tests prints, on a cluster: all of it, or claims with this in their names."""
     environment = os.environ | {
         "CHRONOTILE_TEST_CASSANDRA": ",".join(cluster.contact_points),
         "CHRONOTILE_TEST_CLAIM": only,
     }
-    command = [*suite_command(suite), *(["every_claim"] if only else [])]
+    command = [*suite_command(), f"{module}::every_claim" if only else f"{module}::"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1_500, check=False
     )
@@ -70,7 +70,7 @@ def run_claims(cluster: lab.Cluster, suite: str, only: str = "") -> str:
 def test_the_engine_keeps_the_contract_of_every_store(
     lab_home: Path, nodes: str, request: pytest.FixtureRequest
 ) -> None:
-    claims = run_claims(request.getfixturevalue(nodes), "cluster_conformance")
+    claims = run_claims(request.getfixturevalue(nodes), "conformance")
     assert "claim a_scan_beside_replacements_returns_no_chunk_twice_or_half" in claims
 
 
@@ -109,13 +109,13 @@ def test_a_read_asks_for_no_more_replicas_than_it_was_told(
 
 
 def test_what_many_do_at_once_is_decided_by_three_nodes(shared_cluster: lab.Cluster) -> None:
-    claims = run_claims(shared_cluster, "cluster_conformance", "many")
+    claims = run_claims(shared_cluster, "conformance", "many")
     assert "claim of_many_that_expect_absence_one_wins" in claims
 
 
 @pytest.mark.slow
 def test_layout_rows_keeps_the_contract_of_every_store(shared_cluster: lab.Cluster) -> None:
-    claims = run_claims(shared_cluster, "cluster_rows")
+    claims = run_claims(shared_cluster, "rows")
     assert "claim a_scan_beside_replacements_returns_no_chunk_twice_or_half" in claims
 
 

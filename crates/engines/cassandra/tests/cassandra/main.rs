@@ -1,0 +1,6 @@
+//! Tests of the distributed engine on a real cluster, in one program, which compiles and links faster than one for each file.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+mod conformance;
+mod rows;

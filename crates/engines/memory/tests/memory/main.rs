@@ -1,0 +1,5 @@
+//! Tests of the memory engine and of the wrappers of stores, in one program, which compiles and links faster than one for each file.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod conformance;
+mod wrappers;

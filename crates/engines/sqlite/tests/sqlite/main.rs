@@ -1,0 +1,9 @@
+//! Tests of the SQLite engine, in one program, which compiles and links faster than one for each file.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod changes;
+mod common;
+mod conformance;
+mod files;
+mod processes;
+mod scans;

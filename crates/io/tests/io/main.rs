@@ -1,0 +1,9 @@
+//! Tests of reading and writing files, in one program, which compiles and links faster than one for each file.
+#![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
+
+mod common;
+mod csv;
+mod files;
+mod hostile;
+mod ipc_hostile;
+mod roundtrip;
