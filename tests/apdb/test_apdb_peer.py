@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from lsst.dax.apdb.apdbAdmin import DiaForcedSourceLocator, DiaObjectLocator, Di
 from lsst.dax.apdb.sql import ApdbSql
 from lsst.sphgeom import Angle, Box, Circle, ConvexPolygon, LonLat, Mq3cPixelization, Region, UnitVector3d
 from support_apdb_suite import SCHEMA
+from support_engines import engines_disposed
 
 from chronotile.apdb.lsst import ChronotileApdb, dilated
 
@@ -30,8 +31,13 @@ KEYS = ["diaObjectId", "diaSourceId", "visit", "validityStartMjdTai"]
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> list[Apdb]:
+def both(tmp_path: Path) -> Iterator[list[Apdb]]:
     """Ours and theirs, with ten visits of two detectors in each."""
+    with engines_disposed():
+        yield stored_in_both(tmp_path)
+
+
+def stored_in_both(tmp_path: Path) -> list[Apdb]:
     ours = ChronotileApdb.init_database(f"sqlite:{tmp_path}/ours.db", schema_file=str(SCHEMA), ss_schema_file="")
     theirs = ApdbSql.init_database(f"sqlite:///{tmp_path}/theirs.db", schema_file=str(SCHEMA), ss_schema_file="")
     made = [Apdb.from_config(ours), Apdb.from_config(theirs)]

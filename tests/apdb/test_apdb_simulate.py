@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import Run as RunCli
 from support_data import data_file, separation_deg
+from support_engines import engines_disposed
 from support_pages import check_page
 
 import chronotile as ct
@@ -159,14 +160,15 @@ def test_ours_and_the_peer_are_driven_with_identical_data(tmp_path: Path) -> Non
   - {name: diaObjectId, datatype: long, nullable: false}
 """
     )
-    config = ApdbSql.init_database(f"sqlite:///{tmp_path}/peer.db", schema_file=str(felis), ss_schema_file="")
-    config.save(str(tmp_path / "peer.yaml"))
     apdb.create(tmp_path / "ours.db", felis).close()
     survey = Survey(visits=5, detectors=2, nights=5, days_between=9)
-    logs = [
-        rows_by_visit(entries(run(Run(survey, str(tmp_path / target), tmp_path / f"log-{peer}", peer=peer))))
-        for target, peer in (("ours.db", False), ("peer.yaml", True))
-    ]
+    with engines_disposed():
+        config = ApdbSql.init_database(f"sqlite:///{tmp_path}/peer.db", schema_file=str(felis), ss_schema_file="")
+        config.save(str(tmp_path / "peer.yaml"))
+        logs = [
+            rows_by_visit(entries(run(Run(survey, str(tmp_path / target), tmp_path / f"log-{peer}", peer=peer))))
+            for target, peer in (("ours.db", False), ("peer.yaml", True))
+        ]
     assert logs[0] == logs[1]
     assert logs[0][4, 0, "read"][names.FORCED] > 100
 

@@ -207,7 +207,7 @@ def test_long_names_of_streams_take_no_more_memory_than_short_ones() -> None:
 
 def test_more_streams_than_can_be_counted_are_put_off(clock: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
     # The documentation names the number.
-    assert f"more than\n            {limits.STREAMS_MAX:,} streams" in str(limits.FloodGuard.admit.__doc__)
+    assert f"more than {limits.STREAMS_MAX:,} streams" in " ".join(str(limits.FloodGuard.admit.__doc__).split())
     monkeypatch.setattr(limits, "STREAMS_MAX", 100)
     guard = limits.FloodGuard()
     many = {str(number): (1, 1) for number in range(100)}

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from support_engines import disposed_engines
 
 import chronotile as ct
 from chronotile.jobs import sources
@@ -160,8 +161,8 @@ def test_a_database_needs_the_package_that_reads_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_each_connection_is_closed(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, closed = made(TABLE), []
-    monkeypatch.setattr(sa.Engine, "dispose", lambda engine: closed.append(engine))
+    url = made(TABLE)
+    closed = disposed_engines(monkeypatch)
     sources.schema_of(url, "jobs", [])
     with pytest.raises(ct.InvalidInputError):
         sources.schema_of(url, "none", [])
@@ -206,9 +207,8 @@ def test_a_table_needs_the_columns_that_tell_states_apart(made: Make, column: st
     with pytest.raises(ct.InvalidInputError, match=f"table jobs lacks column '{column}', which the archive requires"):
         sources.Source(url, "jobs", archive_of())
     if column == "modified":
-        assert sources.Source(url, "jobs", archive_of(version=None)).columns == [
-            "job_id", "submitted", "ended", "status", "memory",
-        ]  # fmt: skip
+        with closing(sources.Source(url, "jobs", archive_of(version=None))) as source:
+            assert source.columns == ["job_id", "submitted", "ended", "status", "memory"]
 
 
 # ---------------------------------------------------------------- rows of a period

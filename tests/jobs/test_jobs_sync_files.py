@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
+from support_engines import disposed_engines
 
 import chronotile as ct
 from chronotile import jobs
@@ -218,8 +218,7 @@ def test_a_state_that_the_archive_has_is_known_whatever_is_newer(production: Pro
 
 
 def test_a_sync_closes_its_connection(production: Production, done: jobs.Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[sa.Engine] = []
-    monkeypatch.setattr(sa.Engine, "dispose", lambda engine: closed.append(engine))
+    closed = disposed_engines(monkeypatch)
     production.put(1, FIRST)
     jobs.sync(done, production.url, "jobs")
     assert len(closed) == 1
