@@ -172,87 +172,9 @@ fn random_bits() -> u64 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test may unwrap
 mod tests {
-    use std::sync::Arc;
-
-    use arrow_array::{Int64Array, RecordBatch, TimestampMicrosecondArray};
-    use arrow_schema::{DataType, Field, Schema, TimeUnit};
     use chronotile_memory::MemoryStore;
-    use chronotile_types::{DatasetName, DatasetSpec, MergeRule, TimeFormat, TimeScale, TimeSpec};
-    use futures::TryStreamExt;
-    use proptest::prelude::*;
 
     use super::*;
-    use crate::{Archive, Dataset, ReadRequest, WriteOptions};
-
-    fn spec(merge: MergeRule) -> DatasetSpec {
-        let time = DataType::Timestamp(TimeUnit::Microsecond, None);
-        let field = |name: &str, kind: &DataType| Field::new(name, kind.clone(), false);
-        let fields = vec![field("id", &DataType::Int64), field("t", &time), field("value", &DataType::Int64)];
-        let time = TimeSpec { column: "t".into(), format: TimeFormat::Timestamp, scale: TimeScale::Utc };
-        let name = DatasetName::new("d").unwrap();
-        DatasetSpec {
-            windows_per_slice: 30,
-            id: vec!["id".into()],
-            merge,
-            ..DatasetSpec::new(name, Arc::new(Schema::new(fields)), time, "1d".parse().unwrap())
-        }
-    }
-
-    async fn write(dataset: &Dataset, value: i64, options: WriteOptions) {
-        let columns: Vec<arrow_array::ArrayRef> = vec![
-            Arc::new(Int64Array::from(vec![1])),
-            Arc::new(TimestampMicrosecondArray::from(vec![0])),
-            Arc::new(Int64Array::from(vec![value])),
-        ];
-        let rows = RecordBatch::try_new(dataset.spec().schema.clone(), columns).unwrap();
-        dataset.write([Ok(rows)], options).await.unwrap();
-    }
-
-    async fn read(dataset: &Dataset) -> Vec<i64> {
-        let rows: Vec<RecordBatch> = dataset.read(ReadRequest::default()).await.unwrap().try_collect().await.unwrap();
-        let values = |rows: &RecordBatch| {
-            use arrow_array::cast::AsArray;
-            rows.column(2).as_primitive::<arrow_array::types::Int64Type>().values().to_vec()
-        };
-        rows.iter().flat_map(values).collect()
-    }
-
-    /// One archive opened by several processes, whose clocks are wrong by these numbers of seconds.
-    async fn processes(merge: MergeRule, skews_s: &[i64]) -> Vec<Dataset> {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-        let mut datasets = vec![];
-        for skew_s in skews_s {
-            let skew_us = skew_s * 1_000_000;
-            let archive = Archive::on("memory:", store.clone()).with_machine_time(move || machine_us() + skew_us);
-            datasets.push(archive.create(spec(merge.clone()), true).await.unwrap());
-        }
-        datasets
-    }
-
-    proptest! {
-        #[test]
-        fn the_write_acknowledged_last_is_the_one_that_is_read(
-            skews_s in proptest::collection::vec(-700..700_i64, 2..4),
-            writers in proptest::collection::vec((0..4_usize, 0..3_u8), 1..12),
-            latest: bool,
-        ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let merge = if latest { MergeRule::Latest { version: None } } else { MergeRule::Append };
-                let processes = processes(merge, &skews_s).await;
-                for (value, (writer, batch)) in writers.into_iter().enumerate() {
-                    let dataset = &processes[writer % processes.len()];
-                    let named = |key: u8| WriteOptions { batch: Some(key.to_string()), replace: true, ..WriteOptions::default() };
-                    let options = if batch == 0 { WriteOptions::default() } else { named(batch) };
-                    write(dataset, value as i64, options).await;
-                    for reader in &processes {
-                        prop_assert_eq!(read(reader).await, vec![value as i64]);
-                    }
-                }
-                Ok(())
-            })?;
-        }
-    }
 
     #[tokio::test]
     async fn what_a_process_has_read_sets_its_clock() {

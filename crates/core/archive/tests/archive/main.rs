@@ -5,6 +5,7 @@
 mod batches;
 mod cells_from;
 mod clearing;
+mod clocks;
 mod common;
 mod concurrent;
 mod consolidating;
