@@ -21,9 +21,22 @@ fn layout() -> &'static Layout {
         let item = |data_type, nullable| Arc::new(Field::new("item", data_type, nullable));
         let pair = Struct(vec![Field::new("a", Utf8, true), Field::new("b", Int16, false)].into());
         let types = [
-            Float64, Int64, Boolean, Utf8, Float32, UInt8, Binary, FixedSizeBinary(3), Decimal128(20, 2), List(item(Float32, true)),
-            List(item(List(item(Utf8, false)), true)), pair.clone(), List(item(pair, true)), Timestamp(TimeUnit::Microsecond, None),
-            Int8, UInt32,
+            Float64,
+            Int64,
+            Boolean,
+            Utf8,
+            Float32,
+            UInt8,
+            Binary,
+            FixedSizeBinary(3),
+            Decimal128(20, 2),
+            List(item(Float32, true)),
+            List(item(List(item(Utf8, false)), true)),
+            pair.clone(),
+            List(item(pair, true)),
+            Timestamp(TimeUnit::Microsecond, None),
+            Int8,
+            UInt32,
         ];
         let fields = types.into_iter().enumerate().map(|(i, t)| Field::new(format!("c{i}"), t, i % 3 != 1));
         Layout::new(Arc::new(Schema::new(fields.collect::<Vec<_>>()))).expect("every type is in the format")

@@ -79,7 +79,7 @@ struct Other;
 
 impl FrontEnds for Other {
     fn answer(&self, request: chronotile_service::Request) -> std::result::Result<Answer, Refusal> {
-        let times = request.words.iter().filter(|(name, _)| name == "start" || name == "end");
+        let times = request.parameters.iter().filter(|(name, _)| name == "start" || name == "end");
         times.for_each(|(name, time)| assert!(time.parse::<i64>().is_ok(), "{name} {time}"));
         Ok(Answer::Json(b"{}".to_vec()))
     }
