@@ -1,4 +1,4 @@
-//! Tests of the historian, in one program, which compiles and links faster than one for each file.
+//! Tests of the historian.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 mod reads;

@@ -1,4 +1,4 @@
-//! Tests of reading and writing files, in one program, which compiles and links faster than one for each file.
+//! Tests of reading and writing files.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 mod common;

@@ -1,4 +1,4 @@
-//! Tests of the chunk format, in one program, which compiles and links faster than one for each file.
+//! Tests of the chunk format.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 mod common;

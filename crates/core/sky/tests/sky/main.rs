@@ -1,4 +1,4 @@
-//! Tests of pixels and regions, in one program, which compiles and links faster than one for each file.
+//! Tests of pixels and regions.
 
 mod pixels;
 mod regions;

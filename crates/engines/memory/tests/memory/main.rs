@@ -1,4 +1,4 @@
-//! Tests of the memory engine and of the wrappers of stores, in one program, which compiles and links faster than one for each file.
+//! Tests of the memory engine and of the wrappers of stores.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 mod conformance;

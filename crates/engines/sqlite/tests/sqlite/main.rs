@@ -1,4 +1,4 @@
-//! Tests of the SQLite engine, in one program, which compiles and links faster than one for each file.
+//! Tests of the SQLite engine.
 #![allow(clippy::unwrap_used)] // In a test a panic is the way to fail.
 
 mod changes;
