@@ -18,7 +18,7 @@ from lsst.dax.apdb.apdbAdmin import DiaForcedSourceLocator, DiaObjectLocator, Di
 from lsst.dax.apdb.sql import ApdbSql
 from lsst.sphgeom import Angle, Box, Circle, ConvexPolygon, LonLat, Mq3cPixelization, Region, UnitVector3d
 from support_apdb_suite import SCHEMA
-from support_engines import engines_disposed
+from support_engines import disposing_engines
 
 from chronotile.apdb.lsst import ChronotileApdb, dilated
 
@@ -33,7 +33,7 @@ KEYS = ["diaObjectId", "diaSourceId", "visit", "validityStartMjdTai"]
 @pytest.fixture
 def both(tmp_path: Path) -> Iterator[list[Apdb]]:
     """Ours and theirs, with ten visits of two detectors in each."""
-    with engines_disposed():
+    with disposing_engines():
         yield stored_in_both(tmp_path)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import Run as RunCli
 from support_data import data_file, separation_deg
-from support_engines import engines_disposed
+from support_engines import disposing_engines
 from support_pages import check_page
 
 import chronotile as ct
@@ -162,7 +162,7 @@ def test_ours_and_the_peer_are_driven_with_identical_data(tmp_path: Path) -> Non
     )
     apdb.create(tmp_path / "ours.db", felis).close()
     survey = Survey(visits=5, detectors=2, nights=5, days_between=9)
-    with engines_disposed():
+    with disposing_engines():
         config = ApdbSql.init_database(f"sqlite:///{tmp_path}/peer.db", schema_file=str(felis), ss_schema_file="")
         config.save(str(tmp_path / "peer.yaml"))
         logs = [

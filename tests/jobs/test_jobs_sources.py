@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from support_engines import disposed_engines
+from support_engines import record_disposals
 
 import chronotile as ct
 from chronotile.jobs import sources
@@ -162,7 +162,7 @@ def test_a_database_needs_the_package_that_reads_it(monkeypatch: pytest.MonkeyPa
 
 def test_each_connection_is_closed(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     url = made(TABLE)
-    closed = disposed_engines(monkeypatch)
+    closed = record_disposals(monkeypatch)
     sources.schema_of(url, "jobs", [])
     with pytest.raises(ct.InvalidInputError):
         sources.schema_of(url, "none", [])

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support_engines import disposed_engines
+from support_engines import record_disposals
 
 import chronotile as ct
 from chronotile import jobs
@@ -218,7 +218,7 @@ def test_a_state_that_the_archive_has_is_known_whatever_is_newer(production: Pro
 
 
 def test_a_sync_closes_its_connection(production: Production, done: jobs.Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = disposed_engines(monkeypatch)
+    closed = record_disposals(monkeypatch)
     production.put(1, FIRST)
     jobs.sync(done, production.url, "jobs")
     assert len(closed) == 1

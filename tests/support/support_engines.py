@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 
-def disposed_engines(monkeypatch: pytest.MonkeyPatch) -> list[sa.Engine]:
+def record_disposals(monkeypatch: pytest.MonkeyPatch) -> list[sa.Engine]:
     """The engines that are disposed from now on, in a list that grows."""
     disposed: list[sa.Engine] = []
     dispose = sa.Engine.dispose
@@ -29,7 +29,7 @@ def disposed_engines(monkeypatch: pytest.MonkeyPatch) -> list[sa.Engine]:
 
 
 @contextmanager
-def engines_disposed() -> Iterator[None]:
+def disposing_engines() -> Iterator[None]:
     """Dispose all engines that are created inside, for libraries that leave theirs open."""
     create = sa.create_engine
 
