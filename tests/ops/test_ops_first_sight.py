@@ -201,8 +201,8 @@ def test_a_record_that_falls_behind_says_so(spent_s: float, message: str) -> Non
     )
 
 
-def test_the_command_says_that_it_falls_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spent_s = iter([0.0, 2.5, 0.0])
+def test_the_command_says_that_it_falls_behind_unless_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent_s = iter([0.0, 2.5, 5.0])
     clock = [0.0]
 
     def observe(*_: object, **__: object) -> Snapshot:

@@ -325,7 +325,7 @@ def record(
     """
     scraped = dict(_source(text) for text in sources)
     with Recorder(archive) as recorder:
-        for _ in ticks(every_s, count):
+        for number in ticks(every_s, count):
             began = time.monotonic()
             try:
                 snapshot = library.observe(access, jmx_timeout_s=jmx_timeout_s)
@@ -334,7 +334,8 @@ def record(
                 click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} nothing recorded: {error}", err=True)
             else:
                 click.echo(f"{snapshot.taken:%Y-%m-%d %H:%M:%S} recorded {points} points")
-            if behind := _overrun_warning(time.monotonic() - began, every_s):
+            last = number + 1 == count
+            if not last and (behind := _overrun_warning(time.monotonic() - began, every_s)):
                 click.echo(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {behind}", err=True)
 
 
