@@ -111,7 +111,7 @@ class ColdStorage:
         written: list[ColdSlice] = []
         if root.is_dir():
             # Fail if a listed file is missing: a new file would hold only the late rows of its slice.
-            self.archived(root)
+            self._archived(root)
         if not dry_run:
             # The list identifies the folder as one of archived slices, even before the first slice is written.
             list_slices(root, ())
@@ -211,20 +211,21 @@ class ColdStorage:
         Raises
         ------
         DataFileError
-            Kind ``file-not-found``: the folder lacks files of slices that were archived to it.
+            Kind ``file-not-found``: no such folder; no slice was ever archived to it; or it lacks files of slices that
+            were archived to it.
         """
+        return self._archived(require_folder(folder))
+
+    def _archived(self, root: Path) -> list[ColdSlice]:
+        """Archived slices in a folder; none if none was ever archived to it."""
         found = []
         for table in _TABLES:
-            for path in sorted(_paths(Path(folder), table)):
+            for path in sorted(_paths(root, table)):
                 number = int(path.parent.name.partition("=")[2])
                 with SliceFile(path) as file:
                     found.append(ColdSlice(table, number, path, file.rows, path.stat().st_size))
-        require_listed(Path(folder), (SliceKey(each.table, each.slice) for each in found))
+        require_listed(root, (SliceKey(each.table, each.slice) for each in found))
         return sorted(found, key=lambda each: (each.table, each.slice))
-
-    def _require_archived(self, folder: str | os.PathLike[str]) -> list[ColdSlice]:
-        """Archived slices in a folder; raises an error if it is not a folder of archived slices."""
-        return self.archived(require_folder(folder))
 
     def restore(self, folder: str | os.PathLike[str], start: Moment = None, end: Moment = None) -> list[ColdSlice]:
         """Restore the archived slices that overlap a half-open period. The call may be repeated.
@@ -234,7 +235,7 @@ class ColdStorage:
         first, last = _span(start, end)
         back = []
         with locked(folder) as root:
-            for part in self.archived(root):
+            for part in self._archived(root):
                 limits = _limits(part)
                 if part.rows and limits["max"] >= first and limits["min"] < last:
                     back.append(part)
@@ -260,7 +261,7 @@ class ColdStorage:
         number. The caller has locked the folder.
         """
         dropped = 0
-        for part in self._require_archived(folder):
+        for part in self.archived(folder):
             if part.table != table or not part.rows:
                 continue
             limits = _limits(part)
@@ -282,7 +283,7 @@ class ColdStorage:
         """Detector-visits of the rows in files that meet a condition of pyarrow, with their first and last time."""
         kinds = pa.schema([(names.VISIT, pa.int64()), (names.DETECTOR, pa.int32()), (names.TIME, pa.float64())])
         parts = [kinds.empty_table()]
-        for part in self._require_archived(folder):
+        for part in self.archived(folder):
             with SliceFile(part.path) as file:
                 parts.append(file.select(where, kinds.names).cast(kinds))
         by_detector = pa.concat_tables(parts).group_by([names.VISIT, names.DETECTOR])
@@ -299,7 +300,7 @@ class ColdStorage:
         `object_ids` is None or an array of int64.
         """
         schema = self._tables.datasets[table].schema
-        files = [part.path for part in self._require_archived(folder) if part.table == table]
+        files = [part.path for part in self.archived(folder) if part.table == table]
         if not files:
             return schema.empty_table()
         condition = pc.scalar(True)
