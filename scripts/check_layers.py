@@ -46,6 +46,7 @@ MAY_USE: dict[str, frozenset[str]] = {
     "historian": frozenset({"types", "archive"}),
     "service": frozenset({"types", "sky", "store", "archive", "historian", "io"}),
     "python": frozenset({"types", "sky", "chunk", "store", "archive", "historian", "service", "io", "cql", "tables"}),
+    "fuzz": frozenset({"types", "chunk", "archive", "historian", "service", "io"}),
 }
 
 # Additional dependencies of tests. The Store's suite and wrappers are tested on the simplest engine.
