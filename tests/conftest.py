@@ -33,7 +33,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start Cassandra nodes: `./dev test` runs them in parallel with the others."""
+    """Mark the tests that start Cassandra nodes: `./dev test all` runs them in parallel with the others."""
     for item in items:
         if "lab_home" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
