@@ -1,3 +1,5 @@
+//! Errors of engines, and what each says about the outcome of a write.
+
 use std::path::PathBuf;
 
 use chronotile_types::{DatasetName, ErrorKind, SliceId};

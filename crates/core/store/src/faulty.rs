@@ -1,3 +1,5 @@
+//! A wrapper that injects faults into a store, for tests.
+
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,3 +1,5 @@
+//! A wrapper that counts calls, errors, bytes and items of each operation of a store.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

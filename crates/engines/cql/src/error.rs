@@ -1,3 +1,5 @@
+//! Errors of requests to a cluster, and which of them may have taken effect.
+
 use std::time::Duration;
 
 use scylla::errors::{

@@ -1,3 +1,5 @@
+//! Maps errors of SQLite to errors of the store.
+
 use std::path::Path;
 
 use chronotile_store::StoreError;

@@ -1,3 +1,5 @@
+//! Claims about chunks: what scans and fetches return, and what puts and removals change.
+
 use std::sync::Arc;
 
 use bytes::Bytes;

@@ -1,3 +1,5 @@
+//! Claims about tasks that work on the same keys at once.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

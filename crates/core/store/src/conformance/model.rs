@@ -1,3 +1,5 @@
+//! Compares a store with a map, over random sequences of operations.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

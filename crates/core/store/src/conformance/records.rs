@@ -1,3 +1,5 @@
+//! Claims about records of the catalog: commits, conditions and listings.
+
 use std::sync::Arc;
 
 use bytes::Bytes;

@@ -1,3 +1,5 @@
+//! Claims about slices: creating, listing and dropping them, alone and with a commit.
+
 use std::sync::Arc;
 
 use bytes::Bytes;
