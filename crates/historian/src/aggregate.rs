@@ -58,6 +58,7 @@ impl AggregateRequest {
         let width = u64::try_from(self.interval).unwrap_or(0);
         let intervals = if width == 0 { 1 } else { self.start.abs_diff(self.end).div_ceil(width) };
         let of_all = intervals.saturating_mul(self.tags.len() as u64);
+        // Tags are grouped up to `RESULTS_AT_ONCE` results; only a single tag may have more.
         let held = of_all.min(intervals.max(RESULTS_AT_ONCE as u64));
         usize::try_from(held).unwrap_or(usize::MAX).saturating_mul(RESULT_BYTES)
     }
@@ -125,10 +126,14 @@ impl Historian {
             let summaries = if segments { Some(self.summaries(&tag.group).await?) } else { None };
             works.push(AggregateJob { tag, points, summaries, settings, aggregate, grid, annotations, known: None });
         }
+        // The request is valid from here on. Groups are computed one after the other, as the stream is consumed.
         let shape = schema.clone();
         let mut groups: Vec<Vec<AggregateJob>> = Vec::new();
+        // The count is at least 1, because `Grid` refuses an empty range. A tag with more results than the limit forms
+        // a group of its own.
         let at_once = (RESULTS_AT_ONCE / grid.count()).clamp(1, TAGS_AT_ONCE);
         for work in works {
+            // Only neighbours are grouped, so that the results keep the order of the request.
             match groups.last_mut().filter(|group| group.len() < at_once && group[0].goes_with(&work)) {
                 Some(group) => group.push(work),
                 None => groups.push(vec![work]),
@@ -163,6 +168,8 @@ const ROWS_AT_ONCE: usize = 16_384;
 
 /// The results of tags of one dataset, computed on all cores.
 async fn together(mut group: Vec<AggregateJob>) -> Result<Vec<(SharedTag, Output)>> {
+    // If one piece covers the whole range, the heads and statistics of all tags are read together. Otherwise each tag
+    // reads its own, piece by piece.
     if let Some((work, summaries)) = group.first().and_then(|work| Some((work, work.summaries.as_ref()?))) {
         let (low, high) = work.range();
         let piece = Piece::new(low, low, high, work.points.spec().window_ticks());
@@ -174,6 +181,7 @@ async fn together(mut group: Vec<AggregateJob>) -> Result<Vec<(SharedTag, Output
         }
     }
     let mut outputs = Vec::with_capacity(group.len());
+    // From here on, each tag is independent. With valid statistics, few or no points are left to decode on other cores.
     if group.len() == 1 || group.iter().all(AggregateJob::is_known) {
         for work in group {
             let tag = work.tag.clone();
@@ -208,6 +216,8 @@ struct Piece {
 
 impl Piece {
     fn new(start: i64, low: i64, high: i64, width: i64) -> Self {
+        // Pieces meet at the borders of windows, so each tile is in one piece. `div_euclid` rounds down before 1970,
+        // too.
         let cut = start.div_euclid(width).saturating_add(WINDOWS_AT_ONCE).saturating_mul(width);
         let end = cut.min(high);
         // Include the neighbouring tiles, which usually hold the points before and after the range.
@@ -246,6 +256,7 @@ impl AggregateJob {
     fn is_known(&self) -> bool {
         let Some(known) = self.known.as_ref() else { return false };
         let (low, high) = self.range();
+        // A tag without an entry has no tile in the range, so there is nothing to read.
         known.get(&self.tag.number).is_none_or(|known| {
             let mut observed = known.spans.iter().filter(|span| span.tick_max >= low && span.tick_min < high);
             observed.all(|span| known.hours(span).is_some())
@@ -256,6 +267,8 @@ impl AggregateJob {
         let mut calculator = Calculator::new(self.aggregate, self.settings, self.grid);
         let (low, high) = self.range();
         if self.annotations {
+            // Annotations have no bounding values, so the earlier end of a backward request, which its intervals
+            // exclude, is not read.
             return self.count_annotations(calculator, low + i64::from(self.grid.backward()), high).await;
         }
         match &self.summaries {
@@ -312,6 +325,8 @@ impl AggregateJob {
     ) -> Result<()> {
         let width = self.points.spec().window_ticks();
         let mut start = low;
+        // The calculator takes points in order of time: first the point before the range, then the pieces, then the
+        // point behind it.
         while start < high {
             let piece = Piece::new(start, low, high, width);
             let end = piece.end;
@@ -342,6 +357,8 @@ impl AggregateJob {
         let mut unread: Option<(i64, i64)> = None;
         for span in known.spans.iter().filter(|span| span.tick_max >= low && span.tick_min < high) {
             let (start, end) = (span.tick_min.max(low), span.tick_max.saturating_add(1).min(high));
+            // Successive tiles without valid statistics become one read, which must end before the next statistics are
+            // pushed.
             let Some(hours) = known.hours(span) else {
                 unread = Some((unread.map_or(start, |(start, _)| start), end));
                 continue;
@@ -354,8 +371,11 @@ impl AggregateJob {
 
     /// Pushes the last usable point before `low`, from statistics if they contain it.
     async fn push_before(&self, calculator: &mut Calculator, hours: Option<&[Hour]>, low: i64) -> Result<()> {
+        // The hour with the last point before `low` counts only if it ends before `low`: otherwise its last point is a
+        // later one.
         let last = hours.and_then(|hours| hours.iter().rev().find(|hour| hour.first_time < low));
         if let Some(segment) = last.filter(|hour| hour.last_time < low).and_then(|hour| hour.segment) {
+            // This cannot fail: aggregates that keep values, and so may have too many, take no statistics.
             let _ = self.push_one(calculator, segment.last_time, segment.last);
             return Ok(());
         }
@@ -369,6 +389,7 @@ impl AggregateJob {
         if calculator.done() {
             return Ok(());
         }
+        // As in `push_before`: an hour that begins before `high` does not tell its first point from `high` on.
         let first = hours.and_then(|hours| hours.iter().find(|hour| hour.last_time >= high));
         if let Some(segment) = first.filter(|hour| hour.first_time >= high).and_then(|hour| hour.segment) {
             let _ = self.push_one(calculator, segment.first_time, segment.first);
@@ -386,9 +407,11 @@ impl AggregateJob {
     async fn push_hours(&self, calculator: &mut Calculator, hours: &[Hour], low: i64, high: i64) -> Result<()> {
         let mut unread: Option<(i64, i64)> = None;
         for hour in hours.iter().filter(|hour| hour.last_time >= low && hour.first_time < high) {
+            // At the ends of the range, statistics of an hour include points outside of it, so its points are read.
             let whole = hour.first_time >= low && hour.last_time < high;
             if let (Some(segment), true) = (hour.segment, whole) {
                 self.read(calculator, unread.take()).await?;
+                // A segment that crosses the border of an interval is refused, and its points are read.
                 if calculator.push_segment(&segment) {
                     continue;
                 }

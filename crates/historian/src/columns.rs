@@ -55,6 +55,7 @@ impl Points {
         let value = batch.column(1);
         let numbers: ArrayRef = match value.data_type() {
             ArrowType::Utf8 => {
+                // Any number does: aggregates of text use no values, but NaN would make the point Bad.
                 Arc::new((0..value.len()).map(|row| value.is_valid(row).then_some(0.0)).collect::<Float64Array>())
             }
             _ => cast(value, &ArrowType::Float64).map_err(HistorianError::compute("converting values"))?,
@@ -117,6 +118,7 @@ pub(crate) fn shown(tag: &Tag, batch: RecordBatch, schema: &SchemaRef) -> Result
     let batch = undeleted(batch)?;
     let mut value = batch.column(1).clone();
     if tag.data_type == DataType::Bool && *schema.field(2).data_type() != ArrowType::Float64 {
+        // Bool values are stored as floats; a cast by way of Boolean makes the texts true and false of them.
         value = cast(&value, &ArrowType::Boolean).map_err(&failed)?;
     }
     let value = cast(&value, schema.field(2).data_type()).map_err(&failed)?;

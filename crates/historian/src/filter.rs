@@ -47,11 +47,13 @@ impl PointFilter {
             return out.push(point);
         }
         let same_quality = point.3 == door.reported.3;
+        // A negative deviation stands for none and is less than every difference.
         if same_quality && plain && (point.2 - door.reported.2).abs() <= tag.exception_deviation {
             return;
         }
         door.reported = point;
         if !plain || !same_quality || tag.compression_deviation < 0.0 {
+            // The line ends at the held point, which must be stored before the point that begins the next line.
             out.extend(door.held.take());
             (door.kept, door.slopes) = (point, OPEN);
             return out.push(point);
@@ -80,6 +82,7 @@ impl Door {
         let outside = direct < self.slopes.0 || direct > self.slopes.1;
         if let Some(held) = self.held.filter(|_| outside) {
             out.push(held);
+            // The next line begins at the held point. The current point limits its slopes below.
             (self.kept, self.slopes) = (held, OPEN);
         }
         let (low, high) = (slope(self.kept, point.2 - deviation), slope(self.kept, point.2 + deviation));

@@ -82,6 +82,7 @@ impl Historian {
         if let Some(dataset) = self.datasets.read().await.get(&name) {
             return Ok(dataset.clone());
         }
+        // No lock is held here. If two callers create the same dataset, the second opens that of the first.
         let dataset = obtain(&self.archive, spec, self.options.create).await?;
         self.datasets.write().await.insert(name, dataset.clone());
         Ok(dataset)
@@ -140,6 +141,8 @@ impl Historian {
     pub async fn set_retention(&self, group: &str, retention: Option<Duration>) -> Result<()> {
         self.check_group(group).await?;
         for storage in [Storage::Float, Storage::Integer, Storage::Text] {
+            // Datasets that do not exist yet are created, so that points that are written later have the retention,
+            // too.
             self.points_of(group, storage).await?.set_retention(retention).await?;
         }
         Ok(self.summaries(group).await?.set_retention(retention).await?)

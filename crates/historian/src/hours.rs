@@ -72,6 +72,7 @@ pub(crate) async fn load(
         columns: Some(columns.into_iter().map(str::to_owned).collect()),
         ..range_request(0, start, end)
     };
+    // The two reads may observe different states. Statistics of another state match no fingerprint, so points are read.
     let (spans, rows) = tokio::try_join!(points.spans(&numbers, (first, last)), async {
         summaries.read_as_known(request).await?.try_collect::<Vec<RecordBatch>>().await
     })?;
@@ -94,11 +95,13 @@ fn file(batch: &RecordBatch, width: i64, known: &mut HashMap<i64, HourCache>) {
         columns.flags.get("good"),
         batch.column_by_name("time").and_then(|c| c.as_primitive_opt::<TimestampNanosecondType>()),
     ) else {
+        // Without these columns no statistics are known, and points are read instead.
         return;
     };
     for (row, segment) in columns.segments(batch.num_rows()).into_iter().enumerate() {
         let window = Window(times.value(row).div_euclid(width) as i32);
         let (first_time, last_time) = (segment.first_time, segment.last_time);
+        // `good` is false if a value of the hour is not Good: the row then holds no statistics.
         let hour = Hour { first_time, last_time, segment: good.value(row).then_some(segment) };
         let hours = &mut known.entry(tags.value(row)).or_default().hours;
         hours.entry((window, prints.value(row) as u64)).or_default().push(hour);

@@ -59,6 +59,8 @@ impl Historian {
         report.failed.extend(self.maintain_names().await?);
         for group in self.groups().await? {
             for (storage, dataset) in self.existing_points(&group).await? {
+                // Consolidate before summarizing: consolidation replaces chunks, and statistics are valid only for the
+                // chunks from which they were computed.
                 let (tiles, failed) = join_chunks(&dataset).await?;
                 report.tiles_consolidated += tiles;
                 report.failed.extend(failed);
@@ -115,8 +117,10 @@ impl Historian {
             let times = batch.times();
             let mut start = 0;
             while start < times.len() {
+                // `div_euclid` rounds down before 1970, too.
                 let hour = times[start].div_euclid(HOUR_NS).saturating_mul(HOUR_NS);
                 let end = start + times[start..].partition_point(|time| *time < hour.saturating_add(HOUR_NS));
+                // An hour may continue in the next batch, so it is complete only when another one begins.
                 if held.hour != hour {
                     held.flush(span, rows);
                 }
@@ -211,6 +215,7 @@ impl SummaryRows {
     }
 
     fn batch(self) -> std::result::Result<RecordBatch, arrow_schema::ArrowError> {
+        // The columns are the same for every group.
         let schema = schema::summaries("main").map(|spec| spec.schema);
         let schema =
             schema.map_err(|error: HistorianError| arrow_schema::ArrowError::ExternalError(Box::new(error)))?;
@@ -231,6 +236,7 @@ impl SummaryRows {
             Arc::new(Int64Array::from(self.tag.clone())),
             Arc::new(TimestampNanosecondArray::from(self.time.clone()).with_timezone("UTC")),
             Arc::new(Int64Array::from(self.fingerprint.clone())),
+            // `good`: whether there is a segment.
             flag(|_| true),
             ends(|(_, _, count)| *count),
             ends(|(first, _, _)| *first),

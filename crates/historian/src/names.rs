@@ -65,6 +65,7 @@ impl<'a> Pattern<'a> {
     /// milliseconds for a million.
     fn first_of<'n>(&self, names: &'n StringArray, limit: usize) -> Vec<&'n str> {
         let rows = between(names, self.prefix);
+        // The names may be a slice. Its offsets count from the start of the whole text, which `value_data` returns.
         let offsets = names.value_offsets();
         let (text, end) = (names.value_data(), offsets[rows.end] as usize);
         let part = memmem::Finder::new(self.part);
@@ -97,6 +98,7 @@ fn between(names: &StringArray, prefix: &str) -> std::ops::Range<usize> {
         }
         low
     };
+    // Names with the prefix follow each other, so each condition is false up to a row and true from there on.
     first(&|name| name >= prefix)..first(&|name| name > prefix && !name.starts_with(prefix))
 }
 
@@ -106,6 +108,7 @@ fn candidates<'n>(name: &str, names: &'n StringArray) -> Vec<&'n str> {
     let place = between(names, name).start;
     let around = place.saturating_sub(NEIGHBOURS_MAX)..names.len().min(place + NEIGHBOURS_MAX);
     let mut found: Vec<&str> = around.map(|row| names.value(row)).collect();
+    // A `*` or `?` in the unknown name would be taken for a wildcard.
     if name.chars().nth(2).is_some() && !name.contains(['*', '?']) {
         found.extend(Pattern::new(&format!("*{name}*")).first_of(names, NEIGHBOURS_MAX));
     }
@@ -122,6 +125,7 @@ fn differs_in_one_place(a: &str, b: &str) -> bool {
     }
     let same = |(a, b): &(&u8, &u8)| a.eq_ignore_ascii_case(b);
     let head = a.iter().zip(b).take_while(same).count();
+    // Where letters repeat, both ends may count the same bytes. At most, that adds a candidate, which `nearest` judges.
     head + a.iter().rev().zip(b.iter().rev()).take_while(same).count() + DIFFERENT_BYTES_MAX >= longer
 }
 
@@ -143,6 +147,7 @@ impl CachedNames {
 
 /// A fingerprint of the list: while it is unchanged, so are the names.
 async fn fingerprint(dataset: &Dataset) -> Result<Option<u64>> {
+    // All names are in one tile: their rule has one hash bucket, and each row has time 0.
     Ok(dataset.spans(&[0], (0, 0)).await?.first().map(|span| span.fingerprint))
 }
 
@@ -161,6 +166,8 @@ fn matches(pattern: &str, name: &str) -> bool {
             (None, None) => return true,
             (Some(wanted), Some(found)) if wanted == '?' || wanted == found => (pattern, name) = (rest, left),
             _ => {
+                // After a mismatch, the last `*` matches one more character. Earlier ones need no retry: they matched
+                // at the first place that fits, which leaves the most text.
                 let Some((behind, swallowed)) = &mut retry else { return false };
                 if swallowed.next().is_none() {
                     return false;
@@ -180,9 +187,11 @@ impl Historian {
         }
         let Some(dataset) = self.whole_names().await? else { return Ok(None) };
         let listed = self.names_with(&dataset, pattern.prefix).await?;
+        // One name more than is looked up shows that too many match.
         let wanted = LOOKED_UP_MAX.min(limit) + 1;
         let mut names: Vec<&str> = listed.parts.iter().flat_map(|names| pattern.first_of(names, wanted)).collect();
         names.sort_unstable();
+        // The parts may have names in common, see `CachedNames`.
         names.dedup();
         names.truncate(limit);
         if names.len() > LOOKED_UP_MAX {
@@ -205,6 +214,7 @@ impl Historian {
 
     /// Up to three names of tags that are similar to an unknown one; none if names cannot be read.
     pub async fn near(&self, name: &str) -> Vec<String> {
+        // The names are advice in the message of another error, which a failure here must not replace.
         let listed = match self.whole_names().await {
             Ok(Some(dataset)) => self.names_with(&dataset, "").await.ok(),
             _ => None,
@@ -256,6 +266,7 @@ impl Historian {
             predicates: if prefix.is_empty() { vec![] } else { vec![begins] },
             ..ReadRequest::default()
         };
+        // A name that is read twice does no harm, and a merge of all names takes three times the processor time.
         let batches: Vec<RecordBatch> = dataset.read_unmerged(request).await?.try_collect().await?;
         let parts = batches.iter().map(|batch| in_order(batch.column(0).as_string())).collect();
         let listed = Arc::new(CachedNames { parts, fingerprint });
@@ -294,6 +305,8 @@ impl Historian {
         let mut all = new;
         all.extend(self.catalog.read().await.all_names());
         let dataset = self.names_dataset().await?;
+        // The marker comes after the names: a crash between both leaves a list that counts as incomplete and is written
+        // again.
         write_names(&dataset, all, None).await?;
         // The batch is the same in every process that comes this far, so concurrent writers do not conflict.
         write_names(&dataset, vec![String::new()], Some(WHOLE)).await

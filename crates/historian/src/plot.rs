@@ -68,6 +68,7 @@ struct Downsampler {
 impl Downsampler {
     fn new(start: i64, end: i64, count: usize, how: Downsampling) -> Self {
         let spans = (count / 4).max(1) as i128;
+        // A range may be longer than an i64 counts.
         let width = ((i128::from(end) - i128::from(start)) / spans).max(1);
         Self { start, width, count, how, rows: Vec::new(), span: None }
     }
@@ -75,6 +76,7 @@ impl Downsampler {
     fn take(&mut self, points: &Points) -> Result<()> {
         for (row, (time, value)) in points.times().iter().zip(points.values()).enumerate() {
             let status = points.statuses().map_or(0, |statuses| statuses[row]);
+            // The highest bit is set in both severities of Bad, 2 and 3.
             if value.is_nan() || status >> 31 == 1 {
                 continue;
             }
@@ -116,6 +118,7 @@ impl Downsampler {
         if let Some((_, mut rows)) = self.span.take() {
             rows.sort_unstable_by_key(|row| row.0);
             for row in rows {
+                // The same point may be the first, the least, the greatest and the last.
                 if self.rows.last().is_none_or(|last| last.0 != row.0) {
                     self.rows.push(row);
                 }

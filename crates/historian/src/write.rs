@@ -84,6 +84,8 @@ impl Historian {
             }
             first_row += batch.num_rows() as u64;
         }
+        // All points are checked before the first dataset is written, so a refused point leaves nothing stored in any
+        // dataset.
         let mut report = PointsReport::default();
         for ((group, storage), rows) in parts {
             let dataset = self.points_of(&group, storage).await?;
@@ -136,6 +138,8 @@ impl Historian {
                 continue;
             }
             let failed = HistorianError::compute("filtering points");
+            // Rows of other tags pass as they are: the conversion to doubles below would round their integers beyond
+            // 2^53.
             if is_filtered.false_count() > 0 {
                 let others = is_filtered.iter().map(|filtered| filtered.map(|filtered| !filtered)).collect();
                 passed.push(filter_record_batch(&batch, &others).map_err(&failed)?);
@@ -162,12 +166,15 @@ impl Historian {
         if let ArrowType::Dictionary(_, _) = column.data_type() {
             let dictionary = column.as_any_dictionary_opt();
             if let Some(dictionary) = dictionary {
+                // An async function that calls itself needs an allocation. The distinct names are looked up once, not
+                // once per row.
                 let values = Box::pin(self.tag_column(dictionary.values())).await?;
                 let failed = HistorianError::compute("looking up tags");
                 let keys = cast(&Arc::new(dictionary.keys().slice(0, column.len())), &ArrowType::UInt32);
                 let keys = keys.map_err(&failed)?;
                 let rows: ArrayRef = Arc::new(UInt32Array::from(values.rows));
                 let rows = take(&rows, &keys, None).map_err(failed)?;
+                // The values have no nulls; the keys may have some, which `take` turns into null rows.
                 check_no_nulls(&rows)?;
                 let rows = rows.as_primitive::<UInt32Type>().values().to_vec();
                 return Ok(TagColumn { tags: values.tags, rows });
@@ -197,6 +204,7 @@ impl Historian {
         let mut keys = Vec::new();
         let mut last: Option<(K, u32)> = None;
         let rows: Vec<u32> = rows
+            // A run of rows of the same tag needs only one lookup in the map.
             .map(|item| match last {
                 Some((before, place)) if before == item => place,
                 _ => {
@@ -230,6 +238,7 @@ impl Historian {
         let mut rows = dataset.read(request).await?;
         let mut deleted = 0;
         while let Some(batch) = rows.try_next().await? {
+            // Points that are already hidden are neither counted nor hidden again.
             let batch = crate::columns::undeleted(batch)?;
             if batch.num_rows() > 0 {
                 deleted += batch.num_rows() as u64;
@@ -341,11 +350,13 @@ fn status_column(column: Option<ArrayRef>, rows: usize) -> Result<UInt32Array> {
     }
     let codes = cast(&column, &ArrowType::UInt32).map_err(|_| refuse())?;
     let codes = codes.as_primitive::<UInt32Type>();
+    // A null counts as Good, as does a missing column.
     let codes: UInt32Array = if codes.null_count() == 0 {
         codes.clone()
     } else {
         codes.iter().map(|code| Some(code.unwrap_or(0))).collect()
     };
+    // Stored with this status, a point would be a deletion marker and hide itself.
     if codes.values().contains(&DELETED) { Err(refuse()) } else { Ok(codes) }
 }
 
@@ -383,6 +394,8 @@ impl ConformedPoints<'_> {
     }
 
     fn classes(self) -> Result<Vec<(String, Storage, RecordBatch)>> {
+        // Rows are divided by type, not only by dataset: float and bool share a dataset, but their values are checked
+        // by different rules.
         let class = |tag: &SharedTag| -> Class { (tag.group.clone(), tag.data_type) };
         let mut classes: Vec<Class> = Vec::new();
         let of_tag: Vec<usize> = self
@@ -441,6 +454,7 @@ impl ConformedPoints<'_> {
                 matches!(given, ArrowType::Utf8 | ArrowType::LargeUtf8 | ArrowType::Utf8View | ArrowType::Null)
             }
         };
+        // Without a value, the type of the column does not matter: all points may be Bad.
         match first {
             Some(row) if !fits => return Err(wrong(row)),
             None if !fits => {
@@ -457,6 +471,8 @@ impl ConformedPoints<'_> {
             let status = self.statuses(kind, mask, &|row| value.is_valid(row))?;
             return Ok((value, status));
         }
+        // Integers are cast directly, because a double would round those beyond 2^53. Integers in other forms follow
+        // below.
         if kind == DataType::Integer && given.is_integer() {
             let value = cast(&self.value, &ArrowType::Int64)
                 .map_err(|_| self.refuse(first.unwrap_or(0), "a value is out of the range of 64-bit integers"))?;
@@ -469,6 +485,7 @@ impl ConformedPoints<'_> {
         self.check_exact(value, &inside)?;
         let status = self.statuses(kind, mask, &|row| value.is_valid(row) && value.value(row).is_finite())?;
         let all_finite = value.null_count() == 0 && value.values().iter().all(|value| value.is_finite());
+        // A NaN or an infinity has a Bad status by now, and is stored as null.
         let value: Float64Array = match all_finite {
             true => value.clone(),
             false => value.iter().map(|value| value.filter(|value| value.is_finite())).collect(),
@@ -489,6 +506,8 @@ impl ConformedPoints<'_> {
 
     /// Refuses integers that a float would round.
     fn check_exact(&self, value: &Float64Array, inside: &dyn Fn(usize) -> bool) -> Result<()> {
+        // Compare as i128, which holds every i64 and u64 and also the doubles to which the greatest of them are
+        // rounded.
         let given: Box<dyn Fn(usize) -> i128> = match self.value.data_type() {
             ArrowType::Int64 => {
                 let whole = self.value.as_primitive::<Int64Type>();
@@ -512,6 +531,7 @@ impl ConformedPoints<'_> {
 
     /// Checks that values of integer tags are integers, and values of bool tags 0 or 1.
     fn check_whole(&self, kind: DataType, value: &Float64Array, inside: &dyn Fn(usize) -> bool) -> Result<()> {
+        // 2^53: above it, one double stands for several integers, so the integer that was given is unknown.
         const EXACT: f64 = 9_007_199_254_740_992.0;
         let (fits, what): (fn(f64) -> bool, _) = match kind {
             DataType::Integer => {

@@ -62,6 +62,7 @@ impl CsvReader {
             sample: first,
             sample_at: 0,
         };
+        // Without a type to infer, no sample is read into memory.
         if reader.given.iter().any(|given| !given) {
             let first = std::mem::take(&mut reader.sample);
             reader.sample = reader.fill(first, options.sample_rows)?;
@@ -94,6 +95,7 @@ impl CsvReader {
             if !self.is_null(text.trim(), quoted, false) {
                 kind = kind.merge(Kind::of_field(text));
             }
+            // Text includes every other class of a field, so the remaining rows change nothing.
             if kind == Kind::Text {
                 break;
             }
@@ -115,6 +117,7 @@ impl CsvReader {
     /// Reads records into `rows` up to `rows_max` rows, the limit of text, or the end of the input.
     fn fill(&mut self, mut rows: RawRecords, rows_max: usize) -> Result<RawRecords> {
         while rows.len() < rows_max && rows.held_bytes() < PIECE_BYTES_MAX {
+            // In a file with one column, a blank line is a null.
             match self.tokens.next_record(&mut rows, self.width == 1)? {
                 None => break,
                 Some(found) if found == self.width => {}

@@ -119,6 +119,7 @@ impl Tokens {
     }
 
     fn skip_byte_order_mark(&mut self) -> Result<()> {
+        // A pipe may return fewer bytes than were requested.
         while self.filled < 3 {
             let read = self.read_more(self.filled)?;
             if read == 0 {
@@ -166,6 +167,7 @@ impl Tokens {
             }
             let (mark, start) = (rows.mark(), self.line);
             let fields = self.cut_record(rows, mark)?;
+            // A quoted empty field is an empty text, so its line is not blank.
             let is_blank = fields == 1 && rows.text.len() == mark.text && !rows.quoted[mark.fields];
             if is_blank && !blank_is_record {
                 rows.drop_record(mark);

@@ -76,6 +76,7 @@ impl CsvStyle {
         let special = |b: u8| b == self.delimiter || matches!(b, b'"' | b'\n' | b'\r');
         let edge = |b: Option<&u8>| b.is_some_and(u8::is_ascii_whitespace);
         let bytes = value.as_bytes();
+        // An empty field without quotes is a null. A reader may take `#` at the start of a line for a comment.
         let quote = bytes.is_empty()
             || bytes.iter().any(|&b| special(b))
             || is_text && (edge(bytes.first()) || edge(bytes.last()) || value == self.null || value.starts_with('#'));

@@ -361,6 +361,7 @@ impl IoError {
                 what: layer.to_owned(),
                 reason: "it ends before its content does".to_owned(),
             },
+            // Decompressors report damaged content with these kinds.
             (Some(layer), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other) => {
                 Self::Damaged { name: name.to_owned(), what: layer.to_owned(), reason: error.to_string() }
             }
@@ -371,6 +372,7 @@ impl IoError {
     /// Maps an error of the Arrow decoders of `name`.
     pub(crate) fn decoding(name: &str, format: Format, error: ArrowError) -> Self {
         match error {
+            // An input that ends early is damaged; the other kinds are failures to read.
             ArrowError::IoError(_, source) if source.kind() != io::ErrorKind::UnexpectedEof => {
                 Self::Read { name: name.to_owned(), source }
             }

@@ -72,6 +72,7 @@ impl Kind {
         let zoned = bytes[10..].iter().any(|b| matches!(b, b'z' | b'Z' | b'+' | b'-' | b'/'));
         match fraction_digits(text) {
             0..=6 => Self::Timestamp { zoned, nanos: false },
+            // 64-bit nanoseconds count only from 1677 to 2262; other times stay text.
             7..=9 if string_to_timestamp_nanos(text).is_ok() => Self::Timestamp { zoned, nanos: true },
             _ => Self::Text,
         }
@@ -93,6 +94,7 @@ impl Kind {
         }
         let number = digits.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'));
         let value = number.then(|| text.parse::<f64>().ok()).flatten()?;
+        // A number beyond float64, such as 1e999, would become infinite.
         Some(if value.is_finite() { Self::Float } else { Self::Text })
     }
 
@@ -111,6 +113,7 @@ impl Kind {
             (K::List(_) | K::Struct(_), _) | (_, K::List(_) | K::Struct(_)) => K::Clash,
             (K::Int { negative: a }, K::Int { negative: b }) => K::Int { negative: a || b },
             (K::Int { negative: false } | K::UInt, K::Int { negative: false } | K::UInt) => K::UInt,
+            // No 64-bit integer holds both negative values and values beyond int64.
             (K::Int { .. } | K::UInt | K::BigInt, K::Int { .. } | K::UInt | K::BigInt) => K::BigInt,
             (K::Int { .. } | K::UInt | K::BigInt | K::Float, K::Int { .. } | K::UInt | K::BigInt | K::Float) => {
                 K::Float
@@ -201,6 +204,7 @@ impl Members {
         if len <= FEW {
             return;
         }
+        // The first member above the limit adds all earlier ones to the map.
         let from = if len == FEW + 1 { 0 } else { len - 1 };
         self.places.extend(self.list[from..].iter().enumerate().map(|(at, (name, _))| (name.clone(), from + at)));
     }
@@ -215,6 +219,7 @@ impl Members {
             match at {
                 Some(at) => {
                     let old = std::mem::replace(&mut self.list[at].1, Kind::Null);
+                    // `set` below subtracts only the members of the null that takes the place of the old value.
                     self.total -= old.members();
                     self.set(at, old.merge(kind));
                 }

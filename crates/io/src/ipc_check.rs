@@ -124,6 +124,7 @@ impl Unassigned<'_> {
             DataType::ListView(_) | DataType::LargeListView(_) => 3,
             DataType::Utf8View | DataType::BinaryView => {
                 let count = self.variadic.next().and_then(|count| usize::try_from(*count).ok());
+                // Two more buffers come before the data buffers: the validity and the views.
                 let count = count.and_then(|count| count.checked_add(2));
                 count.ok_or_else(|| refused(format!("column {:?} lacks its number of data buffers", field.name())))?
             }

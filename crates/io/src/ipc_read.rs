@@ -52,6 +52,7 @@ struct IpcFile {
 
 impl IpcFile {
     fn open(mut file: BufReader<CountingReader<File>>, footer: &Footer, chosen: &[usize]) -> Result<Self, ArrowError> {
+        // Decoded columns come in ascending order, as `Shape` expects them.
         let mut columns = chosen.to_vec();
         columns.sort_unstable();
         let mut decoder = FileDecoder::new(footer.schema.clone(), footer.version).with_projection(columns);
@@ -87,6 +88,7 @@ struct Footer {
 impl Footer {
     fn read(file: &mut File) -> Result<Self, ArrowError> {
         let file_bytes = file.seek(SeekFrom::End(0))?;
+        // A file ends with the length of its footer (4 bytes) and `ARROW1`.
         let mut trailer = [0; 10];
         file.seek(SeekFrom::End(-10))?;
         file.read_exact(&mut trailer)?;
@@ -182,11 +184,13 @@ fn unpacked_bytes(batch: &StoredBatch<'_>, body: &[u8]) -> Option<u64> {
     for buffer in batch.buffers().into_iter().flatten() {
         let (start, length) = (usize::try_from(buffer.offset()).ok()?, usize::try_from(buffer.length()).ok()?);
         let bytes = body.get(start..start.checked_add(length)?)?;
+        // An empty buffer has no prefix. Arrow's decoder refuses a shorter one that is not empty.
         let Some(prefix) = bytes.first_chunk::<LENGTH_BYTES>() else { continue };
         let unpacked = match i64::from_le_bytes(*prefix) {
             NOT_COMPRESSED => 0,
             length => u64::try_from(length).ok()?,
         };
+        // Lengths of a damaged input may add up to more than a u64; the sum is then above every limit.
         total = total.saturating_add(unpacked);
     }
     Some(total)
@@ -244,6 +248,7 @@ impl IpcStream {
             }
             let message = self.next_message()?;
             self.ended = message.is_none();
+            // The end marker lets the decoder process a last message without a body.
             self.rest = Buffer::from_vec(message.unwrap_or_else(|| END.to_vec()));
         }
     }
@@ -259,6 +264,7 @@ impl IpcStream {
             (&mut self.input).take(4).read_to_end(&mut bytes)?;
         }
         let size = bytes.last_chunk::<4>().map(|size| u32::from_le_bytes(*size));
+        // Refuses a length of less than four bytes, and a marker without a length behind it.
         let Some(size) = size.filter(|_| bytes.len() % 4 == 0 && bytes != [0xff; 4]) else {
             return Err(damaged("it ends in the length of a message"));
         };
@@ -326,6 +332,7 @@ impl IpcReader {
         let file = BufReader::new(CountingReader::new(file, progress));
         let mut reader = IpcFile::open(file, &footer, &chosen).map_err(failed)?;
         let (mut first, mut skip_left, mut rows_seen) = (0, options.skip_rows, 0);
+        // Skip whole batches before the start without reading them.
         while first < rows.len() && rows[first] <= skip_left {
             skip_left -= rows[first];
             rows_seen += rows[first];

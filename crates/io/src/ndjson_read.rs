@@ -262,6 +262,7 @@ impl NdjsonReader {
                 Ok(_) => self.not_an_object(line),
             };
         }
+        // Each line can be decoded alone, so the error belongs to none of them.
         IoError::decoding(&self.name, Format::Ndjson, error)
     }
 
@@ -270,6 +271,7 @@ impl NdjsonReader {
     fn batch_end(&self, from: usize) -> usize {
         let start = self.lines.start(from);
         let fits = self.lines.ends[from..].partition_point(|&end| end - start <= BATCH_BYTES_MAX);
+        // A line above the limit is decoded alone.
         (from + fits.clamp(1, self.rows_max)).min(self.lines.len())
     }
 

@@ -100,6 +100,7 @@ impl Sorter {
         let whole = concat_batches(&self.schema, batches)?;
         let keys = self.keys(&whole)?;
         let mut order: Vec<u32> = (0..whole.num_rows() as u32).collect();
+        // A stable sort keeps rows with equal keys in the order of the input, as `Merge::first` does across runs.
         order.sort_by(|a, b| keys.row(*a as usize).cmp(&keys.row(*b as usize)));
         order.truncate(self.limit);
         take_record_batch(&whole, &UInt32Array::from(order))
@@ -128,6 +129,7 @@ impl Sorter {
         let mut merge = Merge { sorter: self.clone(), cursors: Vec::new(), sources: Vec::new(), left: self.limit };
         for run in runs {
             let reader = StreamReader::try_new(BufReader::new(run), None)?;
+            // `advance` replaces these empty keys by those of the first batch.
             let keys = self.keys(&RecordBatch::new_empty(self.schema.clone()))?;
             let cursor = Cursor { reader, source: 0, rows: 0, keys, at: 0 };
             merge.cursors.push(cursor);
@@ -144,6 +146,7 @@ impl Sorter {
         let mut writer = StreamWriter::try_new_with_options(file, &self.schema, options)?;
         for batch in batches {
             let batch = batch?;
+            // A merge holds a batch of each run, so batches are a small part of a run.
             let fits = batch.num_rows() * (self.run_bytes / BLOCKS) / batch_bytes(&batch).max(1);
             let rows = fits.clamp(1, BATCH_ROWS);
             for start in (0..batch.num_rows()).step_by(rows) {
@@ -179,6 +182,8 @@ impl Gathering<'_> {
             }
             if self.runs.len() == FAN_IN {
                 let merged = self.sorter.merge(std::mem::take(&mut self.runs))?;
+                // The list is empty now, so the merged run comes first again, and equal rows keep the order of the
+                // input.
                 self.runs.push(self.sorter.write_run(merged)?);
             }
         }
@@ -274,6 +279,7 @@ impl Iterator for Ordered {
 
     fn next(&mut self) -> Option<Self::Item> {
         if let State::Unsorted { .. } = self.state {
+            // `Ended` remains if sorting fails, so the iteration ends after the error.
             let State::Unsorted { rows, sorter } = std::mem::replace(&mut self.state, State::Ended) else {
                 return None;
             };
@@ -301,6 +307,7 @@ impl RecordBatchReader for Ordered {
 }
 
 fn batch_bytes(batch: &RecordBatch) -> usize {
+    // Counts the memory of a slice only. The array's own memory size would count its whole buffers for every slice.
     let bytes = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0);
     batch.columns().iter().map(bytes).sum()
 }

@@ -66,6 +66,7 @@ pub(crate) struct Failure(Arc<Mutex<Option<io::Error>>>);
 
 impl Failure {
     fn note(&self, error: &io::Error) {
+        // An `io::Error` cannot be cloned, and the encoder gets the original.
         let copy = match error.raw_os_error() {
             Some(code) => io::Error::from_raw_os_error(code),
             None => io::Error::new(error.kind(), error.to_string()),
@@ -122,6 +123,7 @@ impl Out {
             Target::Plain(mut writer) => writer.flush().map_err(failed),
             Target::Replaced { file, path, overwrite } => {
                 let file = file.into_inner().map_err(|e| failed(e.into_error()))?;
+                // Before the rename: after a crash, a file with missing content could otherwise be at the path.
                 file.as_file().sync_all().map_err(failed)?;
                 let placed = if overwrite { file.persist(&path) } else { file.persist_noclobber(&path) };
                 placed.map(drop).map_err(|e| IoError::creating(&path, e.error))
@@ -147,8 +149,11 @@ fn open_path(path: PathBuf, overwrite: bool) -> Result<Target> {
         Ok(_) if !overwrite => return Err(IoError::Exists { path }),
         // Follow a symbolic link, so that its target is replaced and the link stays.
         Ok(_) => path = fs::canonicalize(&path).map_err(|e| IoError::creating(&path, e))?,
+        // Usually there is no file yet. Any other error occurs again, with its cause, when the file is created or
+        // renamed.
         Err(_) => {}
     }
+    // The temporary file is in the folder of the path, because a rename does not work across file systems.
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
         _ => PathBuf::from("."),

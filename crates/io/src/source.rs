@@ -177,14 +177,17 @@ impl Input {
         let failed = |layer, e| IoError::reading(&name, layer, e);
         let mut head = take_head(&mut raw).map_err(|e| failed(None, e))?;
         let wrapping = FileCompression::of_magic(&head);
+        // A stream cannot be rewound, so the bytes that show the compression are put back in front of the rest.
         let whole = Cursor::new(head.clone()).chain(raw);
         let mut stream: Box<dyn Read + Send> = match wrapping {
             FileCompression::None => Box::new(whole),
             FileCompression::Gzip => {
+                // A gzip file may consist of several members, one behind the other.
                 Box::new(flate2::read::MultiGzDecoder::new(BufReader::with_capacity(1 << 16, whole)))
             }
             FileCompression::Zstd => Box::new(zstd::Decoder::new(whole).map_err(|e| failed(wrapping.label(), e))?),
         };
+        // From here on, `head` and `stream` are those of the decompressed input, whose first bytes show the format.
         if wrapping != FileCompression::None {
             head = take_head(&mut stream).map_err(|e| failed(wrapping.label(), e))?;
             stream = Box::new(Cursor::new(head.clone()).chain(stream));
@@ -292,6 +295,7 @@ fn decide(name: &str, given: Option<Format>, by_path: Option<Format>, head: &[u8
 
 /// Arrow streams from before release 0.15 start with the length of the schema, without a marker.
 fn is_old_stream(format: Format, head: &[u8]) -> bool {
+    // The length is in little-endian order and below 64 KiB, so its upper half is zero.
     format == Format::Arrow && head.len() >= 8 && head[2..4] == [0, 0] && head[..2] != [0, 0]
 }
 

@@ -162,6 +162,7 @@ fn clean(text: &str, width: usize) -> String {
         let piece = if hidden { c.escape_default().to_string() } else { c.to_string() };
         let piece_width = if hidden { piece.len() } else { c.width().unwrap_or(0) };
         if used + piece_width > width {
+            // Make room for the ellipsis, which takes one column; a character before it may take two.
             while used + 1 > width {
                 let Some(last) = out.pop() else { break };
                 used -= last.width().unwrap_or(0);

@@ -127,6 +127,7 @@ fn parse_scalars(texts: &StringArray, target: &DataType) -> Result<ArrayRef, Bad
     }
     let safe = CastOptions::default();
     let whole = matches!(target, DataType::Timestamp(..)).then(|| with_seconds(texts)).flatten();
+    // The cast makes nulls of texts that do not convert, so a null that the texts do not have identifies one.
     let array = cast_with_options(whole.as_ref().unwrap_or(texts), target, &safe)
         .map_err(|error| BadValue::new(first_valid(texts).unwrap_or(0), "", target, &format!(" ({error})")))?;
     if array.null_count() != texts.null_count() {
@@ -244,6 +245,7 @@ fn first_overflow(texts: &StringArray, array: &dyn Array) -> Option<usize> {
         }
         _ => return None,
     };
+    // The words for infinity have no digits.
     (0..texts.len()).find(|&i| texts.is_valid(i) && infinite(i) && texts.value(i).bytes().any(|b| b.is_ascii_digit()))
 }
 
@@ -330,6 +332,7 @@ fn first_bad_cell(texts: &StringArray, field: &FieldRef, target: &DataType) -> B
 }
 
 fn json_decoder_of_values(field: &FieldRef, rows: usize) -> Result<arrow_json::reader::Decoder, ArrowError> {
+    // One spare row reveals a cell that holds two values.
     ReaderBuilder::new_with_field(field.clone()).with_batch_size(rows + 1).with_coerce_primitive(true).build_decoder()
 }
 
@@ -378,6 +381,7 @@ fn parse_list<O: OffsetSizeTrait>(
     target: &DataType,
 ) -> Result<ArrayRef, BadValue> {
     let values = parse_leaves(list.values(), item).map_err(|bad| {
+        // The row of a value is the last one whose offset is not above its index.
         let row = list.value_offsets().partition_point(|offset| offset.as_usize() <= bad.index);
         bad.within("[]", row.saturating_sub(1))
     })?;
@@ -393,6 +397,7 @@ fn parse_fixed_list(
     target: &DataType,
 ) -> Result<ArrayRef, BadValue> {
     let offsets = list.value_offsets();
+    // The cast below would make a null of a list of another length.
     for index in (0..list.len()).filter(|&i| list.is_valid(i)) {
         let found = offsets[index + 1] - offsets[index];
         if found != size {

@@ -61,6 +61,7 @@ pub struct Writer {
 /// [`IoError::Exists`] unless `overwrite` is set, [`IoError::NoFolder`], [`IoError::Denied`], [`IoError::IsFolder`],
 /// [`IoError::UnsupportedType`] for a column that the format cannot store, [`IoError::BadSetting`].
 pub fn writer(sink: Sink, format: OutFormat, schema: SchemaRef, options: &WriteOptions) -> Result<Writer> {
+    // Invalid options and types are refused before the sink is opened, so that they leave no file.
     let style = csv_style(format, options)?;
     let schema = written_schema(&schema, format);
     if format == OutFormat::Ndjson {
@@ -237,6 +238,7 @@ impl Writer {
             }
             arrow_cast::cast(column, field.data_type())
         });
+        // A batch without columns has rows, too, which only this option counts.
         let options = arrow_array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         cast.collect::<Result<Vec<_>, ArrowError>>()
             .and_then(|columns| RecordBatch::try_new_with_options(self.schema.clone(), columns, &options))

@@ -23,6 +23,8 @@ const COLLECT_AFTER_BYTES: usize = 1 << 20;
 static GIVES_BACK: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
+    // Initialized at compile time and without a destructor: its first use allocates nothing, and it stays usable while
+    // its thread ends.
     static FREED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 

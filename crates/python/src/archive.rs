@@ -204,6 +204,7 @@ fn retired<'py>(
 }
 
 fn open_inner(archive: &RwLock<Option<Inner>>) -> PyResult<Inner> {
+    // Fails in a forked process before a lock is taken that may never be released there.
     runtime()?;
     let inner = archive.read().unwrap_or_else(PoisonError::into_inner).clone();
     inner.ok_or_else(|| Fault::new(ErrorKind::Closed, "the archive is closed: open it again").raise())
@@ -433,6 +434,7 @@ fn copy_reporter(callback: Option<Py<PyAny>>) -> impl Fn(&CopyProgress) + Send +
     let reported = std::sync::Mutex::new(None::<std::time::Instant>);
     move |progress| {
         let Some(callback) = &callback else { return };
+        // Held during the callback, so that calls come one at a time.
         let mut reported = reported.lock().unwrap_or_else(PoisonError::into_inner);
         if reported.is_some_and(|at| at.elapsed() < TELL_EVERY) && progress.tiles_done < progress.tiles_total {
             return;

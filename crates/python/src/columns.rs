@@ -39,6 +39,7 @@ fn natural_column(values: &Bound<'_, PyList>, wanted: Option<&DataType>) -> PyRe
     let Some(first) = values.iter().find(|value| !value.is_none()) else {
         return Ok(new_null_array(wanted.unwrap_or(&DataType::Null), values.len()));
     };
+    // Before PyInt, because a bool of Python is also an int.
     if first.is_instance_of::<PyBool>() {
         return Ok(Arc::new(BooleanArray::from(extract::<bool>(values, "bool")?)));
     }
@@ -49,6 +50,7 @@ fn natural_column(values: &Bound<'_, PyList>, wanted: Option<&DataType>) -> PyRe
         let bytes = extract::<Vec<u8>>(values, "bytes")?;
         return Ok(Arc::new(BinaryArray::from_iter(bytes)));
     }
+    // A list may begin with an int and contain floats, so one value does not decide.
     let floats = values.iter().any(|value| value.is_instance_of::<PyFloat>());
     if floats || wanted.is_some_and(DataType::is_floating) {
         return Ok(Arc::new(Float64Array::from(extract::<f64>(values, "float")?)));
@@ -202,6 +204,7 @@ fn copied<T: Element>(py: Python<'_>, values: &Bound<'_, PyAny>) -> PyResult<Vec
             format!("an array of {} dimensions cannot form a column: give one dimension", buffer.dimensions());
         return Err(invalid(ErrorKind::InvalidRows, message));
     }
+    // Copied, because Python may change the buffer later, while an Arrow array never changes.
     buffer.to_vec(py)
 }
 

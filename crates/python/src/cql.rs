@@ -82,6 +82,7 @@ impl Options {
 
 impl CqlSession {
     fn open_inner(&self) -> PyResult<Tables> {
+        // Fails in a forked process before a lock is taken that may never be released there.
         runtime()?;
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner).clone();
         inner.ok_or_else(|| Fault::new(ErrorKind::Closed, "the session is closed: make another").raise())
@@ -185,6 +186,7 @@ fn value(given: &Bound<'_, PyAny>) -> PyResult<Value> {
     } else if given.is_instance_of::<PyBool>() {
         Ok(Value::Bool(given.extract()?))
     } else if given.is_instance_of::<PyInt>() {
+        // Tested after PyBool, because a bool of Python is also an int.
         Ok(Value::Int(integer(given)?))
     } else if given.is_instance_of::<PyFloat>() {
         Ok(Value::Float(given.extract()?))
@@ -233,6 +235,7 @@ fn integer(given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     if let Ok(small) = given.extract::<i64>() {
         return Ok(small.to_be_bytes().to_vec());
     }
+    // `bit_length` leaves out the sign, which needs one bit more.
     let bits: usize = given.call_method0("bit_length")?.extract()?;
     let signed = pyo3::types::PyDict::new(given.py());
     signed.set_item("signed", true)?;

@@ -139,6 +139,8 @@ pub fn cql_error(error: CqlError, wrote: bool) -> PyErr {
             .text("consistency", consistency)
             .number("required", *required)
             .number("alive", *alive),
+        // The errors above certainly changed nothing. One below becomes OutcomeUnknown if the request may have changed
+        // something.
         _ if unknown => fault(K::OutcomeUnknown),
         C::Broken { .. } => fault(K::NoConnection),
         C::Overloaded { .. } => fault(K::Overloaded),

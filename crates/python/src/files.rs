@@ -79,6 +79,7 @@ impl State {
         if self.constants.is_empty() {
             return Ok(batch.clone());
         }
+        // `take` with indices that are all 0 repeats the one value, for any type.
         let first = UInt64Array::from(vec![0; batch.num_rows()]);
         let mut columns = batch.columns().to_vec();
         for constant in &self.constants {
@@ -102,6 +103,7 @@ impl Iterator for Block {
             return None;
         }
         let batch = self.shared.next(self.left)?;
+        // A block ends with its first error: nothing is left after it.
         self.left -= batch.as_ref().map_or(self.left, |batch| batch.num_rows() as u64);
         Some(batch)
     }
@@ -247,6 +249,8 @@ impl RecordFile {
     /// Whether there are more rows.
     fn has_rows(&self, py: Python<'_>) -> PyResult<bool> {
         py.detach(|| {
+            // Locked only with the interpreter lock released: another thread may hold the mutex while it reads from the
+            // file.
             let mut state = self.shared.lock();
             match state.fill(&self.shared.schema) {
                 None => Ok(false),

@@ -39,6 +39,7 @@ impl PythonFrontEnds {
         }
         let reader = source::open_one(&found)?;
         let schema = reader.schema();
+        // The clone of the request keeps its memory charged until the rows are dropped.
         Ok(Answer::Rows { schema, batches: Box::new(Batches { reader, request: request.clone() }) })
     }
 }
@@ -103,6 +104,7 @@ fn plain(details: &Bound<'_, PyDict>) -> Map<String, Value> {
         if value.is_none() {
             Value::Null
         } else if value.is_instance_of::<PyBool>() {
+            // Tested before PyInt, because a bool of Python is also an int.
             value.extract::<bool>().map_or(Value::Null, Value::from)
         } else if value.is_instance_of::<PyInt>() {
             value.extract::<i64>().map_or_else(|_| value.to_string().into(), Value::from)

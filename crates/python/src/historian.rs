@@ -226,6 +226,8 @@ impl Historian {
         let inner = self.open_inner()?;
         let rows = source::open(rows)?;
         let batches = py.detach(|| rows.collect::<Result<Vec<_>, _>>()).map_err(arrow_error)?;
+        // The state is taken out, not locked, during the wait: the wait takes the interpreter lock to check signals,
+        // and a thread that waits for the mutex would hold that lock.
         let mut state = std::mem::take(&mut *filter.lock());
         let passed = wait(py, async {
             let passed = inner.filter(&mut state, batches).await;
@@ -449,6 +451,7 @@ pub fn compute_aggregate(
     if grid.backward() {
         output.reverse();
     }
+    // The calculator marks intervals without a value by NaN.
     let values: Float64Array = output.values.iter().map(|value| (!value.is_nan()).then_some(*value)).collect();
     let times = TimestampNanosecondArray::from(output.times).with_timezone("UTC");
     let schema = Arc::new(ArrowSchema::new(vec![

@@ -74,6 +74,7 @@ impl LineReader {
             _ => IoError::Read { name: path.display().to_string(), source },
         };
         let mut file = File::open(path).map_err(failed)?;
+        // The first two bytes are chained, not read again, because a pipe cannot seek.
         let mut head = Vec::new();
         file.by_ref().take(2).read_to_end(&mut head).map_err(failed)?;
         let zipped = head == [0x1f, 0x8b];
@@ -88,6 +89,7 @@ impl LineReader {
         let stamp = options.time_format.map(|pattern| {
             fields.insert(0, Field::new("time", DataType::Timestamp(TimeUnit::Microsecond, None), false));
             match options.year {
+                // chrono cannot make a date without a year, so the year precedes both pattern and line.
                 Some(year) => Stamp { pattern: format!("%Y {pattern}"), prefix: format!("{year} "), last_us: None },
                 None => Stamp { pattern, prefix: String::new(), last_us: None },
             }
@@ -103,6 +105,7 @@ impl LineReader {
     /// The next line without its end, or None after the last.
     fn next_line(&mut self) -> Result<Option<String>, IoError> {
         let mut bytes = Vec::new();
+        // The limit keeps a file without line ends from being read into memory as a whole.
         let mut limited = self.text.by_ref().take(LINE_BYTES_MAX);
         let read = limited.read_until(b'\n', &mut bytes);
         let read = read.map_err(|source| IoError::Read { name: self.name.clone(), source })?;

@@ -94,6 +94,7 @@ pub fn write_records(
     let schema = words.as_ref().map_or_else(|| rows.schema(), |words| words.schema(&rows.schema()));
     let written = schema.clone();
     let mut writer =
+        // Opening may block, such as for a pipe that has no reader.
         interruptible(py, move || chronotile_io::writer(sink, format, written, &options))?.map_err(io_error)?;
     py.detach(|| {
         for batch in rows {

@@ -175,6 +175,8 @@ impl ReadResult {
 
     /// The next batch as a table, or None at the end, after which the result is consumed.
     fn next_batch(&self, py: Python<'_>) -> PyResult<Option<Table>> {
+        // The rows are taken out, not locked, during the read: the read takes the interpreter lock to check signals,
+        // and a thread that waits for the mutex would hold that lock. After an error, the result stays consumed.
         let mut rows = self.take_rows()?;
         let (batch, rows) = py.detach(move || (rows.next(), rows));
         let Some(batch) = batch else { return Ok(None) };

@@ -131,6 +131,7 @@ async fn until_signal<T>(future: impl Future<Output = T>) -> PyResult<T> {
     let mut future = pin!(future);
     loop {
         check_given_up()?;
+        // The timeout drops only a reference, so the work continues in the next round.
         match tokio::time::timeout(SIGNAL_POLL, &mut future).await {
             Ok(outcome) => return Ok(outcome),
             Err(_) => Python::attach(|py| py.check_signals())?,

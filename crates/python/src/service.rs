@@ -129,6 +129,7 @@ pub fn serve(
             collect();
         }
     });
+    // This wait checks no signals of Python: the service handles signals itself.
     let outcome = py.detach(|| runtime.block_on(run(archive, settings, Some(front_ends), reported)));
     collecting.abort();
     outcome.map_err(service_error)

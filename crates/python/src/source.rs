@@ -82,6 +82,7 @@ fn imported(source: &Bound<'_, PyAny>) -> PyResult<Box<dyn RecordBatchReader + S
         for (field, column) in batch_schema.fields().iter().zip(rows.columns()) {
             check_sound(column, field.name())?;
         }
+        // Without columns, a batch cannot know its number of rows.
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         RecordBatch::try_new_with_options(batch_schema.clone(), rows.columns().to_vec(), &options)
     });

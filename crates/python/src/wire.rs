@@ -22,6 +22,7 @@ pub fn arrow_streams<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult
         let mut open: Option<(SchemaRef, StreamWriter<Vec<u8>>)> = None;
         for batch in rows {
             let batch = batch?;
+            // An IPC stream has one schema, so a batch with another one begins a new stream.
             if let Some((_, writer)) = open.take_if(|(schema, _)| *schema != batch.schema()) {
                 done.push(writer.into_inner()?);
             }

@@ -32,6 +32,7 @@ pub(crate) struct RowStream {
 impl RowStream {
     /// Keeps `charge` until the stream is dropped.
     pub fn holding(self, charge: Charge) -> Self {
+        // A closure owns only what it mentions, so it mentions the charge.
         let held = move |batch| {
             let _ = &charge;
             batch
@@ -190,11 +191,13 @@ pub(crate) async fn bytes(
     let mut pieces = in_time(pieces, call.deadline, out_of_time);
     let mut head = ChargedVec::new(&app.memory);
     while head.len() < BYTES_BEFORE_ANSWER {
+        // A response that ends here is sent whole, with its length.
         let Some(piece) = pieces.next().await else { return Ok(Reply::text(content_type, head.freeze())) };
         head.extend(&piece?)?;
     }
     let charge = app.memory.charge(STREAM_BYTES)?;
     let rest = pieces.filter(|piece| std::future::ready(!piece.as_ref().is_ok_and(Bytes::is_empty)));
+    // As in `RowStream::holding`, mentioning the charge moves it into the closure.
     let rest = rest.map(move |piece| {
         let _ = &charge;
         piece
@@ -211,6 +214,8 @@ fn pieces(batch: Result<RecordBatch>) -> Vec<Result<RecordBatch>> {
 /// Splits a batch between rows into pieces of at most `rows_max` rows.
 pub(crate) fn pieces_of(batch: Result<RecordBatch>, rows_max: usize) -> Vec<Result<RecordBatch>> {
     let Ok(batch) = batch else { return vec![batch] };
+    // A batch below PIECE_BYTES is cut only by its number of rows. If rows have more than PIECE_BYTES on average, each
+    // is a piece of its own.
     let rows = (batch.num_rows() * PIECE_BYTES / bytes_of(&batch).max(PIECE_BYTES)).clamp(1, rows_max);
     let cut = |start: usize| Ok(batch.slice(start, rows.min(batch.num_rows() - start)));
     (0..batch.num_rows()).step_by(rows).map(cut).collect()
@@ -328,6 +333,8 @@ impl Encoder {
 
     fn write(&mut self, batch: &RecordBatch) -> Result<Bytes> {
         if self.form == ResponseFormat::Plain(OutFormat::Parquet) {
+            // Parquet buffers rows until a row group is complete, so its memory is charged before the batch is added
+            // and corrected after.
             self.charge.set(self.writer.held_bytes() + 2 * bytes_of(batch))?;
         }
         self.writer.write(batch).map_err(|error| encoding(&error))?;
@@ -367,6 +374,7 @@ impl Encoder {
         if self.form != ResponseFormat::Json || lines.is_empty() {
             return lines;
         }
+        // The last newline goes; all others separate rows, because JSON escapes newlines within texts.
         lines.pop();
         let newlines = lines.iter().filter(|byte| **byte == b'\n').count();
         let mut out = Vec::with_capacity(lines.len() + newlines + 16);

@@ -143,6 +143,7 @@ impl App {
             // The memory of a write depends on its body and is charged later.
             CostClass::Write => (&self.writes, limits.writes, "writes", 0),
         };
+        // Requests are refused instead of queued: waiting ones would hold their bodies in memory.
         let place = slots.clone().try_acquire_owned().map_err(|_| {
             self.metrics.turned_away.inc();
             Failure::busy(format!("{count} {what} are running, which is the limit: repeat the request in a second"))

@@ -52,7 +52,10 @@ const SHARED_TEXTS: usize = 4;
 
 /// Size of the texts of a column, counting a text that several rows share once for each row.
 fn text_bytes(column: &ArrayRef) -> usize {
+    // The lowest 32 bits of a view are the length of its text.
     let lengths = |views: &[u128]| views.iter().map(|view| (*view as u32) as usize).sum();
+    // The historian looks up each name of a dictionary once and takes no dictionaries as values, so it never expands
+    // one.
     if let Some(dictionary) = column.as_any_dictionary_opt() {
         return text_bytes(dictionary.values());
     }
@@ -70,10 +73,12 @@ fn check_messages(body: &[u8]) -> Result<(), String> {
     let (mut at, mut schema) = (0, None);
     while let Some(mut size) = word(body, at) {
         at += 4;
+        // The size follows a continuation marker; older streams have no marker.
         if size == u32::MAX {
             let Some(second) = word(body, at) else { return Ok(()) };
             (size, at) = (second, at + 4);
         }
+        // A size of 0 ends the stream. What is cut off here, the decoder refuses with its own message.
         let Some(message) = body.get(at..at.saturating_add(size as usize)).filter(|_| size > 0) else { return Ok(()) };
         let message = root_as_message(message).map_err(|error| refuse(&error))?;
         let batch = match message.header_type() {
@@ -92,6 +97,7 @@ fn check_messages(body: &[u8]) -> Result<(), String> {
         if let Some(schema) = &schema {
             check_batch(&message, schema, length).map_err(|error| refuse(&error))?;
         }
+        // A wrapping sum could lead back to an earlier message, and so into an endless loop.
         at = at.saturating_add(size as usize).saturating_add(length);
     }
     Ok(())

@@ -32,15 +32,19 @@ pub(crate) fn check(app: &App, endpoint: &Endpoint, parts: &Parts, body: &Body) 
         return Err(Failure::invalid(message));
     }
     let bytes_max = app.settings.limits.body_bytes;
+    // The lower bound is the declared Content-Length. A chunked body declares none; `taken_in` limits it as it arrives.
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large(bytes_max));
     }
+    // A page of another site has no token, so the content type needs no check where tokens are required.
     if app.access.is_required() { Ok(()) } else { browsers::check_type(parts, endpoint) }
 }
 
 /// Receives a body without decompressing it.
 pub(crate) async fn taken_in(app: &App, mut body: Body) -> Result<Bytes> {
     let limits = app.settings.limits;
+    // One deadline for the whole body, since a time limit for each piece would let a client hold memory by sending a
+    // byte at a time.
     let deadline = Instant::now() + limits.client_time;
     let slow = |_| {
         let seconds = limits.client_time.as_secs();
@@ -80,6 +84,7 @@ pub(crate) fn work_bytes(headers: &HeaderMap, body: &Bytes) -> usize {
 /// The decompressed body.
 pub(crate) async fn unpacked(app: &App, headers: &HeaderMap, body: Bytes) -> Result<Bytes> {
     match encoding(headers).as_deref() {
+        // Only remote write uses snappy, and always; its parser decompresses the body itself.
         None | Some("identity" | "snappy") => Ok(body),
         Some("gzip" | "x-gzip") => {
             let (memory, bytes_max) = (app.memory.clone(), app.settings.limits.body_bytes);
@@ -93,6 +98,7 @@ pub(crate) async fn unpacked(app: &App, headers: &HeaderMap, body: Bytes) -> Res
 }
 
 fn gunzipped(body: &[u8], bytes_max: usize, memory: &Memory) -> Result<Bytes> {
+    // A gzip may consist of several members; a plain `GzDecoder` would silently end after the first.
     let mut source = flate2::read::MultiGzDecoder::new(body);
     let (mut out, mut piece) = (ChargedVec::new(memory), vec![0; PIECE_BYTES]);
     loop {

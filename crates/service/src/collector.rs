@@ -77,6 +77,7 @@ async fn run(historian: Arc<Historian>, metrics: Arc<Metrics>, mut queue: mpsc::
 }
 
 fn tell(waiting: Vec<oneshot::Sender<Result<()>>>, stored: chronotile_historian::Result<PointsReport>) {
+    // The rows of a commit are stored or refused together, so all its requests get the same answer.
     let failure = stored.err().map(Failure::from);
     for done in waiting {
         let answer = failure.as_ref().map_or(Ok(()), |failure| Err(failure.clone()));

@@ -74,9 +74,14 @@ impl ConnectionTable {
     fn close_idle(&mut self, of: Option<IpAddr>) -> bool {
         let idle = self.slots.iter().filter(|(_, slot)| slot.requests == 0);
         let idle = idle.filter(|(_, slot)| of.is_none_or(|origin| origin == slot.origin));
+        // `min_by_key` with `Reverse` finds the address with the most connections, then the connection that is idle
+        // longest.
         let crowd = |slot: &Slot| std::cmp::Reverse(self.counts.get(&slot.origin).copied().unwrap_or(0));
+        // Removing the slot here, not when the task ends, frees the place at once and lets `ConnectionSlot::request`
+        // refuse requests that arrive on the closing connection.
         let victim = idle.min_by_key(|(_, slot)| (crowd(slot), slot.idle_since)).map(|(number, _)| *number);
         let Some(slot) = victim.and_then(|number| self.remove(number)) else { return false };
+        // `notify_one` keeps its permit if the task does not wait yet; `notify_waiters` would lose it.
         slot.close.notify_one();
         true
     }
@@ -129,6 +134,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
+        // A slot that `close_idle` has removed is not found again: numbers are never reused.
         self.connections.open().remove(self.number);
     }
 }

@@ -77,6 +77,7 @@ fn at_most(
     limit: usize,
 ) -> impl futures::Stream<Item = Result<RecordBatch>> + Send + 'static {
     futures::stream::unfold((rows, limit), |(mut rows, left)| async move {
+        // Ending here, without a further poll, drops the read and so cancels the rest of its work.
         if left == 0 {
             return None;
         }
@@ -171,6 +172,7 @@ fn predicate(text: &str) -> Result<Predicate> {
         (">", Comparison::Greater),
     ];
     let found = SIGNS.iter().filter_map(|(sign, comparison)| text.find(sign).map(|at| (at, sign, *comparison)));
+    // The first sign in the text counts; of those that begin at the same place, the longest.
     let Some((at, sign, comparison)) = found.min_by_key(|(at, sign, _)| (*at, usize::MAX - sign.len())) else {
         return Err(Failure::invalid(format!(
             "where is {}: write a column, a comparison and a value, such as cores>=8",

@@ -18,6 +18,7 @@ const GROUP: &str = "diagnostics";
 /// Stores the metrics periodically. A failure is logged; the next round tries again.
 pub(crate) async fn run(app: Arc<App>, address: SocketAddr, every: Duration) {
     let mut rounds = tokio::time::interval(every);
+    // After a stall, the default would run all missed rounds one right after the other.
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut tags = None;
     loop {

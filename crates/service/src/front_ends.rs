@@ -105,6 +105,8 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let Refusal { kind, message, details, retry_after_s } = refusal;
         let failure = Self { details, ..Self::new(kind, message) };
+        // Only errors that can pass have a delay: `Failure::new` decides which, and `and` drops any other. Without a
+        // delay of its own, a refused quota never passes, so the usual delay does not apply to it.
         let usual = failure.retry_after_s.filter(|_| kind != ErrorKind::QuotaExceeded);
         Self {
             retry_after_s: failure.retry_after_s.and(retry_after_s.or(usual)).map(|seconds| seconds.max(1)),

@@ -116,6 +116,7 @@ const POINTS_MAX: usize = 100_000;
 pub(crate) async fn query(app: Arc<App>, call: Call) -> Result<Reply> {
     let given: Query = body(&call)?;
     let range = times(&app, &call, &given.range)?;
+    // `Historian::plot` refuses fewer than 4 points.
     let count = given.max_data_points.unwrap_or(1_000).clamp(4, POINTS_MAX);
     let interval_ms = given.interval_ms.unwrap_or(0);
     let shown = given.targets.into_iter().filter(|target| !target.hide && !target.target.is_empty());
@@ -163,6 +164,7 @@ async fn points(
         return Ok(vec![app.historian.plot(&asked.tag, range.0, range.1, count, Downsampling::MinMax).await?]);
     };
     let span_ms = range.0.abs_diff(range.1) / 1_000_000;
+    // An interval shorter than the span divided by `count` would give more points than were requested.
     let interval_ms = interval_ms.max(span_ms.div_ceil(count as u64)).max(1);
     let request = AggregateRequest {
         tags: vec![asked.tag.clone()],
@@ -210,6 +212,7 @@ fn written(text: &mut Vec<u8>, target: &Target, batches: &[RecordBatch]) -> Resu
             text.extend_from_slice(comma);
             comma = b",";
             let value = values.is_valid(row).then(|| values.value(row));
+            // Times before 1970 are negative: `div_euclid` rounds them down, as it does later ones; `/` would round up.
             let time = times.value(row).div_euclid(1_000_000);
             match is_table {
                 true => put(text, &(time, value, statuses.value(row)))?,

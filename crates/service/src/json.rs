@@ -77,6 +77,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
             }
 
             fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+                // Integer values have 64 bits with a sign; a larger number becomes a float.
                 Ok(i64::try_from(value).map_or(Scalar::Float(value as f64), Scalar::Integer))
             }
 
@@ -256,6 +257,7 @@ impl<'a> Iterator for Elements<'a> {
             }
             at += 1;
         }
+        // Only in invalid JSON is `at` beyond the text; `at + 1` is also beyond it after the last element.
         let element = &self.0[..at.min(self.0.len())];
         self.0 = self.0.get(at + 1..).unwrap_or_default();
         Some(element.trim_ascii())
@@ -268,6 +270,7 @@ fn string_end(bytes: &[u8], at: usize) -> usize {
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'"' => return at,
+            // The character after a backslash never ends the string.
             b'\\' => at += 2,
             _ => at += 1,
         }

@@ -81,6 +81,7 @@ fn push(
 ) -> Parsed<()> {
     let mut status = 0;
     // A line is stored whole or not at all, so check everything before pushing the first point.
+    // A field `value` has the name of the measurement; any other adds a dot and its own name.
     let longest = fields.iter().map(|(name, _)| if name == "value" { 0 } else { name.len() + 1 }).max().unwrap_or(0);
     check_series(measurement, longest, labels)?;
     check_texts(fields.iter().map(|(_, value)| value))?;

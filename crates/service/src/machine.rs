@@ -37,6 +37,7 @@ fn memory_bytes(read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
     });
     let addresses = read("/proc/self/limits").and_then(|text| process_limit("Max address space", &text));
     let groups = read("/proc/self/cgroup").unwrap_or_default();
+    // The file of a group without a limit contains `max`, which is no number and is left out.
     let groups = groups.lines().filter_map(group_files).flatten().filter_map(|path| read(&path)?.trim().parse().ok());
     groups.chain(machine).chain(addresses).min()
 }

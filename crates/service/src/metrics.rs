@@ -183,6 +183,7 @@ impl Registered {
 impl Collector for Figure {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (counter, gauge) = (ConstCounter::new(self.value()), ConstGauge::new(self.value()));
+        // The encoder appends `_total` to the names of counters.
         match self.name.strip_suffix("_total") {
             Some(name) => counter.encode(encoder.encode_descriptor(name, self.about, None, counter.metric_type())?),
             None => gauge.encode(encoder.encode_descriptor(&self.name, self.about, None, gauge.metric_type())?),

@@ -31,6 +31,7 @@ pub(crate) async fn ready(app: Arc<App>, _: Call) -> Result<Reply> {
     if app.stopping.load(Ordering::Relaxed) {
         return Err(unready("the service is about to stop: ask another one"));
     }
+    // The lock is held while the archive is asked, so that simultaneous requests share one check.
     let mut last = app.readiness.lock().await;
     let fresh = last.as_ref().filter(|(asked, _)| asked.elapsed() < READY_FOR).map(|(_, state)| state.clone());
     let state = match fresh {

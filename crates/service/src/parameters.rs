@@ -74,6 +74,7 @@ impl Parameters {
 /// A name or value is not UTF-8 after decoding; the message quotes it.
 pub fn pairs(query: &str) -> std::result::Result<Vec<(String, String)>, String> {
     let decode = |word: &str| {
+        // Before decoding, so that `%2B` remains a plus sign.
         let word = word.replace('+', " ");
         let decoded = percent_decode_str(&word).decode_utf8().map(|text| text.into_owned());
         decoded.map_err(|_| format!("{} in the URL is invalid UTF-8 once decoded", shown(&word)))
@@ -115,6 +116,7 @@ pub fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
         let offset = match rest.split_at_checked(1) {
             None => Some(0),
             Some(("-", back)) => duration_ns(back).ok().map(|ns| -ns),
+            // A plus sign in a query string stands for a space.
             Some(("+" | " ", ahead)) => duration_ns(ahead).ok(),
             Some(_) => None,
         };
@@ -135,6 +137,7 @@ pub fn time_ns(text: &str, now_ns: i64) -> std::result::Result<i64, String> {
 /// # Errors
 /// The text is not a duration; see [`time_ns`].
 pub fn duration_ns(text: &str) -> std::result::Result<i64, String> {
+    // The first matching suffix counts, so `ns`, `us` and `ms` are before `s`.
     const UNITS: [(&str, i64); 8] = [
         ("ns", 1),
         ("us", 1_000),

@@ -78,6 +78,7 @@ impl Points {
         if !self.blocks.last().is_some_and(|block| block.has_room(text_bytes)) {
             self.blocks.push(Block::default());
         }
+        // If memory runs out here or below, an empty block may remain, which has no rows and does no harm.
         let tag = self.name_position(name)?;
         let charge = &mut self.charge;
         let mut pay = |bytes: usize| charge.as_mut().map_or(Ok(()), |charge| charge.grow(bytes));
@@ -87,11 +88,14 @@ impl Points {
                 pay(rows * ROW_BYTES)?;
                 block.reserve(rows);
             }
+            // At least as much again as there is, so that the bytes copied when the text moves stay linear in its
+            // length. `reserve_exact` takes no more than was paid; `reserve` might.
             if block.texts.len() + text_bytes > block.texts.capacity() {
                 let more = text_bytes.max(block.texts.len()).max(BLOCK_ROWS_FIRST);
                 pay(more)?;
                 block.texts.reserve_exact(more);
             }
+            // Line numbers are only for messages, so the largest one may stand for all beyond it.
             block.push(u32::try_from(line).unwrap_or(u32::MAX), tag, time, value, status);
             self.count += 1;
         }

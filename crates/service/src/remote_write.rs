@@ -24,6 +24,7 @@ pub(crate) fn unpacked_bytes(body: &[u8]) -> usize {
 /// # Errors
 /// The body is not a remote write message, or unpacks to more than `bytes_max` bytes.
 pub fn read(body: &[u8], bytes_max: usize, points: &mut Points) -> Result<(), String> {
+    // A snappy block declares its unpacked size, which is checked and charged before anything is unpacked.
     let size = snap::raw::decompress_len(body).map_err(|error| format!("the body is not a snappy block: {error}"))?;
     if size > bytes_max {
         return Err(format!("the body unpacks to {size} bytes, more than {bytes_max}: send fewer samples at a time"));
@@ -97,6 +98,7 @@ fn taken<'a>(rest: &mut &'a [u8], length: usize) -> Decoded<&'a [u8]> {
 
 fn varint(rest: &mut &[u8]) -> Decoded<u64> {
     let mut value = 0;
+    // Ten groups of seven bits hold 64 bits; the tenth gives only its lowest bit.
     for shift in (0..64).step_by(7) {
         let (byte, behind) = rest.split_first().ok_or(CUT_OFF)?;
         *rest = behind;
@@ -129,6 +131,8 @@ impl<'a> Series<'a> {
             match (tag, field) {
                 (1, Field::Bytes(label)) => {
                     let (label, value) = label_of(label)?;
+                    // Labels beyond the limit are still decoded, because the name may be among them and messages show
+                    // it.
                     too_many |= labels.len() == LABELS_MAX;
                     match label {
                         "__name__" => name = value,
@@ -159,6 +163,7 @@ impl<'a> Series<'a> {
         check_series(self.name, 0, &self.labels)?;
         let name = series_name(self.name, &mut self.labels);
         let mut rest = self.bytes;
+        // `of` has decoded these fields and checked their times, so no error occurs here and no time saturates.
         while let Ok(Some((tag, field))) = next_field(&mut rest) {
             let (2, Field::Bytes(sample)) = (tag, field) else { continue };
             let Ok((value, milliseconds)) = sample_of(sample) else { continue };

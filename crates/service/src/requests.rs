@@ -54,6 +54,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
 
 fn stray(app: &Arc<App>, request: &Request, failure: Failure) -> Response {
     let id = request_id(request.headers());
+    // All unknown paths share one label: with labels of their own, clients could create metrics without limit.
     app.metrics.observe("", "none", failure.status().as_u16(), Duration::ZERO);
     let mut response = dressed(failure.response(&id), &id);
     if !request.body().is_end_stream() {
@@ -177,6 +178,7 @@ async fn run(app: Arc<App>, endpoint: &'static Endpoint, request: Request) -> Re
     let outcome = answer(&mut ending, &mut parts, body).await;
     let response = match outcome {
         Err(failure) => {
+            // A whole response counts as complete once it is handed over; only a streamed one is followed to its end.
             (ending.status, ending.complete) = (failure.status(), true);
             ending.error = Some(failure.message.clone());
             let mut response = failure.response(&id);
@@ -223,6 +225,8 @@ fn watched(
 async fn answer(ending: &mut RequestRecorder, parts: &mut Parts, body: Body) -> Result<Reply> {
     let (app, endpoint) = (ending.app.clone(), ending.endpoint);
     let limits = app.settings.limits;
+    // What is checked up to `taken_in` costs little and needs no body, so a stranger cannot make the service receive
+    // one.
     if !app.access.is_required() {
         browsers::check(parts, endpoint.role)?;
     }
@@ -236,7 +240,9 @@ async fn answer(ending: &mut RequestRecorder, parts: &mut Parts, body: Body) -> 
     } else {
         Bytes::new()
     };
+    // From here on, errors leave the connection open for further requests: the body has been received.
     (ending.body_awaited, ending.body_bytes) = (false, body.len());
+    // The slot is taken only now, so that clients that send slowly do not occupy slots.
     ending.permit = app.permit(endpoint.work)?;
     let path = RawPathParams::from_request_parts(parts, &()).await;
     let path = path.map_err(|_| Failure::invalid("the path is invalid UTF-8 once decoded"))?;
@@ -273,6 +279,7 @@ fn is_small(endpoint: &Endpoint, call: &Call) -> bool {
             CostClass::Light => true,
             // A pattern is compared with all names, and may match any number of them.
             CostClass::Lookup => call.body.is_empty() && call.parameters.names().all(|name| name != "match"),
+            // A write without a body is a deletion, which may concern any number of points.
             CostClass::Write => !call.body.is_empty(),
             CostClass::Query | CostClass::Maintenance => false,
         }

@@ -83,9 +83,11 @@ pub async fn serve(
     let (held, mut all_ended) = mpsc::channel(1);
     let open = OpenConnections { stopping, _held: held };
     accept(&app, listener, tls.as_deref(), &open, &mut stop_signal).await;
+    // From here on, /ready answers that the service stops; requests on open connections are still served.
     app.stopping.store(true, Ordering::Relaxed);
     tracing::info!("stopping after the requests in progress");
     stop.send_replace(true);
+    // `all_ended` resolves once no sender is left, so the clone of this function must go too.
     drop(open);
     // The rest of the time is for ending everything else.
     let stop_time = app.settings.limits.stop_time;
@@ -158,6 +160,8 @@ async fn accept(
             // No file descriptors are left, or the peer has disconnected. Either may pass, so keep accepting.
             Err(error) => {
                 unheard.report(&error);
+                // Without the pause, a lack of file descriptors would make this loop spin: `accept` then fails at once
+                // each time.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
@@ -173,6 +177,7 @@ async fn accept(
             }
             Admission::Full => {
                 app.metrics.connections_refused.inc();
+                // A client of TLS expects a handshake and could not read this response.
                 if tls.is_none() {
                     // The send buffer of a new socket is empty, so this does not block. A failure concerns only this
                     // peer.
@@ -270,6 +275,7 @@ impl Connection {
     async fn exchange(&self, stream: TcpStream, tls: Option<TlsAcceptor>, open: OpenConnections) {
         let Some(tls) = tls else { return self.speak(stream, open).await };
         let client_time = self.app.settings.limits.client_time;
+        // The timeout of hyper covers only the head of a request, so the handshake before it needs its own.
         if let Ok(Ok(stream)) = tokio::time::timeout(client_time, tls.accept(stream)).await {
             self.speak(stream, open).await;
         }
@@ -288,6 +294,8 @@ impl Connection {
             _ = connection.as_mut() => return,
             _ = open.stopping.wait_for(|stopping| *stopping) => {}
         }
+        // The branch above that lost polled only a reference, so the request in progress is intact. The await below
+        // completes it and closes the connection after its response.
         connection.as_mut().graceful_shutdown();
         let _ = connection.await;
     }
@@ -301,6 +309,8 @@ impl Connection {
         };
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer);
+        // Calling without `poll_ready` is allowed here: a router of axum is always ready. `call` takes `&mut self`,
+        // hence the clone.
         let response = self.routes.clone().call(request).await?;
         Ok(response.map(|body| TrackedBody { body, _busy: Some(busy) }))
     }
@@ -322,6 +332,7 @@ impl Tls {
     /// Reloads certificate and key. On an error, new connections keep using the previous ones.
     fn reload(&self) -> Result<(), ServiceError> {
         let new = acceptor(&self.certificate, &self.key)?;
+        // Open connections keep the configuration of their handshake; only `acceptor` hands out the new one.
         *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(())
     }
@@ -339,6 +350,8 @@ fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, ServiceError>
         return Err(refuse(certificate, "it holds no certificate in PEM form".into()));
     }
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| refuse(key, error.to_string()))?;
+    // Two providers are compiled in, because the driver of the cluster depends on aws-lc; rustls chooses no default
+    // then.
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| refuse(certificate, error.to_string()))?

@@ -29,6 +29,7 @@ impl Signals {
                 end(stop_time);
             }
         })?;
+        // Waits until the handlers are installed: before that, SIGTERM would end the process at once.
         has_started.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(Self { stop, hang_up })
     }

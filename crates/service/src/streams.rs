@@ -88,6 +88,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The own side is shut down first, so that the client sees the end of the response and closes its side, which
+        // ends the discarding. Later polls of the discarding do not shut down again.
         if self.discarding.is_none() {
             let outcome = Pin::new(&mut self.stream).poll_shutdown(context);
             ready!(self.bounded(context, outcome))?;
@@ -98,6 +100,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimeoutStream<S> {
         Poll::Ready(Ok(()))
     }
 
+    // Without the next two methods, hyper would copy head and body of each response into one buffer.
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
     }

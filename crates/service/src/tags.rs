@@ -151,6 +151,7 @@ pub(crate) async fn define(app: Arc<App>, call: Call) -> Result<Reply> {
     let refuse = |reason: String| Failure::invalid(format!("unexpected body: {reason}"));
     let tags_max = app.settings.limits.tags;
     let texts = Elements::of("tags", given.tags).map_err(refuse)?;
+    // Definitions are counted as text, because decoded ones take many times as much memory.
     if texts.clone().nth(tags_max).is_some() {
         return Err(Failure::too_large(format!("the body defines more than {tags_max} tags: send some at a time")));
     }

@@ -138,6 +138,7 @@ async fn on_thread<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce(
         let _turn = turn;
         work()
     };
+    // Threads of the background runtime have the lower priority, also those for blocking work.
     background().spawn_blocking(work).await.map_err(|_| cancelled())
 }
 

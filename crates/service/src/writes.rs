@@ -133,18 +133,24 @@ async fn parsed(
 }
 
 async fn store(app: &Arc<App>, points: Points, options: WriteOptions, now_ns: i64) -> Result<Json> {
+    // A body with lines that cannot be parsed is refused before `tags_of` may define tags.
     if points.refused.count > 0 && !options.partial {
         return Err(refusal(app, points.refused));
     }
+    // From here on, every name has its tag, or None if the tag is unknown and may not be defined.
     let tags = tags_of(app, &points, options.define).await?;
     let time_max = app.settings.limits.future_max_ns.map_or(i64::MAX, |ahead| now_ns.saturating_add(ahead));
+    // Similar names are searched for only for the first unknown tag, the only one whose message contains them.
     let near = match tags.iter().position(Option::is_none) {
         Some(unknown) => app.historian.near(&points.names()[unknown]).await,
         None => vec![],
     };
     let checks = Checks { time_max, not_finite: options.not_finite, near };
+    // From here on, points become tables, which `points.tables` requires to be charged; the charge is held until they
+    // are stored.
     let charge = app.memory.charge(points.len() * STORED_ROW_BYTES)?;
     let gathered = work::apart(points.len() * STORED_ROW_BYTES, move || points.tables(&tags, &checks));
+    // Each point now has the type of its tag; points of unknown tags and of other types are among the refused.
     let (tables, refused) = gathered
         .await?
         .map_err(|error| Failure::new(ErrorKind::Compute, format!("points could not be gathered: {error}")))?;
@@ -155,6 +161,8 @@ async fn store(app: &Arc<App>, points: Points, options: WriteOptions, now_ns: i6
     }
     let mut report = json!({ "points": count });
     if options.batch.is_some() {
+        // A batch name stands for the points of this request alone, so they cannot join the commit of a collector. Rows
+        // were checked above: any NaN or infinity left is to be stored as Bad.
         report = store_separately(app, tables, &options, NotFinite::Bad, charge).await?;
     } else if count > 0 {
         // Rows of one commit wait for each other; separate collectors keep small requests from waiting for large ones.
@@ -179,6 +187,7 @@ async fn arrow(app: Arc<App>, call: Call, options: WriteOptions) -> Result<Reply
     let body = call.body;
     let refuse = |message: String| Failure::new(ErrorKind::InvalidRows, message);
     let tables = work::in_turn(move || arrow_stream::read(body)).await?.map_err(refuse)?;
+    // A batch without columns may declare any number of rows, so sum and product saturate.
     let rows = tables.iter().map(RecordBatch::num_rows).fold(0_usize, usize::saturating_add);
     let charge = app.memory.charge(rows.saturating_mul(STORED_ROW_BYTES))?;
     let mut report = store_separately(&app, tables, &options, options.not_finite, charge).await?;
@@ -244,6 +253,7 @@ async fn tags_of(app: &App, points: &Points, define: bool) -> Result<Vec<Option<
     if define && !missing.is_empty() {
         let kinds = points.kinds(&missing);
         let new = missing.iter().zip(kinds).map(|(place, data_type)| Tag {
+            // -1 asks the historian to derive the number from the name.
             number: -1,
             name: points.names()[*place].to_string(),
             unit: String::new(),
@@ -271,6 +281,7 @@ pub(crate) async fn delete(app: Arc<App>, call: Call) -> Result<Reply> {
         return Err(Failure::invalid("the range ends before it starts: swap start and end"));
     }
     let historian = app.historian.clone();
+    // Spawned, so that the deletion continues if the client disconnects.
     let deleting = tokio::spawn(async move { historian.delete(&tag, start, end).await });
     let deleted = deleting.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))??;
     Ok(Reply::json(&json!({ "deleted": deleted })))

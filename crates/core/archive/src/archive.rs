@@ -132,7 +132,9 @@ impl Archive {
             let home = DatasetRef::from(&spec);
             before.push(self.take_over_name(&home).await?);
             let is_dropped = |key: &str| key == catalog::dropped_key(home.name.as_str());
+            // The keys of all these records have two parts, so an engine decides the conditions together.
             match self.store.commit(&home, Commit { before, ..Commit::default() }).await {
+                // A dataset of a group is opened with the other datasets of the group, because they share state.
                 Ok(()) if spec.group.is_some() => return self.dataset(spec.name.as_str()).await,
                 Ok(()) => return self.opened(spec, stored, self.common()),
                 Err(StoreError::RecordConflict { key: changed }) if changed == key => {

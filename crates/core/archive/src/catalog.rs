@@ -262,6 +262,7 @@ impl ChunkList {
         let damaged = |reason: &str| damaged(&record.key, reason.to_owned());
         let number = record.key.rsplit('/').next().and_then(|n| n.parse().ok());
         let number = number.ok_or_else(|| damaged("its key does not end with a number"))?;
+        // The checksum takes the last 8 bytes.
         if record.value.len() % REF_BYTES != 8 {
             return Err(damaged("its length is not a whole number of chunk references"));
         }
@@ -358,6 +359,7 @@ pub(crate) async fn unfinished(store: &dyn Store, dataset: &DatasetRef) -> Resul
     for record in list(store, &items("intent", dataset)).await? {
         let batch = id_of(&record.key)?;
         let intent: Intent = from_json(&record.key, &record.value)?;
+        // The record is read after the intent, so that it shows a write that ends between the two reads.
         let stored = get::<BatchRecord>(store, &batch_key(dataset, batch)).await?;
         // A record of the same stamp ended the write; only the deletion of the intent is missing.
         if stored.is_none_or(|(record, _)| record.written_us != intent.written_us) {
@@ -377,6 +379,7 @@ pub(crate) async fn finished(store: &dyn Store, dataset: &DatasetRef) -> Result<
 /// that memory holds little more than the names.
 pub(crate) async fn batch_names(store: &dyn Store, dataset: &DatasetRef) -> Result<Vec<String>> {
     let (mut names, mut removed) = (BTreeSet::new(), HashSet::new());
+    // Batch records come first, because they tell which intents are those of removed batches.
     for prefix in [items("batch", dataset), items("intent", dataset)] {
         let mut after: Option<String> = None;
         loop {

@@ -183,6 +183,7 @@ impl Copy {
             found = self.verify(&scope, &report.damaged_chunks(), &mut meter).await?;
             moved = prints;
         }
+        // A comparison alone has no pass whose prints show which tiles the source has rewritten since.
         report.tiles_moved = if options.verify_only { 0 } else { found.leave_out_moved(&moved) };
         report.tiles_differing = found.tiles_differing;
         report.differences = found.differing.into_values().collect();
@@ -194,6 +195,7 @@ impl Copy {
         for pass in 1..=options.passes_max.max(1) {
             meter.pass = pass;
             report.passes = pass;
+            // Only passes that repair tiles need their prints.
             let nothing = Scope::of(std::iter::empty());
             self.pass(&HashSet::new(), &nothing, report, meter).await?;
             if report.caught_up {
@@ -244,6 +246,7 @@ impl Copy {
 
     /// Reports which batches of the source the target has at the end.
     async fn last_look(&self, options: &CopyOptions, report: &mut DatasetCopyReport) -> Result<()> {
+        // The target is read first: the source then knows every batch that this copy has brought.
         let there = Ledger::read(self.shared.target.as_ref(), &self.shared.home).await?;
         let now = Ledger::read(self.shared.source.as_ref(), &self.shared.home).await?;
         report.batches =

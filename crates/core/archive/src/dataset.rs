@@ -264,6 +264,7 @@ impl Dataset {
         if seen.is_none_or(|(known, _)| known != stored) {
             try_join_all(datasets.iter().map(Self::refresh)).await?;
         }
+        // The record is remembered last: after an error above, the next call reads the definitions again.
         self.shared.common.saw_group(stored);
         Ok(())
     }
@@ -322,6 +323,7 @@ impl Dataset {
     /// # Errors
     /// The dataset no longer exists.
     pub async fn refresh(&self) -> Result<()> {
+        // `looked` precedes the request, because the definition may change while the answer is under way.
         let (key, looked) = (catalog::dataset_key(self.spec().name.as_str()), Instant::now());
         let Some(stored) = self.reading.record(&key).await? else {
             return Err(ArchiveError::dropped(self.spec().name.to_string()));
@@ -346,6 +348,7 @@ impl Dataset {
         let own = self.spec().name.clone();
         for frame in self.frames().into_iter().filter(|frame| frame.spec.name != own) {
             let key = catalog::dataset_key(frame.spec.name.as_str());
+            // A missing definition means that the group was dropped, which the next `refresh` reports.
             if let Some((spec, _)) = catalog::get::<DatasetSpec>(self.reading.as_ref(), &key).await?
                 && spec != *frame.spec
             {
@@ -429,12 +432,16 @@ impl Dataset {
     /// Commits, and creates the slices that the chunks need.
     pub(crate) async fn commit(&self, mut commit: Commit) -> Result<()> {
         if !commit.put.is_empty() {
+            // The clock has made or seen the stamps of these chunks. An engine that keeps the latest stamp passes it on
+            // to the writers of other processes.
             commit.stamp_us = self.clock().last_us();
         }
         if self.store.capabilities().atomic_commits {
+            // Such engines find chunks by the name of the group and the slice, so a single commit covers all datasets.
             return self.commit_to(self.frame().dataset, commit).await;
         }
         let Commit { before, put, remove, require_removed, after, stamp_us } = commit;
+        // On a cluster, a call names one dataset with its tables, so chunks are divided by the owner of their slice.
         let mut parts: BTreeMap<u8, (Vec<Chunk>, Vec<ChunkKey>)> = BTreeMap::new();
         put.into_iter().for_each(|chunk| parts.entry(self.owner_of(chunk.key.slice)).or_default().0.push(chunk));
         remove.into_iter().for_each(|key| parts.entry(self.owner_of(key.slice)).or_default().1.push(key));
@@ -473,6 +480,7 @@ impl Dataset {
                 // The slice was retired since this process last saw it, and nothing was put. These rows are newer than
                 // that drop.
                 Err(StoreError::NoSlice { slice, .. }) => {
+                    // Others of these slices may be gone too, and creating a slice that exists changes nothing.
                     self.known_slices(|known| known.retain(|slice| !slices.contains(slice)));
                     tries += 1;
                     tracing::info!(
@@ -491,6 +499,7 @@ impl Dataset {
     pub(crate) async fn ensure_slices(&self, slices: &BTreeSet<SliceId>) -> Result<()> {
         let missing: Vec<SliceId> =
             self.known_slices(|known| slices.iter().filter(|slice| !known.contains(slice)).copied().collect());
+        // The lock is not held across the calls. Two tasks may create the same slice, which changes nothing.
         for slice in missing {
             self.store.create_slice(&self.home_of(slice)?, slice).await?;
             self.known_slices(|known| known.insert(slice));

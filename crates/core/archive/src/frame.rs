@@ -143,6 +143,7 @@ pub(crate) fn absent_value(field: &Field) -> std::result::Result<ArrayRef, Arrow
 pub(crate) fn default_value(field: &Field) -> std::result::Result<Option<ArrayRef>, ArrowError> {
     let Some(text) = field.metadata().get(DEFAULT_METADATA) else { return Ok(None) };
     let text: ArrayRef = Arc::new(StringArray::from(vec![text.as_str()]));
+    // With `safe`, Arrow would replace a text that is no value of the type by null, and older rows would read as null.
     let value = cast_with_options(&text, field.data_type(), &CastOptions { safe: false, ..CastOptions::default() })?;
     Ok((value.null_count() == 0).then_some(value))
 }

@@ -62,6 +62,8 @@ impl Dataset {
     pub async fn drop_index(&self, name: &str) -> Result<u64> {
         self.refresh().await?;
         let index = self.index(&self.frame(), name)?;
+        // The definition goes first. What a running builder stores after the removal, a later `sweep_indexes` removes,
+        // because it belongs to no defined index.
         self.alter(|spec| {
             spec.indexes.retain(|other| other.id != index.id);
             Ok(())
@@ -117,6 +119,7 @@ impl Dataset {
         let begun = record::leased(self.store(), name, id).await?;
         let mut removed = 0;
         for window in built.iter().chain(begun.difference(&built)).copied().filter(|window| gone(*window)) {
+            // Without `others` the index has no definition any more, so that its lease goes, whoever holds it.
             let lease = if others {
                 let holder = self.clock().token();
                 let place = (name, id, window);

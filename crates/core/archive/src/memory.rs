@@ -120,6 +120,8 @@ impl Charge {
         let budget = &self.memory.0;
         let bytes_max = budget.bytes_max;
         let whole = self.bytes.saturating_add(more);
+        // The size of the whole charge counts, so that a large charge cannot grow in small steps into the reserved
+        // part.
         let limit = if whole <= SMALL_BYTES { bytes_max } else { bytes_max - bytes_max / SMALL_SHARE };
         let taken = budget.bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |bytes| {
             bytes.checked_add(more).filter(|after| *after <= limit)
@@ -181,6 +183,7 @@ impl ReadCharge {
 }
 
 struct ChargedBytes {
+    // Fields are dropped in order: the bytes are freed before their charge is released.
     bytes: Vec<u8>,
     _charge: Charge,
 }

@@ -114,6 +114,7 @@ impl Bounds {
             // No tick is before the first one: the range is empty.
             Some(Placed::Ticks(i64::MIN)) => return Ok(Self { start, end, tick_min: i64::MAX, tick_max: i64::MIN }),
             Some(Placed::Ticks(end)) => end - 1,
+            // Days before the end may fall on the same tick as the end, so that tick is included.
             Some(days) => tick(days, i64::MIN),
         };
         let inverted = match (start, end) {
@@ -148,6 +149,7 @@ impl Bounds {
         match self.end {
             None => true,
             Some(Placed::Ticks(end)) => tick <= end,
+            // Every day before `tick` falls on an earlier tick than the end does.
             Some(Placed::Days(_)) => tick <= self.tick_max,
         }
     }

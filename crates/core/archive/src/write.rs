@@ -144,6 +144,8 @@ impl<'a> Write<'a> {
                 let rows = input::conform(spec, &batch.map_err(ArchiveError::Source)?)
                     .map_err(|error| error.behind_rows(self.totals.rows[input] as u64))?;
                 let bytes = bytes_of(&rows);
+                // Rows that would exceed the limit start a new buffer, because a step joins the buffered rows of an
+                // input in one array.
                 if buffered + bytes > JOINED_BYTES_MAX && !buffer.is_empty() {
                     self.flush(std::mem::take(&mut buffer)).await?;
                     buffered = 0;
@@ -173,6 +175,7 @@ impl<'a> Write<'a> {
         self.load_earlier().await?;
         match &mut self.phase {
             Phase::Storing(attempt) => attempt.flush(buffer).await,
+            // The totals already have the hashes of these rows, which are all that a comparison needs.
             Phase::Buffering | Phase::Comparing(_) => Ok(()),
         }
     }
@@ -185,11 +188,14 @@ impl<'a> Write<'a> {
             Phase::Comparing(attempt) | Phase::Storing(attempt) => attempt,
             Phase::Buffering => {
                 let mut first = Attempt::at_new(target, written_us);
+                // A further attempt encodes the same rows with another stamp, so the buffer stays. Clones share the
+                // columns.
                 match first.end(buffer.clone(), &totals).await {
                     // Chunks of the failed attempt may remain, so this one has a new stamp, and therefore other chunk
                     // ids.
                     Err(ArchiveError::BatchRace { .. }) => {
                         let next = Attempt::load_earlier(target, target.dataset.stamp_us().await?).await?;
+                        // `next` has read the record, which shows whether the rows of `first` count after all.
                         first.take_back_unclaimed(&next).await;
                         next
                     }
@@ -200,6 +206,7 @@ impl<'a> Write<'a> {
                         match next.earlier.counted(&first) {
                             Some(false) => next,
                             counted => {
+                                // `next` writes nothing, so a claim that `next` has taken over ends here.
                                 next.leave_stored().await?;
                                 return if counted.is_some() { Ok(first.reports()) } else { Err(error) };
                             }
@@ -209,6 +216,8 @@ impl<'a> Write<'a> {
                 }
             }
         };
+        // The rows of a write in phase `Comparing` are not in the buffer. Such a write ends in one of the next two
+        // branches: the stored batch is complete, so its content is either the same or another one.
         if let Some(stored) = attempt.finds_stored(&totals) {
             let reports = stored.reports(target, &totals);
             attempt.acknowledge_stored().await?;

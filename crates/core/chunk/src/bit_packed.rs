@@ -56,7 +56,11 @@ impl Plan {
         sorted.sort_unstable();
         let distinct = 1 + sorted.windows(2).filter(|pair| pair[0] != pair[1]).count();
         let is_varied = distinct * 2 > sorted.len();
+        // The plan without exceptions must cover every value, so its range comes from all values and not from the
+        // sample.
         let (least, most) = all.iter().fold((u64::MAX, 0), |(least, most), key| (least.min(*key), most.max(*key)));
+        // An exception is estimated as its value and one byte for the gap: in the shares that are tried, most gaps are
+        // below 128. `len` below is exact.
         let in_bytes = |bits: u32, exceptions: usize| (count * bits as usize).div_ceil(8) + exceptions * (1 + width);
         let mut best = (in_bytes(bits_of(most - least), 0), least, bits_of(most - least));
         for exceptions in VALUES_PER_EXCEPTION.map(|values| sorted.len() / values) {
@@ -72,6 +76,8 @@ impl Plan {
         if bits > BITS_MAX || bits as usize >= 8 * width {
             return None;
         }
+        // A key below the base wraps to a large distance. If that distance fits nevertheless, the sum wraps back to the
+        // key.
         let outside = |key: &u64| key.wrapping_sub(base) >> bits != 0;
         let exceptions: Vec<u32> =
             all.iter().enumerate().filter(|(_, key)| outside(key)).map(|(place, _)| place as u32).collect();
@@ -94,6 +100,7 @@ impl Plan {
             let distance = key.wrapping_sub(self.base);
             // The distance stored for an exception is not read.
             word |= if distance >> self.bits == 0 { distance << filled } else { 0 };
+            // At most 7 bits are left over and at most 56 are added, so the word does not overflow.
             filled += self.bits;
             let whole = filled as usize / 8;
             out.extend_from_slice(&word.to_le_bytes()[..whole]);
@@ -118,6 +125,7 @@ fn gaps(places: &[u32]) -> impl Iterator<Item = u64> {
 }
 
 fn bits_of(range: u64) -> u32 {
+    // The format has no distances of zero bits; columns of equal values have an encoding of their own.
     (64 - range.leading_zeros()).max(1)
 }
 
@@ -135,7 +143,9 @@ fn is_noise(keys: &[u64], bits: u32, rotated: bool) -> bool {
     const UNIT_BITS: u32 = 8;
     /// Neighbours are close if they differ by less than a sixteenth of the range.
     const CLOSE_BITS: u32 = 4;
+    // The lowest bit of a rotated key is the sign, not a digit.
     let digits = keys.iter().fold(0, |all, key| all | key) >> u32::from(rotated);
+    // `min` keeps the subtraction valid for narrow values, which the last line rejects.
     let close =
         keys.windows(2).take(SAMPLE).filter(|pair| pair[0].abs_diff(pair[1]) >> (bits - CLOSE_BITS.min(bits)) == 0);
     bits >= NOISE_BITS_MIN && digits.trailing_zeros() < UNIT_BITS && close.count() * 2 < keys.len().min(SAMPLE)
@@ -209,6 +219,7 @@ impl<'a> BitPacked<'a> {
         let exceptions = reader.size(count)?;
         let len = count.checked_mul(bits).ok_or(Damage::malformed("a length exceeds its limit"))?.div_ceil(8);
         let packed = reader.take(len)?;
+        // The vector grows with the exceptions that are read: a number in the chunk alone must not cause an allocation.
         let (mut found, mut next) = (Vec::new(), 0usize);
         for _ in 0..exceptions {
             let place = next.saturating_add(reader.size(count)?);
@@ -216,6 +227,7 @@ impl<'a> BitPacked<'a> {
                 return Err(Damage::malformed("an exception lies past the values"));
             }
             found.push((place, reader.take(number.width())?));
+            // Gaps count from here, so positions ascend strictly, as the binary search in `put_value` requires.
             next = place + 1;
         }
         let mut wide = [0; 8];
@@ -240,6 +252,7 @@ impl<'a> BitPacked<'a> {
 
     fn fill_by<const WIDTH: usize>(&self, room: &mut [[u8; WIDTH]], value_of: impl Fn(u64) -> [u8; WIDTH]) {
         // Eight values take as many bytes as one value has bits.
+        // `key` reads whole words, so a group of eight is read in place only if a word follows it.
         let eights = self.packed.len().saturating_sub(WORD) / self.bits;
         let (whole, rest) = room.split_at_mut(8 * eights);
         for (eight, values) in whole.as_chunks_mut::<8>().0.iter_mut().enumerate() {
@@ -248,6 +261,7 @@ impl<'a> BitPacked<'a> {
                 *slot = value_of(self.key(bytes, at));
             }
         }
+        // Fewer bytes are left than one group and one word, so all of them fit into the padded copy.
         let tail = self.padded(8 * eights);
         for (at, slot) in rest.iter_mut().enumerate() {
             *slot = value_of(self.key(&tail, at));

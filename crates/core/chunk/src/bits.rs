@@ -21,6 +21,7 @@ impl Bits {
             if let Some(last) = self.words.last_mut() {
                 *last |= word << used;
             }
+            // `used` is at least 1 here, so the shift below is less than 64.
             if used + count > 64 {
                 self.words.push(word >> (64 - used));
             }
@@ -52,6 +53,7 @@ impl Bits {
     pub(crate) fn truncate(&mut self, len: usize) {
         if len < self.len {
             self.words.truncate(len.div_ceil(64));
+            // `push_word` combines bits with `|=`, so the bits after the end must become zero.
             if let (Some(last), true) = (self.words.last_mut(), !len.is_multiple_of(64)) {
                 *last &= u64::MAX >> (64 - len % 64);
             }

@@ -108,6 +108,7 @@ impl Builder {
             if !self.nullable {
                 return Err(Damage::malformed("a null where the schema allows none"));
             }
+            // The validity fills itself up with ones to `rows`, so it is extended before `rows` grows.
             self.validity.push_bitmap(self.rows, bitmap, count);
         }
         self.rows += count;
@@ -156,6 +157,7 @@ impl Builder {
             Store::Bool(bits) => bits.truncate(rows),
             Store::Fixed { width, values } => values.truncate(rows * *width),
             Store::Var { offsets, bytes, .. } => {
+                // Offsets are cut first: the last one that stays tells how many bytes belong to the rows that stay.
                 offsets.truncate(rows + 1);
                 bytes.truncate(offsets[offsets.len() - 1] as usize);
             }
@@ -213,6 +215,8 @@ pub(crate) fn push_bools(store: &mut Bits, bits: &[u8], bitmap: Option<&[u8]>, c
 
 /// Appends `bit` for every row that is not null.
 pub(crate) fn push_uniform_bool(store: &mut Bits, bit: bool, bitmap: Option<&[u8]>, count: usize) {
+    // True values under a bitmap have the bits of the bitmap. False values need none: rows that are null are false,
+    // too.
     match bitmap.filter(|_| bit) {
         Some(bitmap) => store.push_bytes(bitmap, count),
         None => store.push_run(bit, count),
@@ -364,8 +368,10 @@ pub(crate) fn push_bytes(
 ) -> Result<(), Damage> {
     let start = bytes.len();
     bytes.extend_from_slice(more);
+    // Every position in ASCII is the boundary of a character, so most text needs no further check.
     if utf8 && !more.is_ascii() {
         let text = std::str::from_utf8(more).map_err(|_| Damage::malformed("text is not UTF-8"))?;
+        // Joined texts can be valid although one of them ends within a character that the next one completes.
         let ends = &offsets[offsets.len() - count..];
         if !ends.iter().all(|end| text.is_char_boundary(*end as usize - start)) {
             return Err(Damage::malformed("text is cut within a character"));

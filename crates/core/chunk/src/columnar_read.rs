@@ -31,6 +31,8 @@ pub(crate) struct Directory<'a> {
 impl<'a> Directory<'a> {
     /// Reads the directory of `columns` columns, after the hidden columns.
     pub(crate) fn new(body: Reader<'a>, columns: usize) -> Result<Self, Damage> {
+        // The reader is copied: `lens` stays at the first length, and `rest` passes all of them to where the columns
+        // begin.
         let (lens, mut rest) = (body, body);
         let mut total = 0usize;
         for _ in 0..columns {
@@ -78,6 +80,8 @@ fn read_node(
         return read_children(reader, node, builder, rows, budget);
     }
     if first & NODE_STATS != 0 {
+        // Decoding does not use the extremes, but reads them to reach the bytes behind them and to refuse nodes that
+        // cannot have any.
         read_stats(reader, first, node_number(node))?;
     } else if first & NODE_HAS_NAN != 0 {
         return Err(BAD_CODEC);
@@ -108,6 +112,7 @@ fn read_node(
         (Store::List { offsets, item }, Kind::List(item_node)) if codec == CODEC_PLAIN => {
             let lens = read_u32s(reader, present)?;
             let mut lens = lens.iter().map(|len| *len as usize);
+            // `push_lens` takes one length for each present row, and there are exactly as many.
             let items = push_lens(offsets, bitmap, rows, || Ok(lens.next().unwrap_or(0)))?;
             read_node(reader, item_node, item, items, budget)?;
         }
@@ -230,6 +235,7 @@ fn read_decimals(reader: &mut Reader, number: Number, count: usize, out: &mut Mu
 
 /// Reads `count` numbers of a hidden or auxiliary column without nulls, little-endian.
 fn read_numbers(reader: &mut Reader, first: u8, number: Number, count: usize) -> Result<MutableBuffer, Damage> {
+    // Of the callers, only hidden columns may have extremes: the others refuse the flag before they call this function.
     if first & !(CODEC_MASK | NODE_STATS) != 0 {
         return Err(BAD_CODEC);
     }

@@ -43,11 +43,13 @@ pub(crate) struct ColumnWriter<'a> {
 impl Sink for ColumnWriter<'_> {
     fn node(&mut self, data: NodeData) {
         let at = self.out.len();
+        // The byte stays as it is for a node without present rows; otherwise it is replaced when the codec is known.
         self.out.push(NODE_ALL_NULL);
         if data.present == 0 {
             return;
         }
         let mut first = 0;
+        // The extremes come before the bitmap, so that `column_stats` reads them without unpacking anything.
         if let Values::Fixed { number: Some(number), bytes, .. } = &data.values
             && let Some(flags) = stats::put_stats(self.out, bytes, *number)
         {
@@ -99,6 +101,8 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
         out.extend_from_slice(sequence);
         return CODEC_SEQUENCE;
     }
+    // The candidates come from the fastest to the slowest to read: whole bytes, bits, decimals and pco. Sizes of whole
+    // bytes are those before zstd, with the byte that says whether zstd was used.
     let narrow = narrowest(bytes, number);
     let narrow_bytes = narrow.map(|(_, narrow)| width + 2 + bytes.len() / width * narrow);
     let plain_bytes = 1 + bytes.len();
@@ -106,6 +110,7 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
     let in_bits = Plan::of(bytes, number).filter(|plan| plan.len + whole_bytes / WORTH < whole_bytes);
     let (fast_bytes, worth) = match &in_bits {
         Some(plan) if level == PCO_LEVEL => (plan.len, WORTH_PCO),
+        // Integers of decimals have the other level. For them, pco needs to save only a thirty-second.
         Some(plan) => (plan.len, WORTH),
         None => (whole_bytes, WORTH),
     };
@@ -116,6 +121,7 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
         .is_some_and(|decimals| decimals.exceptions.len() * VALUES_PER_RARE_EXCEPTION <= bytes.len() / width);
     let decimals =
         decimals.map(|decimals| decimal_bytes(&decimals, bytes, width)).filter(|coded| is_worth(coded.len()));
+    // pco takes most of the time of encoding, so it is tried only on columns where it may save enough.
     let skip_pco = has_rare_exceptions && decimals.is_some() || in_bits.as_ref().is_some_and(|plan| plan.is_noise);
     let pco = if skip_pco { None } else { pco_compress(bytes, number, level) };
     let pco = pco.filter(|pco| is_worth(pco.len() + varint_len(pco.len() as u64)));
@@ -233,12 +239,15 @@ fn put_long(out: &mut Vec<u8>, lens: &[u32], value: &[u8]) -> u8 {
     }
     put_varint(out, 1);
     put_plain_var(out, &lens[..1], value);
+    // Indexes that are all zero take one byte.
     put_u32s(out, &vec![0; lens.len()]);
     CODEC_DICTIONARY
 }
 
 /// Distinct values in order of appearance and an index per value; `None` if more than half of the values are distinct.
 fn dictionary(lens: &[u32], bytes: &[u8]) -> Option<Vec<u8>> {
+    // Values are written in order of appearance. The map serves only for look-ups, because its order differs between
+    // runs, but equal rows must give equal bytes.
     let mut seen: HashMap<&[u8], u32> = HashMap::new();
     let (mut distinct_lens, mut distinct_bytes) = (Vec::new(), Vec::new());
     let mut indexes = Vec::with_capacity(lens.len());

@@ -266,6 +266,8 @@ impl Columns {
     /// Damage of any byte of the body, a set that has reached about 1.8 GiB, or a missing column that is neither nullable nor
     /// has a default. The set is then unchanged.
     pub fn append(&mut self, head: &Head, body: &[u8], columns_in_schema: usize) -> Result<(), Damage> {
+        // The buffer leaves `self` because `append_block` borrows all of it. It is put back even after an error, to be
+        // used again.
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = open(head, body, &mut scratch).and_then(|block| self.append_block(head, block, columns_in_schema));
         self.scratch = scratch;
@@ -310,6 +312,7 @@ impl Columns {
         rows: usize,
         append: impl FnOnce(&mut Self, usize, &mut Budget) -> Result<(), Damage>,
     ) -> Result<(), Damage> {
+        // One call adds at most the two budgets below, so a set that passes this test stays below 2 GiB.
         if self.bytes > SET_BYTES_MAX {
             return Err(Damage::malformed("the set of columns is full: finish it and start another"));
         }
@@ -323,6 +326,7 @@ impl Columns {
                 Ok(())
             }
             Err(damage) => {
+                // Columns that were decoded before the error have grown; `self.rows` does not count their new rows yet.
                 self.builders.iter_mut().for_each(|builder| builder.truncate(self.rows));
                 Err(damage)
             }
@@ -342,6 +346,8 @@ impl Columns {
         skip_all_hidden(head, &mut reader)?;
         let mut reader = SmallReader::new(reader, self.layout.nodes_before(present))?;
         let rows = head.rows as usize;
+        // The small form has no offsets of columns, so columns without a place are walked, too. `places` ends with the
+        // last projected column, where the walk stops.
         for (node, place) in self.layout.columns()[..present].iter().zip(&self.places) {
             match (place.map(|place| &mut self.builders[place as usize]), picked) {
                 (Some(builder), None) => reader.read(node, builder, rows, budget)?,
@@ -349,6 +355,7 @@ impl Columns {
                 (None, _) => reader.skip(node, rows)?,
             }
         }
+        // Only a walk through all columns of the chunk shows whether bytes are left over.
         if self.places.len() >= present && !reader.is_empty() {
             return Err(Damage::malformed("bytes follow the last column"));
         }
@@ -393,6 +400,7 @@ impl Columns {
     /// The appended rows, in the order of their chunks.
     pub fn finish(self) -> RecordBatch {
         let arrays = self.builders.into_iter().map(Builder::finish).collect();
+        // A projection without columns has no array from which Arrow could take the number of rows.
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
         // Lengths, types and the absence of nulls are guaranteed by construction.
         RecordBatch::try_new_with_options(self.schema, arrays, &options).expect("decoded columns fit their schema")

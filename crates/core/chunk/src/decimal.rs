@@ -80,6 +80,7 @@ impl ScaledInteger for i32 {
 
     #[inline]
     fn in_sum(sum: f64) -> Self {
+        // The low 51 bits of `ROUNDER` are zero, so the low bits of the sum are the integer in two's complement.
         sum.to_bits() as i32
     }
 
@@ -117,6 +118,7 @@ fn sum_of<W: ScaledInteger, const SINGLE: bool>(value: f64, power: f64) -> (f64,
     let sum = scaled + ROUNDER;
     // NaN is not below the limit. Comparing bits distinguishes -0.0 from 0.0.
     let same = value_of::<SINGLE>(sum - ROUNDER, power).to_bits() == value.to_bits();
+    // `&` evaluates both sides, so that the loop over a block has no branch.
     (sum, same & (scaled.abs() < W::END))
 }
 
@@ -189,12 +191,14 @@ fn scale_by<W: ScaledInteger, const SINGLE: bool>(sample: &[f64]) -> Option<Scal
     if (greatest - least) * power * GAIN > floats {
         return None;
     }
+    // Values beyond `i32::END` would become exceptions; the factor leaves room for values above those of the sample.
     let wide = W::END > i32::END && least.abs().max(greatest.abs()) * power * 2.0 > i32::END;
     Some(Scale { exponent: exponent as u8, single: SINGLE, wide })
 }
 
 /// The rank of a float in the order of all floats, counted from zero.
 fn place_of(value: f64) -> i128 {
+    // The difference of two ranks of opposite sign may exceed an i64.
     let place = i128::from(value.abs().to_bits());
     if value < 0.0 { -place } else { place }
 }
@@ -230,6 +234,8 @@ fn wholes<W: ScaledInteger, const SINGLE: bool>(
         let len = BLOCK.min(count - start);
         block[..len].fill_with(|| values.next().unwrap_or(0.0));
         let mut all = true;
+        // All of the block is converted, so that the length of the loop is fixed. In a short last block, values of the
+        // previous block follow; they can only lead to the exact test below.
         for (whole, value) in converted.iter_mut().zip(&block) {
             let (sum, same) = sum_of::<W, SINGLE>(*value, power);
             *whole = W::in_sum(sum);
@@ -240,6 +246,7 @@ fn wholes<W: ScaledInteger, const SINGLE: bool>(
             for at in 0..len {
                 if !sum_of::<W, SINGLE>(block[at], power).1 {
                     exceptions.push((start + at) as u32);
+                    // A repeated integer keeps the differences small, which pco encodes.
                     converted[at] = before;
                 }
                 before = converted[at];
@@ -267,6 +274,7 @@ fn push_values<W: ScaledInteger>(out: &mut MutableBuffer, wholes: &[W], scale: S
     out.resize(out.len() + wholes.len() * number.width(), 0);
     if number == Number::F32 {
         let room = &mut out.typed_data_mut::<f32>()[start..];
+        // `value_of` without its last widening, so that the values equal those that the writer compared bit for bit.
         room.iter_mut().zip(wholes).for_each(|(value, whole)| *value = (whole.to_float() / power) as f32);
         return;
     }

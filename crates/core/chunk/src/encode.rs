@@ -53,6 +53,7 @@ pub fn encode(
 
 /// Size of the values of text and binary columns in bytes, without children of lists and structs.
 fn text_bytes(batch: &RecordBatch) -> usize {
+    // A sliced array keeps the offsets of the whole array, so they do not always begin at 0.
     let ends = |offsets: &[i32]| (offsets[offsets.len() - 1] - offsets[0]) as usize;
     let bytes = |column: &ArrayRef| {
         let text = column.as_string_opt::<i32>().map(|array| ends(array.value_offsets()));
@@ -134,6 +135,7 @@ fn seal(
     if block_bytes > DECODED_BYTES_MAX {
         return Err(EncodeError::TooLarge);
     }
+    // Filters may take a share of the size of the body, so they come after its encoding.
     let text_filters = put_filters(rows.batch, rows.text, body.len());
     let info = BodyInfo { form, compression, block_bytes, body: &body, text_filters: text_filters.as_deref() };
     let head = put_head(schema_version, rows, zone, unique_ids, &info, binding);
@@ -186,6 +188,8 @@ struct Metered<'a, S> {
 
 impl<S: Sink> Sink for Metered<'_, S> {
     fn node(&mut self, data: NodeData) {
+        // Null rows count like others, because the decoder fills them with zeros. The sums must equal what `Budget`
+        // charges: a chunk that the encoder counts as smaller may be one that no reader accepts.
         *self.bytes += match &data.values {
             Values::Fixed { width, .. } => data.rows * width,
             Values::Var { bytes, .. } => data.rows * 4 + bytes.len(),
@@ -238,6 +242,7 @@ fn small_block(layout: &Layout, rows: &ChunkRows, packing: Packing) -> Result<Ve
     let mut block = Vec::new();
     hidden(rows, |data| {
         let at = block.len();
+        // The tag precedes the values but follows from encoding them, so a zero keeps its place.
         block.push(0);
         block[at] = put_small(&mut block, &data, packing);
     });
@@ -264,6 +269,7 @@ fn columnar_body(layout: &Layout, rows: &ChunkRows) -> Result<Vec<u8>, EncodeErr
         put_varint(&mut body, column.len() as u64);
         body.extend_from_slice(&column);
     });
+    // The directory in `body` precedes the columns, so encoded columns gather in `columns` until all lengths are known.
     let (mut decoded_bytes, mut scratch) = (0, Scratch::default());
     let mut columns = Vec::new();
     for column in 0..layout.columns().len() {

@@ -84,6 +84,7 @@ fn walk(
     scratch: &mut Scratch,
 ) -> Result<(), EncodeError> {
     let Scratch { present, bitmap, bytes, lens } = scratch;
+    // An array may have a validity buffer without a null; then its values can be taken as they are.
     let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0);
     let rows = match slots {
         Slots::All(rows) => rows,
@@ -200,6 +201,7 @@ fn gather_var<'a>(
     lens.clear();
     let Slots::Pick(rows) = chosen else {
         lens.extend(offsets.windows(2).map(|pair| (pair[1] - pair[0]) as u32));
+        // A sliced array keeps offsets and bytes of the whole array, so its own bytes begin at its first offset.
         let bytes = &data[offsets[0] as usize..offsets[offsets.len() - 1] as usize];
         return Values::Var { lens, bytes };
     };
@@ -223,6 +225,8 @@ fn gather_list(offsets: &[i32], chosen: Slots, lens: &mut Vec<u32>) -> Result<Ve
         let (start, end) = if row == MASKED { (0, 0) } else { (offsets[row as usize], offsets[row as usize + 1]) };
         lens.push((end - start) as u32);
         items.extend(start as u32..end as u32);
+        // Every item decodes to a byte or more, so more items exceed the limit whatever their type. The test comes here
+        // because the list of items itself takes memory.
         if items.len() > crate::DECODED_BYTES_MAX { Err(EncodeError::TooLarge) } else { Ok(()) }
     };
     match chosen {

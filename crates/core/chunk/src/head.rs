@@ -169,6 +169,7 @@ pub(crate) fn put_head(
     put_varint(&mut out, u64::from(schema_version));
     put_varint(&mut out, rows.batch.num_rows() as u64);
     put_signed(&mut out, zone.time_min);
+    // The distance of two i64 may exceed i64::MAX; as an unsigned number, the wrapped difference is right.
     put_varint(&mut out, zone.time_max.wrapping_sub(zone.time_min) as u64);
     put_keys(&mut out, zone);
     put_varint(&mut out, rows.origins.len() as u64);
@@ -241,6 +242,8 @@ impl Head {
     /// [`DamageKind::UnknownVersion`] for a newer container, [`DamageKind::Checksum`] if any byte changed or the head
     /// was written for another tile or id, and otherwise the rule that the head breaks.
     pub fn parse(bytes: &[u8], binding: &Binding) -> Result<Self, Damage> {
+        // The version comes before the checksum, because only this version defines where and how the checksum is
+        // stored.
         match bytes.first() {
             None => return Err(Damage(DamageKind::Truncated)),
             Some(&FORMAT_VERSION) => {}
@@ -268,11 +271,13 @@ impl Head {
         let time_min = reader.signed()?;
         let time_max = time_min.wrapping_add(reader.varint()? as i64);
         let (id_min, id_max) = read_keys(reader)?;
+        // A span that leads past i64::MAX has wrapped to a time before `time_min`.
         if time_max < time_min || id_max < id_min {
             return Err(Damage::malformed("a range ends before it begins"));
         }
         let origins = read_origins(reader)?;
         let body_bytes = reader.size(DECODED_BYTES_MAX)?;
+        // `open` allocates this much before it decompresses.
         let block_bytes = if compression == Compression::None { body_bytes } else { reader.size(DECODED_BYTES_MAX)? };
         let text_filters = if flags & FLAG_TEXT_FILTERS != 0 { read_filters(reader)? } else { Box::default() };
         let body_checksum = u64::from_le_bytes(reader.array()?);

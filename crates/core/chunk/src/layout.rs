@@ -88,6 +88,7 @@ pub struct Layout(Arc<Inner>);
 impl Layout {
     /// Compiles a schema normalized by `normalize_schema`. Refuses other types with the name of the column.
     pub fn new(schema: SchemaRef) -> Result<Self, SchemaError> {
+        // Only the check is needed: `Node::new` refuses the types that normalization would replace.
         normalize_schema(&schema)?;
         let columns = schema.fields().iter().map(|f| Node::new(f, f.name())).collect::<Result<Vec<_>, _>>()?;
         let mut node_starts = vec![0];

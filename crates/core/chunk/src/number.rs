@@ -110,6 +110,7 @@ pub(crate) fn narrowest(bytes: &[u8], number: Number) -> Option<(u64, usize)> {
             least = least.min(value);
             most = most.max(value);
         }
+        // The casts extend the sign, so the wrapping difference is the distance even between the ends of a signed type.
         (least as u64, (most as u64).wrapping_sub(least as u64))
     }, return None);
     let width = match range {
@@ -119,6 +120,8 @@ pub(crate) fn narrowest(bytes: &[u8], number: Number) -> Option<(u64, usize)> {
         _ => return None,
     };
     let count = bytes.len() / number.width();
+    // The plain form depends on this comparison and on the widths above: another choice would change its bytes, and the
+    // checksums of chunks that are stored as rows would no longer match.
     (number.width() + 1 + count * width < bytes.len()).then_some((base, width))
 }
 
@@ -154,6 +157,8 @@ fn add_base<const FROM: usize, const TO: usize>(base: u64, distances: &[[u8; FRO
     for (value, distance) in room.iter_mut().zip(distances) {
         let mut wide = [0; 8];
         wide[..FROM].copy_from_slice(distance);
+        // The base is extended with zeros even if it is negative: only the low bytes of the sum are kept, and these do
+        // not depend on the bytes above them.
         value.copy_from_slice(&base.wrapping_add(u64::from_le_bytes(wide)).to_le_bytes()[..TO]);
     }
 }
@@ -171,6 +176,7 @@ pub(crate) fn push_sequence(out: &mut MutableBuffer, first: &[u8], second: &[u8]
     with_integer!(number, T => {
         let number_in = |bytes: &[u8]| numbers!(bytes, T).next().unwrap_or_default();
         let (first, second) = (number_in(first), number_in(second));
+        // Steps and values wrap, as in the writer, so a sequence may run across the end of its type.
         let step = second.wrapping_sub(first);
         let start = out.len() / size_of::<T>();
         out.resize(out.len() + count * size_of::<T>(), 0);

@@ -102,6 +102,8 @@ pub(crate) fn read_packed<'s, 'a: 's>(
             let packed_len = reader.size(reader.rest().len())?;
             let packed = reader.take(packed_len)?;
             scratch.clear();
+            // The caller knows `len` from rows and lengths, so a frame that announces more cannot enlarge the
+            // allocation.
             scratch.resize(len, 0);
             Compression::Zstd.decompress(packed, scratch)?;
             Ok(scratch)
@@ -121,10 +123,14 @@ pub(crate) fn pco_compress(bytes: &[u8], number: Number, level: usize) -> Option
 fn pco_compress_numbers<T: PcoNumber>(values: &[T], level: usize) -> Option<Vec<u8>> {
     let config = ChunkConfig::default()
         .with_compression_level(level)
+        // pco refuses integers of 8 bits without this option.
         .with_enable_8_bit(true)
+        // The format has one page; by default, pco begins another after 2^18 numbers.
         .with_paging_spec(PagingSpec::Exact(vec![values.len()]));
     let file = FileCompressor::default();
     let mut chunk = file.chunk_compressor(values, &config).ok()?;
+    // pco chooses the delta encoding itself, and may choose one that the format excludes. It does not choose
+    // dictionaries unless asked to.
     if !is_allowed(&chunk.meta().delta_encoding) {
         return None;
     }
@@ -158,6 +164,7 @@ pub(crate) fn pco_decompress(
 fn pco_decompress_into<T: PcoNumber + ArrowNativeType>(bytes: &[u8], out: &mut [T]) -> Result<(), Damage> {
     let damaged = |_| Damage::malformed("a column does not decompress");
     let (file, rest) = FileDecompressor::new(bytes).map_err(damaged)?;
+    // The mode is looked up in the bytes: pco allocates the announced dictionary as soon as it parses the metadata.
     if rest.first().is_some_and(|byte| byte & 0xf == PCO_MODE_DICT) {
         return Err(Damage::malformed("a column uses a dictionary of pco"));
     }

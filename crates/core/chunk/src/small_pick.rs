@@ -108,12 +108,15 @@ impl SmallReader<'_> {
             }
             (Store::List { offsets, item }, Kind::List(item_node)) => {
                 let (ranges, total) = self.ranges(&opened, &picked, true)?;
+                // The numbers of the items take memory before the budget is charged for the items themselves.
                 budget.charge(ranges.iter().map(Range::len).sum::<usize>().checked_mul(size_of::<u32>()))?;
                 picked.push_ends(offsets, &ranges)?;
                 let items: Vec<u32> = ranges.into_iter().flatten().map(|item| item as u32).collect();
                 self.pick(item_node, item, total, &items, budget)
             }
             (Store::Struct(_), _) if opened.shape == SHAPE_PLAIN => {
+                // Fields have a value for every row of the struct, null rows included, so rows and not `places` number
+                // them.
                 self.pick_children(node, builder, rows, picked.rows, budget)
             }
             _ => Err(BAD_TAG),
@@ -186,6 +189,7 @@ impl SmallReader<'_> {
                     Narrowed::Bits(packed) => wanted.for_each(|(slot, place)| packed.put_value(place, slot)),
                 }
             }
+            // Only `SHAPE_ZERO` is left of the four shapes.
             _ => values.extend_zeros(picked.len() * width),
         }
         Ok(())
@@ -206,6 +210,7 @@ impl SmallReader<'_> {
             _ => return Err(BAD_TAG),
         };
         let wanted = picked.present();
+        // A constant text is stored once, so the limit of the product holds only for lists.
         match length.checked_mul(opened.present).filter(|total| *total <= DECODED_BYTES_MAX) {
             Some(total) if repeat => Ok((wanted.map(|place| place * length..(place + 1) * length).collect(), total)),
             None if repeat => Err(TOO_LONG),

@@ -45,6 +45,7 @@ impl<'a> SmallReader<'a> {
 
     #[inline]
     pub(crate) fn tag(&mut self) -> u8 {
+        // `new` took a tag for every node that callers read, so the index is in range.
         let tag = self.tags[self.next / 2] >> (self.next % 2 * 4) & 0xf;
         self.next += 1;
         tag
@@ -52,6 +53,7 @@ impl<'a> SmallReader<'a> {
 
     #[inline]
     pub(crate) fn open(&mut self, tag: u8, rows: usize) -> Result<NodeStart<'a>, Damage> {
+        // Callers handle `TAG_ALL_NULL` themselves; the format has no tag above it.
         if tag >= TAG_ALL_NULL {
             return Err(BAD_TAG);
         }
@@ -82,6 +84,8 @@ impl<'a> SmallReader<'a> {
         builder.push_rows(opened.bitmap, rows)?;
         match &mut builder.store {
             Store::Fixed { width, values } if opened.shape == SHAPE_PLAIN => {
+                // `present` is at most `rows`, whose product with the width was charged, so this product does not
+                // overflow.
                 let plain = self.payload.take(opened.present * *width)?;
                 push_fixed(values, *width, plain, opened.bitmap, rows);
                 Ok(())
@@ -129,6 +133,8 @@ impl<'a> SmallReader<'a> {
                 budget.charge(Some(total))?;
                 match repeated {
                     Some(len) => {
+                        // `repeat` allocates `total` bytes, which a constant of a few bytes can make large: the budget
+                        // has accepted them above.
                         let value = self.payload.take(len)?;
                         push_bytes(bytes, &value.repeat(present), offsets, rows, *utf8)?;
                     }
@@ -195,6 +201,8 @@ impl<'a> SmallReader<'a> {
     pub(crate) fn skip(&mut self, node: &Node, rows: usize) -> Result<(), Damage> {
         let tag = self.tag();
         if tag == TAG_ALL_NULL {
+            // Children have tags even if no row is present, so the walk must pass these to reach the tags of the next
+            // column.
             return match &node.kind {
                 Kind::Struct(children) => children.iter().try_for_each(|child| self.skip(child, rows)),
                 Kind::List(item) => self.skip(item, 0),
@@ -236,10 +244,13 @@ impl<'a> SmallReader<'a> {
                     Some(lens) => sum(lens),
                     None => (0..present).try_fold(0, |total, _| Ok(total + self.payload.size(DECODED_BYTES_MAX)?))?,
                 };
+                // The limit also holds for the number of items, so that the products of widths and items in `skip` do
+                // not overflow.
                 if total > DECODED_BYTES_MAX { Err(Damage::malformed("a length exceeds its limit")) } else { Ok(total) }
             }
             SHAPE_CONSTANT => {
                 let len = self.payload.size(DECODED_BYTES_MAX)?;
+                // A few bytes can announce any product. A saturated one fails the comparison with the limit.
                 let total = if repeat { len.saturating_mul(present) } else { len };
                 if total > DECODED_BYTES_MAX { Err(Damage::malformed("a length exceeds its limit")) } else { Ok(total) }
             }

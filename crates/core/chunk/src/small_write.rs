@@ -99,6 +99,8 @@ pub(crate) fn uniform_bool(bits: &[u8], count: usize) -> Option<bool> {
 
 /// Whether all values of `width` bytes are equal.
 pub(crate) fn is_uniform(bytes: &[u8], width: usize) -> bool {
+    // Each value equals the next one if the bytes equal themselves shifted by one value. A comparison of bytes keeps
+    // 0.0 and -0.0 apart, and finds equal NaN.
     bytes[width..] == bytes[..bytes.len() - width]
 }
 
@@ -147,6 +149,7 @@ fn put_fixed(out: &mut Vec<u8>, bytes: &[u8], width: usize, number: Option<Numbe
 
 /// Whether all texts are equal.
 pub(crate) fn is_uniform_var(lens: &[u32], bytes: &[u8]) -> bool {
+    // There is a first length: nodes without present rows do not get here.
     let first = lens[0] as usize;
     lens.iter().all(|len| *len as usize == first) && (first == 0 || is_uniform(bytes, first))
 }

@@ -58,6 +58,8 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, bytes: &[u8], number: Number) -> Opti
         out.extend_from_slice(&max.to_le_bytes());
         Some(NODE_STATS)
     }, match number {
+        // Widening a float32 and narrowing it again changes no bit of values other than NaN, so both widths share a
+        // function.
         Number::F32 => put_float_stats(out, numbers!(bytes, f32).map(f64::from), |value| (value as f32).to_le_bytes()),
         _ => put_float_stats(out, numbers!(bytes, f64), f64::to_le_bytes),
     })
@@ -75,6 +77,7 @@ fn put_float_stats<const N: usize>(
             nan_flag = NODE_HAS_NAN;
         } else {
             let (min, max) = extremes.get_or_insert((value, value));
+            // `total_cmp` orders -0.0 before 0.0, as the format requires. `f64::min` may return either of the two.
             if value.total_cmp(min).is_lt() {
                 *min = value;
             }
@@ -83,6 +86,7 @@ fn put_float_stats<const N: usize>(
             }
         }
     }
+    // A column of only NaN returns here, before any byte or flag is written: it has no extremes in the format.
     let (min, max) = extremes?;
     out.extend_from_slice(&to_bytes(min));
     out.extend_from_slice(&to_bytes(max));
@@ -101,6 +105,7 @@ pub(crate) fn read_stats(reader: &mut Reader, first: u8, number: Option<Number>)
     let width = number.width();
     let (min, max) = (next(width)?, next(width)?);
     let unused = 64 - 8 * width as u32;
+    // The shift to the right is arithmetic: it extends the sign from the width of the column to 64 bits.
     let signed = |bits: u64| (bits << unused) as i64 >> unused;
     Ok(match number {
         Number::F32 => {

@@ -65,6 +65,8 @@ fn keys(folded: &[u8]) -> impl Iterator<Item = u32> + '_ {
 
 /// The position of the bit for one probe of a key.
 fn place(key: u32, probe: u8, bytes: usize) -> usize {
+    // The number of the probe takes the bits above those of the key. The product maps the hash to the bits of the
+    // filter without a division, so the length of a filter need not be a power of two.
     let hash = mix(key | u32::from(probe) << KEY_BITS);
     ((u64::from(hash) * (bytes as u64 * 8)) >> 32) as usize
 }
@@ -138,6 +140,7 @@ impl Runs {
 
     fn take(&mut self) -> Vec<u32> {
         let keys = std::mem::take(&mut self.keys);
+        // The table takes half a MiB, so only the words with a bit of this column are cleared.
         keys.iter().for_each(|key| self.seen[*key as usize / 64] = 0);
         keys
     }
@@ -157,9 +160,11 @@ pub(crate) fn put_filters(rows: &RecordBatch, columns: &[usize], body_bytes: usi
     }
     let texts = columns.iter().filter_map(|column| Some((*column, rows.column(*column).as_string_opt::<i32>()?)));
     let mut runs: Vec<(usize, Vec<u32>)> = texts.map(|(column, texts)| (column, distinct_runs(texts))).collect();
+    // The format lists filters by ascending position; `columns` may have any order.
     runs.sort_unstable_by_key(|(column, _)| *column);
     let count: usize = runs.iter().map(|(_, keys)| keys.len()).sum();
     let room_bits = (body_bytes / BODY_SHARE * 8) as f64;
+    // There may be no run: all texts may be null or shorter than a run.
     let bits_per_gram = (room_bits / count.max(1) as f64).min(BITS_PER_GRAM_MAX);
     if runs.is_empty() || bits_per_gram < BITS_PER_GRAM_MIN {
         return None;
@@ -169,6 +174,7 @@ pub(crate) fn put_filters(rows: &RecordBatch, columns: &[usize], body_bytes: usi
     let mut out = Vec::with_capacity(body_bytes / BODY_SHARE + 16);
     put_varint(&mut out, runs.len() as u64);
     for (column, keys) in runs {
+        // A filter takes at least one byte. Without a bit set, it excludes every text that has a run.
         let mut bits = vec![0u8; ((keys.len() as f64 * bits_per_gram / 8.0) as usize).max(1)];
         for key in keys {
             for probe in 0..probes {

@@ -59,6 +59,7 @@ impl<'a> Reader<'a> {
         for shift in (7..70).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
+            // Nine bytes hold 63 bits, so only the lowest bit of the tenth byte fits.
             if shift == 63 && bits > 1 {
                 break;
             }
@@ -111,6 +112,7 @@ pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
 
 /// Number of bytes that [`put_varint`] writes.
 pub(crate) fn varint_len(value: u64) -> usize {
+    // `| 1` makes zero take one byte, too.
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 

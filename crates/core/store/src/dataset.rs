@@ -66,6 +66,7 @@ impl DatasetRef {
     /// The windows of a slice, as far as known. A scan may leave out others.
     pub fn windows_of(&self, slice: SliceId) -> Windows {
         let Some(count) = self.windows_per_slice else { return Windows::ALL };
+        // The product may exceed 32 bits. Windows do not, so clamping to their range leaves out none.
         let own = (i64::from(slice.0) - i64::from(self.first_slice)) * i64::from(count);
         let window = |number: i64| Window(number.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32);
         let range = |first: &i32| {
@@ -97,6 +98,7 @@ impl DatasetRef {
 impl From<&DatasetSpec> for DatasetRef {
     fn from(spec: &DatasetSpec) -> Self {
         let placement = match spec.layout {
+            // The definition may not have been checked; engines divide by this number.
             StorageLayout::Chunks => Placement::Chunks { partition_cells: spec.partition_cells.max(1) },
             StorageLayout::Rows => Placement::Rows(Arc::new(NativeColumns {
                 schema: spec.schema.clone(),

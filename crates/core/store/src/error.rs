@@ -214,6 +214,8 @@ impl StoreError {
             | Self::SliceConflict { .. }
             | Self::NoSlice { .. } => Outcome::LostRace,
             Self::Unknown { .. } | Self::Overtaken { .. } => Outcome::Unknown,
+            // Callers rely on `Refused` for the claim that nothing was written: an error that leaves the outcome open
+            // belongs above.
             _ => Outcome::Refused,
         }
     }

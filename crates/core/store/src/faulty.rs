@@ -69,6 +69,7 @@ impl FaultyStore {
             Decision::FailBefore(error) => Err(error),
             Decision::FailAfter(reason) => {
                 let engine = self.inner.capabilities().engine;
+                // An error of the call itself is returned unchanged: only a success is reported as unknown.
                 Ok((perform.await?, Some(StoreError::Unknown { engine, reason })))
             }
             Decision::Delay(time) => {

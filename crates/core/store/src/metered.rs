@@ -38,6 +38,7 @@ struct Meter {
 
 impl Meter {
     fn ended(&self, failed: bool) {
+        // `Relaxed` is enough: each counter is read by itself, and no other memory depends on its value.
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.errors.fetch_add(u64::from(failed), Ordering::Relaxed);
     }
@@ -113,6 +114,7 @@ impl Store for Metered {
     }
 
     fn with_options(&self, options: &CallOptions) -> Result<Arc<dyn Store>> {
+        // A view counts into the meters of its store, so that a snapshot covers calls through all views.
         Ok(Arc::new(Self { inner: self.inner.with_options(options)?, meters: self.meters.clone() }))
     }
 
@@ -122,6 +124,7 @@ impl Store for Metered {
     }
 
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()> {
+        // The call consumes the commit, so its sizes are taken before; they count only if the commit succeeds.
         let records = commit.before.iter().chain(&commit.after).map(|put| put.value.as_ref().map_or(0, Bytes::len));
         let sizes: Vec<usize> = chunk_sizes(&commit.put).chain(records).collect();
         self.counted(Operation::Commit, self.inner.commit(dataset, commit)).await?;
@@ -131,7 +134,9 @@ impl Store for Metered {
 
     async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
         let mut meter = ScanMeter { meters: self.meters.clone(), failed: false };
+        // If the scan does not begin, `?` drops the meter here, which counts the call as failed.
         let groups = self.inner.scan(dataset, scan).await.inspect_err(|_| meter.failed = true)?;
+        // From here on, the stream owns the meter, so that a scan that its reader drops early is counted, too.
         let groups = stream::unfold((groups, meter), |(mut groups, mut meter)| async move {
             let group = groups.next().await;
             match &group {

@@ -32,6 +32,7 @@ impl Windows {
         let mut windows: Vec<_> = windows.into_iter().collect();
         windows.sort_unstable();
         windows.dedup();
+        // No window follows i32::MAX.
         Self::of(windows.chunk_by(|a, b| a.0.checked_add(1) == Some(b.0)).map(|run| (run[0], run[run.len() - 1])))
     }
 
@@ -65,12 +66,14 @@ impl Windows {
     /// The windows that both have.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
+        // Two ranges without a common window give an empty one, which `of` leaves out.
         let both = |a: (Window, Window)| other.ranges().map(move |b| (a.0.max(b.0), a.1.min(b.1)));
         Self::of(self.ranges().flat_map(both))
     }
 
     /// How many there are.
     pub fn count(&self) -> u64 {
+        // The number of all windows, 2^32, exceeds 32 bits.
         self.ranges().map(|(first, last)| (i64::from(last.0) - i64::from(first.0) + 1) as u64).sum()
     }
 

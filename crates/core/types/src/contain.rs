@@ -19,7 +19,9 @@ thread_local! {
 /// The message of the panic.
 pub fn contained<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     quiet_hook();
+    // The former value is restored, because `contained` may run inside `contained`.
     let outer = IS_CONTAINED.replace(true);
+    // Callers drop what `work` was changing, so nobody sees its state after a panic.
     let outcome = catch_unwind(AssertUnwindSafe(work));
     IS_CONTAINED.set(outer);
     outcome.map_err(|panic| message(panic.as_ref()))
@@ -30,6 +32,7 @@ fn quiet_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let before = take_hook();
+        // The hook is that of the process, the flag that of the panicking thread: panics of other threads stay visible.
         set_hook(Box::new(move |panic| {
             if !IS_CONTAINED.get() {
                 before(panic);
@@ -39,6 +42,7 @@ fn quiet_hook() {
 }
 
 fn message(panic: &(dyn Any + Send)) -> String {
+    // `panic!` carries `&str` for a literal message and `String` for a formatted one.
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();

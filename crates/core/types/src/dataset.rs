@@ -382,6 +382,7 @@ impl DatasetSpec {
 
     /// The partition of a cell.
     pub fn partition_of(&self, cell: Cell) -> i64 {
+        // `checked` refuses 0. For a definition that was not checked, `max` avoids a division by zero.
         cell.0.div_euclid(self.partition_cells.max(1).into())
     }
 
@@ -473,6 +474,7 @@ impl DatasetSpec {
 
     /// The newest schema version, with which chunks are written.
     pub fn schema_version(&self) -> u32 {
+        // `checked` ensures that there is a version.
         self.schema_versions.len() as u32 - 1
     }
 

@@ -151,6 +151,8 @@ impl BatchId {
 /// Truncation preserves the order, though not strictly, so `min <= key <= max` never excludes a chunk that contains the id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ZoneKey {
+    // The derived order compares `bytes` before `len`. Bytes after `len` are zero, so this is the order of the keys as
+    // byte strings: `len` decides only between keys that differ in trailing zeros.
     bytes: [u8; 16],
     len: u8,
 }

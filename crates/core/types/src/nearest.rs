@@ -58,6 +58,7 @@ fn likely<'a, S: AsRef<str>>(wanted: &[char], known: &'a [S]) -> Vec<&'a str> {
     }
     let ends = |known: &S| shared_ends(wanted, &Folded::new(known.as_ref()).letters);
     let mut ranked: Vec<(usize, usize)> = known.iter().map(ends).zip(0..).collect();
+    // The selection is unstable: `place` decides between equal keys, so that equal input gives equal names.
     ranked.select_nth_unstable_by_key(COMPARED_NAMES, |&(ends, place)| (std::cmp::Reverse(ends), place));
     ranked.truncate(COMPARED_NAMES);
     ranked.sort_unstable_by_key(|&(_, place)| place);
@@ -68,6 +69,7 @@ fn likely<'a, S: AsRef<str>>(wanted: &[char], known: &'a [S]) -> Vec<&'a str> {
 fn shared_ends(a: &[char], b: &[char]) -> usize {
     let shared = |(a, b): &(&char, &char)| a == b;
     let start = a.iter().zip(b).take_while(shared).count();
+    // The suffix may only take letters that the prefix has left, so that no letter counts twice.
     let rest = (a.len().min(b.len())) - start;
     start + a.iter().rev().zip(b.iter().rev()).take(rest).take_while(shared).count()
 }
@@ -94,6 +96,7 @@ impl Folded {
             }
             before = c;
         }
+        // The lower case of one letter may be several letters, so the last one may exceed the limit.
         letters.truncate(COMPARED_CHARS);
         Self { letters, words }
     }
@@ -111,7 +114,9 @@ fn distance(wanted: &Folded, known: &Folded) -> Option<usize> {
         _ => 3,
     };
     let edits = edits(&wanted.letters, &known.letters);
+    // One edit turns any name of one letter into any other, which does not make them similar.
     if edits <= edits_max && edits < a.max(b) {
+        // Distances of edits are at most 6, so edits come before prefixes, which begin at 8.
         return Some(edits * 2);
     }
     let (part, whole) = if a < b { (wanted, known) } else { (known, wanted) };

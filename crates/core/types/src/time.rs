@@ -227,6 +227,7 @@ impl TimeSpec {
 
     /// Ticks in `duration`; `None` if it is not a whole number of ticks (an hour on a date32 axis).
     pub fn ticks_of(data_type: &DataType, duration: Duration) -> Option<i64> {
+        // In nanoseconds, the longest duration (10,000 years) exceeds 64 bits.
         let nanoseconds = i128::from(duration.seconds()) * 1_000_000_000;
         let tick = i128::from(Self::tick_nanoseconds(data_type));
         (nanoseconds % tick == 0).then(|| i64::try_from(nanoseconds / tick).ok())?
@@ -278,6 +279,7 @@ impl TimeSpec {
             Instant::Native(value) if days => self.days(value),
             Instant::NativeTicks(value) if days => self.days(value as f64),
             Instant::NativeTicks(value) => Ok(Placed::Ticks(value)),
+            // The bound is just below 2^63, so that the cast does not saturate.
             Instant::Native(value) if value.abs() < 9.2e18 => Ok(Placed::Ticks(value.ceil() as i64)),
             Instant::Native(_) => Err(outside()),
             Instant::UtcNanoseconds(utc) => {
@@ -286,6 +288,7 @@ impl TimeSpec {
                     return Ok(Placed::Days(self.days_of_nanoseconds(nanoseconds)));
                 }
                 let tick = i128::from(Self::tick_nanoseconds(data_type));
+                // `div_euclid` rounds down before 1970, too; a remainder then leads to the next tick.
                 let ticks = nanoseconds.div_euclid(tick) + i128::from(nanoseconds.rem_euclid(tick) != 0);
                 i64::try_from(ticks).map(Placed::Ticks).map_err(|_| outside())
             }

@@ -112,6 +112,7 @@ impl Historian {
                 return Err(refuse(tag, reason));
             }
             let holder = catalog.by_number.get(&tag.number).map(|other| other.name.clone());
+            // Two tags of the same call may share a number, too, before the catalog knows either.
             let holder = holder.or_else(|| given.insert(tag.number, tag.name.clone()));
             if let Some(holder) = holder.filter(|holder| *holder != tag.name) {
                 return Err(refuse(tag, format!("tag {holder:?} already has number {}: give another", tag.number)));
@@ -120,6 +121,7 @@ impl Historian {
         let mut new: Vec<String> =
             tags.iter().map(|tag| &tag.name).filter(|name| !catalog.by_name.contains_key(*name)).cloned().collect();
         new.sort_unstable();
+        // The write lock below waits for all readers: with this guard it would wait forever.
         drop(catalog);
         // Create the datasets now, because readers do not create them.
         let places: HashSet<(&str, Storage)> =
@@ -129,6 +131,8 @@ impl Historian {
             self.summaries(group).await?;
         }
         let rows = rows_of(&tags)?;
+        // List the names first: a crash in between leaves a name without a tag, which lookups ignore. A tag without a
+        // name would be missing from every search by pattern.
         self.list_names(new.clone()).await?;
         self.tags.write([Ok(rows)], WriteOptions::default()).await?;
         let tags: Vec<SharedTag> = tags.into_iter().map(Arc::new).collect();
@@ -136,6 +140,8 @@ impl Historian {
         tags.iter().for_each(|tag| catalog.add(tag.clone()));
         catalog.sorted = None;
         catalog.definitions += 1;
+        // With the new names, the cached list is complete. Its fingerprint remains that of the read, so `refresh` drops
+        // the list if names were added.
         catalog.listed = catalog.listed.take().map(|listed| Arc::new(listed.with(&new)));
         Ok(tags)
     }
@@ -145,7 +151,9 @@ impl Historian {
     pub async fn refresh(&self) {
         let unchanged = self.names_still_listed().await;
         let mut catalog = self.catalog.write().await;
+        // `names_still_listed` compared the list without this lock, and a definition may have replaced it since.
         let listed = catalog.listed.take().zip(unchanged).filter(|(now, then)| Arc::ptr_eq(now, then));
+        // A list whose read began before this point may lack names of other processes, so it must not be cached either.
         let definitions = catalog.definitions + 1;
         *catalog = Catalog { listed: listed.map(|(now, _)| now), definitions, ..Catalog::default() };
     }
@@ -192,8 +200,10 @@ impl Historian {
                 TagKey::Name(_) => {}
             }
         }
+        // The write locks below would wait for this guard forever.
         drop(catalog);
         if number_missing {
+            // Another process may have defined the tag since all tags were read, so read them again.
             self.catalog.write().await.complete = false;
             self.complete().await?;
         }
@@ -269,6 +279,7 @@ impl Historian {
     pub fn table(tags: &[SharedTag]) -> Result<RecordBatch> {
         let owned: Vec<Tag> = tags.iter().map(|tag| tag.as_ref().clone()).collect();
         let batch = rows_of(&owned)?;
+        // Column 1 is the time. It is the same for all tags and only keeps the definitions of a name in one tile.
         let wanted: Vec<usize> = (0..batch.num_columns()).filter(|column| *column != 1).collect();
         batch.project(&wanted).map_err(HistorianError::compute("listing tags"))
     }

@@ -243,6 +243,7 @@ impl Settings {
     pub(crate) fn code_of_parts(&self, good: f64, bad: f64, total: f64) -> super::Status {
         use super::Status;
         let percent = |part: f64| part / total * 100.0;
+        // The Bad part must not be empty: with a threshold of 0, any result without Bad values would be Bad.
         if total <= 0.0 {
             Status::GOOD
         } else if bad > 0.0 && percent(bad) >= self.percent_bad {

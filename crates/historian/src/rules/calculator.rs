@@ -125,6 +125,7 @@ impl Calculator {
 /// it.
 fn near<'a>(frame: &mut Frame, times: &'a [i64], values: &'a [f64]) -> (&'a [i64], &'a [f64]) {
     let Some(first) = times.first() else { return (times, values) };
+    // The data begin here, even if points before the range are left out below: the Partial bit depends on this time.
     frame.first.get_or_insert(*first);
     let (low, high) = (frame.grid.low(), frame.grid.high());
     let start = times.partition_point(|time| *time <= low).saturating_sub(2);

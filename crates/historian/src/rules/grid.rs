@@ -60,6 +60,7 @@ impl Grid {
             return Err(GridError::TooMany(count));
         }
         let backward = end < start;
+        // The intervals together may be longer than the range and exceed an i64; `short` is less than one interval.
         let short = (count as i128 * i128::from(width) - i128::from(length)) as i64;
         // Backwards, the earliest interval may begin before the range; `low` then replaces this boundary.
         let base = if backward { low.saturating_sub(short) } else { low };

@@ -56,8 +56,10 @@ impl InterpolatedFold {
                 self.area += area(&times[row - 1..end], &values[row - 1..end], frame.settings.stepped);
                 self.covered += times[end - 1] - times[row - 1];
             }
+            // Sloped extrapolation needs the last two points.
             self.around.step(good(end - 2));
             self.around.step(good(end - 1));
+            // `push` saw only the first of these points.
             frame.last = Some(times[end - 1]);
             row = end;
         }
@@ -71,6 +73,7 @@ impl InterpolatedFold {
         // Outside of the range, the area belongs to no interval and is dropped.
         self.area += if frame.settings.stepped { segment.area_stepped } else { segment.area_sloped };
         self.covered += segment.last_time - segment.first_time;
+        // One point is enough: no segment is taken with sloped extrapolation, which needs the last two points.
         self.around.step(segment.last_point());
         frame.last = Some(segment.last_time);
         true
@@ -109,6 +112,7 @@ impl InterpolatedFold {
         }
         let settings = &frame.settings;
         let value = |time: i64| match after {
+            // At a point, take its value: between values of opposite sign near the greatest number, the line overflows.
             Some(after) if time == after.time && !settings.stepped => after.value,
             _ if time == before.time => before.value,
             _ => self.around.interpolate(time, after, settings).value,

@@ -109,6 +109,7 @@ impl RawFold {
             self.sums.meet(self.work, point, class)?;
         }
         if class.usable() {
+            // Only now: `begin` takes the last usable value before this point.
             self.usable = Some(point);
         }
         Ok(())
@@ -141,6 +142,7 @@ impl RawFold {
             self.begin(frame);
             self.sums.meet_good(self.work, &times[row..end], &values[row..end])?;
             self.usable = Some(good(end - 1));
+            // `reach` saw only the first of these points.
             frame.last = Some(times[end - 1]);
             row = end;
         }
@@ -245,6 +247,7 @@ impl Sums {
 
     fn meet_moment(&mut self, value: f64, good: bool) {
         if good {
+            // Sums of squares lose digits if the values are far from zero, so count from the first value.
             let away = value - *self.origin.get_or_insert(value);
             self.moments = (self.moments.0 + away, self.moments.1 + away * away);
             self.moment_count += 1;
@@ -283,9 +286,11 @@ impl Sums {
     }
 
     fn meet_segment(&mut self, segment: &Segment) {
+        // Adds every statistic of the segment. Those that were not read are zero, and the aggregate does not use them.
         self.sum += segment.sum;
         let mean = segment.sum / segment.count as f64;
         let away = mean - *self.origin.get_or_insert(mean);
+        // The squares around `origin` are those around the mean plus count x (mean - origin)^2.
         let count = segment.count as f64;
         self.moments = (self.moments.0 + count * away, self.moments.1 + segment.squares + count * away * away);
         self.moment_count += segment.count;
@@ -390,6 +395,7 @@ impl Sums {
         if self.moment_count == 0 {
             return None;
         }
+        // Rounding may leave a difference below zero, whose root would be NaN.
         let squares = (self.moments.1 - self.moments.0 * self.moments.0 / count).max(0.0);
         let of_sample = matches!(frame.aggregate, StandardDeviationSample | VarianceSample);
         let value = if sample_results {
@@ -397,6 +403,7 @@ impl Sums {
             if of_sample { squares / count } else { (squares / count).sqrt() }
         } else {
             let divisor = if of_sample { count - 1.0 } else { count };
+            // The divisor of a sample of one value would be zero.
             let variance = if self.moment_count == 1 { 0.0 } else { squares / divisor };
             let squared = matches!(frame.aggregate, VarianceSample | VariancePopulation);
             if squared { variance } else { variance.sqrt() }
@@ -410,6 +417,8 @@ impl Sums {
     fn percentile(&mut self, percent: f64) -> f64 {
         let values = &mut self.values;
         let rank = percent.clamp(0.0, 100.0) / 100.0 * (values.len() - 1) as f64;
+        // Two neighbouring values suffice, so nothing is sorted. `values` is not empty: without a Good value, `result`
+        // returns before.
         let (_, low, above) = values.select_nth_unstable_by(rank as usize, f64::total_cmp);
         let (low, part) = (*low, rank.fract());
         if part == 0.0 {

@@ -59,6 +59,7 @@ impl Segment {
             first: values[0],
             last: values[last],
             sum,
+            // A second pass over the values: the difference of sums of squares is inexact for values far from zero.
             squares: values.iter().map(|value| (value - mean) * (value - mean)).sum(),
             min: values[0],
             min_time: times[0],

@@ -71,6 +71,7 @@ pub(crate) struct WorstQualityCount {
 
 impl WorstQualityCount {
     pub(crate) fn meet(&mut self, status: Status) {
+        // The severities 2 and 3 are both Bad.
         let severity = |status: Status| (status.0 >> 30).min(2);
         match self.code {
             Some(code) if severity(code) > severity(status) => {}
@@ -153,6 +154,7 @@ impl SimpleFold {
             }
             self.good_time(times[end - 1] - times[row - 1]);
             self.before = Some(good(end - 1));
+            // `push` saw only the first of these points.
             frame.last = Some(times[end - 1]);
             row = end;
         }
@@ -202,6 +204,7 @@ impl SimpleFold {
             let time = frame.grid.boundary(self.next);
             let exact = after.filter(|after| after.time == time);
             let bound = exact.unwrap_or_else(|| simple_bound(time, self.before, after, &frame.settings));
+            // Fill before passing: the region up to the boundary belongs to the interval that is closed there.
             self.fill(frame, time, after);
             self.pass(frame, bound, exact.is_some(), ended);
         }
@@ -233,6 +236,7 @@ impl SimpleFold {
         let quality = if settings.stepped || self.by_start && begins_with_point { class(before) } else { worst };
         let slope = usable.filter(|_| !settings.stepped);
         let value = |time: i64| match slope {
+            // At a point, take its value: between values of opposite sign near the greatest number, the line overflows.
             Some(after) if time == after.time => after.value,
             Some(after) if time != before.time => line(before, after, time),
             _ => before.value,

@@ -69,6 +69,7 @@ pub struct Point {
 /// The class of a point under the settings of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
+    // In ascending order: `min` of two classes is the worse one.
     Bad,
     Uncertain,
     Good,

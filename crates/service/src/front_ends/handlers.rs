@@ -55,6 +55,7 @@ pub(crate) async fn store(app: Arc<App>, call: Call, operation: &'static str) ->
         app.metrics.documents_in.inc_by(*documents);
         app.metrics.lines_refused.inc_by(*refused);
     }
+    // A flag of its own, so that nothing sets `given_up` of the write.
     reply(&app, &call, answer, GiveUpOnDrop::default()).await
 }
 
@@ -158,6 +159,8 @@ fn stream(
     waiting: GiveUpOnDrop,
 ) -> futures::stream::BoxStream<'static, Result<RecordBatch>> {
     futures::stream::unfold((Some((batches, permit)), waiting), |(held, waiting)| async move {
+        // The iterator and the permit go to the thread and come back. `waiting` stays here, so that dropping the
+        // response sets `given_up` while a batch is being fetched.
         let (mut batches, permit) = held?;
         match work::of_front_end(move || (batches.next(), batches, permit)).await {
             Ok((Some(Ok(batch)), batches, permit)) => Some((Ok(batch), (Some((batches, permit)), waiting))),

@@ -51,6 +51,8 @@ impl Block {
     pub(super) fn rows_to_reserve(&self) -> usize {
         match self.len() < self.tags.capacity() {
             true => 0,
+            // Capacities are 0 or powers of two from BLOCK_ROWS_FIRST to BLOCK_ROWS, so the upper bound is at least the
+            // lower one, which `clamp` requires.
             false => self.len().clamp(BLOCK_ROWS_FIRST, BLOCK_ROWS - self.len()),
         }
     }
@@ -69,12 +71,15 @@ impl Block {
             Value::Integer(number) => (Kind::Integer, number.cast_unsigned()),
             Value::Bool(value) => (Kind::Bool, u64::from(*value)),
             Value::Text(text) => {
+                // Offset and length fit in 32 bits each: `has_room` bounds the texts of a block, `check_texts` a single
+                // text.
                 let start = self.texts.len() as u64;
                 self.texts.push_str(text);
                 (Kind::Text, start << 32 | text.len() as u64)
             }
             Value::Null => (Kind::Null, 0),
         };
+        // The first status other than Good gives all earlier rows theirs, so that later rows are at their own index.
         if status != 0 && self.statuses.is_empty() {
             self.statuses = vec![0; self.len()];
         }

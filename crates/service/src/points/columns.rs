@@ -101,6 +101,8 @@ impl TypeCheck<'_> {
             (_, Value::Null) | (DataType::Float, Value::Float(_) | Value::Integer(_)) => true,
             (DataType::Integer, Value::Integer(_)) | (DataType::Bool, Value::Bool(_)) => true,
             (DataType::String, Value::Text(_)) => true,
+            // A number that is not finite fits integers and bools too: the next check refuses it, or `Value::integer`
+            // and `Value::bool` make it null.
             (DataType::Integer, Value::Float(number)) if !number.is_finite() => true,
             (DataType::Integer, Value::Float(number)) => number.fract() == 0.0 && number.abs() <= EXACT,
             (DataType::Bool, Value::Float(number)) => *number == 0.0 || *number == 1.0 || !number.is_finite(),
@@ -117,6 +119,7 @@ impl TypeCheck<'_> {
         if block.times[row] > self.checks.time_max {
             return Err(Mismatch::Future);
         }
+        // The historian stores this status in its deletion markers, which hide points and are hidden themselves.
         if status == u32::MAX {
             return Err(Mismatch::Status);
         }

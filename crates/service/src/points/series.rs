@@ -7,6 +7,8 @@ use super::refusals::shown;
 /// Refuses a series whose name with labels and `more` further bytes is too long for a tag.
 pub(crate) fn check_series(name: &str, more: usize, labels: &[(&str, &str)]) -> Result<(), String> {
     let escapes = |value: &str| value.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    // A label takes four bytes besides its text: the opening brace or a comma, the equals sign and two quotes. The
+    // closing brace is counted below.
     let label_bytes: usize = labels.iter().map(|(label, value)| label.len() + value.len() + escapes(value) + 4).sum();
     let bytes = name.len() + more + label_bytes + usize::from(!labels.is_empty());
     if bytes > NAME_BYTES_MAX {
@@ -24,6 +26,7 @@ pub(crate) fn series_name(name: &str, labels: &mut [(&str, &str)]) -> String {
     if labels.is_empty() {
         return out;
     }
+    // A client may give labels in any order; sorted, they name the same tag.
     labels.sort_unstable();
     let mut open = '{';
     for (label, value) in labels.iter() {

@@ -28,6 +28,8 @@ impl Archive {
             };
             datasets.push(self.opened(spec, stored, common.clone())?);
         }
+        // The record was read before the definitions: if one has changed in between, the next refresh finds another
+        // record.
         common.saw_group(bytes);
         Ok(Group::of(DatasetName::new(name).map_err(SpecError::from)?, datasets))
     }
@@ -52,6 +54,8 @@ impl Archive {
         let key = catalog::group_key(group.as_str());
         let found = catalog::get::<GroupRecord>(self.store().as_ref(), &key).await?;
         let (mut record, bytes) = found.map_or_else(Default::default, |(record, bytes)| (record, Some(bytes)));
+        // A dataset that the group already lists keeps its number; the commit then conflicts with its stored
+        // definition.
         let number = record.datasets.iter().position(|name| *name == spec.name).unwrap_or(record.datasets.len());
         if number >= GROUP_DATASETS_MAX {
             return Err(SpecError::Limit {

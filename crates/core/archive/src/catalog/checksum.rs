@@ -13,6 +13,7 @@ const FORMS: [(&[u8], &[u8]); 2] = [(b",\"checksum\":\"", b"\"}"), (b",\"checksu
 
 pub(crate) fn of(key: &str, value: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
+    // With the key in the hash, a value under another key fails. The zero byte, which no key contains, ends the key.
     hash.update(key.as_bytes());
     hash.update(&[0]);
     hash.update(value);
@@ -22,6 +23,7 @@ pub(crate) fn of(key: &str, value: &[u8]) -> u64 {
 /// Adds the checksum to JSON: an object or a list, not empty.
 pub(crate) fn seal(key: &str, mut text: Vec<u8>) -> Vec<u8> {
     let Some((before, behind)) = FORMS.iter().find(|(_, behind)| text.last() == behind.last()) else { return text };
+    // `before` begins with a comma, so an empty object or list would become invalid JSON.
     let checksum = of(key, &text);
     text.pop();
     text.extend_from_slice(before);
@@ -36,6 +38,7 @@ pub(crate) fn open(key: &str, value: &[u8]) -> Result<Vec<u8>, &'static str> {
         let (text, digits) =
             value.strip_suffix(*behind)?.split_at_checked(value.len().checked_sub(behind.len() + HEX_DIGITS)?)?;
         let mut plain = text.strip_suffix(*before)?.to_vec();
+        // `seal` hashes the text with its closing bracket and then replaces the bracket by the checksum.
         plain.extend(behind.last());
         (digits == format!("{:016x}", of(key, &plain)).as_bytes()).then_some(plain)
     });

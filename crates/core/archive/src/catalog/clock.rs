@@ -96,6 +96,8 @@ impl Clock {
     /// cached.
     async fn engine_ahead_us(&self, store: &dyn Store) -> Result<i64> {
         let source = store.capabilities().clock;
+        // Each call locks for a single read or write, never across the request. Two tasks may ask at once, which is
+        // harmless.
         let known = || self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if let (ClockSource::MachineTime, Some((at, ahead_us))) = (source, *known())
             && at.elapsed() < ASKED_FOR
@@ -103,7 +105,10 @@ impl Clock {
             return Ok(ahead_us);
         }
         let (before_us, began) = (self.machine_us(), Instant::now());
+        // An engine that reports the latest stamp has no such record before its first commit of chunks.
         let Some(answer) = store.record(CLOCK_KEY).await? else { return Ok(0) };
+        // The node read its clock between request and answer, so the middle is wrong by at most half of the time that
+        // the answer took.
         let middle_us = before_us + began.elapsed().as_micros() as i64 / 2;
         let answer_us = std::str::from_utf8(&answer).ok().and_then(|text| text.parse::<i64>().ok());
         let answer_us = answer_us.ok_or_else(|| ArchiveError::Catalog {

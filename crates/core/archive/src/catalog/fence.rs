@@ -157,6 +157,7 @@ impl Fence {
 
     fn cache(&self, seen: &Observed) {
         let mut last = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // Reads that run in parallel may be answered in another order than they began.
         if last.as_ref().is_none_or(|last| last.read_at <= seen.read_at) {
             *last = Some(seen.clone());
         }
@@ -164,6 +165,8 @@ impl Fence {
 
     /// Reads the record.
     pub(crate) async fn read(&self) -> Result<Observed> {
+        // The age of a state counts from before the request, because a slice may be closed while the answer is under
+        // way.
         let read_at = Instant::now();
         let found = catalog::get::<ClosedSlices>(self.store.as_ref(), KEY).await?;
         let (state, bytes) = found.map_or_else(Default::default, |(state, bytes)| (state, Some(bytes)));
@@ -201,6 +204,7 @@ impl Fence {
     /// The cached record if it is fresh and has no slice of the dataset; otherwise reads it.
     async fn recent(&self, dataset: &DatasetName) -> Result<Observed> {
         match self.last() {
+            // A drop in the cached state may have ended since, so the state is read again before a write is refused.
             Some(seen) if seen.read_at.elapsed() < FRESH && seen.is_open(dataset) => Ok(seen),
             _ => self.read().await,
         }
@@ -225,6 +229,7 @@ impl Fence {
             let open = |state: &mut ClosedSlices| {
                 closed.iter().for_each(|slice| remove(&mut state.closed, &dataset.name, *slice))
             };
+            // If another process changed the record first, the next state shows what is left to open.
             self.change(dataset, &seen, open).await?;
             seen = self.read().await?;
         }
@@ -239,6 +244,8 @@ impl Fence {
                 slices.iter().for_each(|slice| put(&mut state.closed, &dataset.name, *slice, &token))
             };
             while !self.change(dataset, &self.read().await?, close).await? {}
+            // A writer that has not seen the closed slice relies on a check that expires during the wait, and its
+            // chunks are durable by then.
             tokio::time::sleep(WAIT).await;
         }
         Ok(Closed { token })
@@ -253,6 +260,8 @@ impl Fence {
     ) -> Result<Option<RecordPut>> {
         let seen = self.read().await?;
         if !self.needs_closing() {
+            // The new token suffices: the last commit of a write that checked the older state has that state as a
+            // condition.
             return Ok(Some(seen.changed(&self.clock, |_| ())?.1));
         }
         match holder(&seen.state.closed, &dataset.name, slice) {
@@ -294,6 +303,7 @@ impl Fence {
         }
         loop {
             let seen = self.read().await?;
+            // Another token is that of a process that has closed the slice again or taken over its drop.
             let ours = |held: &Slices, slices: &[SliceId]| {
                 let own = |slice: &&SliceId| holder(held, &dataset.name, **slice) == Some(closed.token.as_str());
                 slices.iter().filter(own).copied().collect::<Vec<_>>()

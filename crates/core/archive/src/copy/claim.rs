@@ -36,6 +36,7 @@ fn place(url: &str) -> String {
     let rest = rest.strip_prefix("//").unwrap_or(rest);
     if scheme == "sqlite" {
         let path = Path::new(rest);
+        // A relative path or a link must give the same place. A file that does not exist yet cannot be resolved.
         let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
         return path.map_or_else(|_| url.to_owned(), |path| format!("sqlite:{}", path.display()));
     }
@@ -67,6 +68,7 @@ pub(super) async fn begin(
         begun_us: clock.about_now_us(),
         caught_up_us: None,
     };
+    // An earlier claim keeps its `copy`, which the records of its batches carry; a run only has an attempt of its own.
     let record = match &claimed {
         Some((record, _)) => CopyRecord { source: fresh.source.clone(), attempt, ..record.clone() },
         None => fresh,
@@ -90,6 +92,8 @@ pub(super) async fn begin(
     }
     let first = claimed.is_none();
     let expect = claimed.map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes));
+    // The keys of definitions, of the group and of the claim have two parts each: they are one group of records, which
+    // every engine puts in one step. The target never has a new dataset without its claim.
     before.push(catalog::put(copy_key.clone(), catalog::to_json(&copy_key, &record)?, expect));
     let shared = shared(dataset, target, Claim { record }, options)?;
     put(&shared, before).await?;
@@ -137,6 +141,7 @@ pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyO
 fn shared(dataset: &Dataset, target: &Archive, claim: Claim, options: &CopyOptions) -> Result<Arc<Shared>> {
     let common = target.common();
     for spec in specs_on_target(dataset, target) {
+        // Opening a dataset enters its definition in `common`, from which `into` takes those of its whole group.
         target.opened(spec, Bytes::new(), common.clone())?;
     }
     let into = target.opened(on_target(&dataset.spec(), target), Bytes::new(), common)?;
@@ -208,6 +213,7 @@ async fn check_lineage(
     let common = |(batch, known): (&chronotile_types::BatchId, &super::ledger::BatchSummary)| {
         here.finished.get(batch).is_some_and(|ours| ours.fingerprint == known.fingerprint)
     };
+    // A copy that has brought no batch yet may continue from any source.
     if there.finished.is_empty() || there.finished.iter().any(common) {
         return Ok(());
     }
@@ -295,6 +301,7 @@ impl Claim {
                 catalog::get(shared.source.as_ref(), &key).await?.ok_or_else(gone)?;
             let (theirs, bytes): (DatasetSpec, Bytes) =
                 catalog::get(shared.target.as_ref(), &key).await?.ok_or_else(gone)?;
+            // The layout may differ: a target without native rows stores chunks.
             ours.layout = frame.spec.layout;
             check_definition(&theirs, &ours)?;
             let widened = widened(&theirs, &ours);

@@ -124,6 +124,7 @@ pub(super) fn known(parsed: BatchRecord) -> Result<BatchSummary> {
 
 /// A hash that is equal for a record and its copies.
 pub(super) fn fingerprint(record: BatchRecord) -> Result<u64> {
+    // A copy gives the record a `copied` and an end of its own, and `previous` does not say which rows count.
     let bare = BatchRecord { copied: None, ended_us: 0, previous: None, ..record };
     Ok(xxh3_64(&catalog::to_json("batch", &bare)?))
 }

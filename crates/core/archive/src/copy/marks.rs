@@ -101,6 +101,8 @@ async fn mark_one(
     // A new end stamp: reads of the target that run now must not assume that the batch was there before.
     let ended_us = shared.into.stamp_us().await?;
     let marked = BatchRecord { ended_us, copied: Some(shared.claim.record.copy.clone()), ..record };
+    // The lists of chunks come before the record that makes them count, and stale lists go with that record: whoever
+    // finds the new record finds exactly its lists.
     let mut lists: Vec<RecordPut> = parts.iter().map(|part| part.put(home, batch)).collect();
     let stale = catalog::parts(target, home, batch).await?;
     let stale = stale.iter().filter(|old| parts.iter().all(|part| part.number != old.number));
@@ -133,6 +135,7 @@ pub(super) async fn copy_retired(shared: &Shared) -> Result<()> {
         differing.map(|record| catalog::put(record.key.clone(), record.value.clone(), Expect::Any)).collect();
     let gone = there.iter().filter(|record| here.iter().all(|other| other.key != record.key));
     puts.extend(gone.map(|record| catalog::delete(record.key.clone())));
+    // Each of these records is a group of its own, and only records of one group are put in one step on every engine.
     for record in puts {
         put(shared, vec![record], vec![]).await?;
     }

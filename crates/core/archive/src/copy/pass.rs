@@ -96,6 +96,8 @@ impl<'a, 'm> Pass<'a, 'm> {
         meter: &'a mut Meter<'m>,
     ) -> Result<Self> {
         let (mut there, plan) = look(shared).await?;
+        // This change precedes the first chunk: chunks come before the records of their batches, so readers of the
+        // target must look up the records, also for rows of consolidated chunks.
         shared.into.set_unsettled(true).await?;
         // Must come before chunks of another version of a batch are added to those on the target.
         marks::unmark(shared, &mut there, &plan).await?;
@@ -122,6 +124,7 @@ impl<'a, 'm> Pass<'a, 'm> {
     }
 
     pub(super) async fn run(mut self) -> Result<PassResult> {
+        // Phase 1: put what the target lacks, and collect the tiles that have changed.
         for slice in slices(self.shared, &Scope::All).await? {
             if !self.drop_retired(slice).await? {
                 self.slice(slice).await?;
@@ -129,9 +132,13 @@ impl<'a, 'm> Pass<'a, 'm> {
         }
         self.send_load().await?;
         self.drain(0).await?;
+        // Phase 2: the chunks of unchanged tiles are durable now, or their batches are `held`. Read both catalogs
+        // again, and exchange the chunks of changed tiles.
         let (mut there, now) = look(self.shared).await?;
         self.exchange(&mut there, &now).await?;
         marks::copy_retired(self.shared).await?;
+        // Phase 3: all chunks are durable now, or their batches are `held`. Mark the batches that had the same record
+        // before and after the chunks were copied: another one may have chunks that this pass did not see.
         let due = |id: &BatchId| now.is_as_in(*id, &self.plan) && !self.held.contains(id) && !there.is_as_in(*id, &now);
         let due: Vec<BatchId> = now.finished.keys().copied().filter(due).collect();
         let found_new = !due.is_empty() || !self.held.is_empty() || self.skipped;
@@ -198,6 +205,7 @@ impl<'a, 'm> Pass<'a, 'm> {
             .map(|seen| self.shared.into.frame_of(seen.chunk.key.slice, seen.chunk.key.tile.window))
             .transpose()?;
         let number = frame.and_then(|frame| Some(frame.spec.group.as_ref()?.number)).unwrap_or(0);
+        // Schema versions count from 0, so the version `known` is the first one that the target does not know.
         let unknown = |newest: u32| self.versions.get(&number).is_none_or(|known| newest as usize >= *known);
         if newest.is_some_and(unknown) {
             self.versions = self.shared.claim.adopt_columns(self.shared).await?;
@@ -240,6 +248,7 @@ impl<'a, 'm> Pass<'a, 'm> {
         if load.is_empty() {
             return Ok(());
         }
+        // One worker becomes free for this transfer. The number of workers is at least 1.
         self.drain(self.shared.workers - 1).await?;
         self.running.push(Box::pin(transfer(self.shared.clone(), load, vec![])));
         Ok(())
@@ -268,6 +277,8 @@ impl<'a, 'm> Pass<'a, 'm> {
         if changed.is_empty() {
             return Ok(());
         }
+        // Changed batches are hidden before the first removal: a batch that counts on the target has all its rows
+        // there.
         marks::unmark(self.shared, there, now).await?;
         for Changed { missing, superfluous } in changed {
             self.drain(self.shared.workers - 1).await?;
@@ -326,6 +337,7 @@ async fn transfer(
     let mut moved = Transferred::default();
     let mut loads = loads(&wanted);
     if loads.is_empty() && !superfluous.is_empty() {
+        // A tile with superfluous chunks alone still needs one commit, which puts nothing.
         loads.push(&[]);
     }
     let count = loads.len();
@@ -338,6 +350,8 @@ async fn transfer(
             moved.held.extend(batches(gone));
             moved.skipped = true;
             if !superfluous.is_empty() {
+                // The chunks that now have the rows of the missing ones are unknown, so the superfluous ones stay until
+                // the next pass.
                 return Ok(Transferred { damage: moved.damage, ..Transferred::none_of(&wanted, &superfluous) });
             }
         }
@@ -348,6 +362,8 @@ async fn transfer(
         let (put, damage) = check(put).await?;
         moved.damage.extend(damage);
         let last = number + 1 == count;
+        // Superfluous chunks go with the last load, once all chunks that replace them are there: no row is absent in
+        // between.
         let remove: Vec<ChunkKey> = if last { superfluous.iter().map(|seen| seen.chunk.key).collect() } else { vec![] };
         let removed = remove.len() as u64;
         let commit = Commit { put, require_removed: removed > 0, remove, ..Commit::default() };

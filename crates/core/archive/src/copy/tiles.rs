@@ -65,6 +65,7 @@ impl ObservedChunk {
             true => Body::open(&head, &chunk.body).map(drop).map(|()| head),
             false => Ok(head),
         });
+        // Only the result of the check stays in memory, whatever the size of the bodies.
         chunk.body.clear();
         Self { chunk, head, bytes }
     }
@@ -93,6 +94,8 @@ impl Tiles {
             if let Some(first) = self.waiting.front() {
                 let tile = first.chunk.key.tile;
                 let count = self.waiting.partition_point(|seen| seen.chunk.key.tile == tile);
+                // A group of the engine may end inside a tile: a tile is complete once a chunk of the next one has
+                // arrived.
                 if self.ended || count < self.waiting.len() {
                     return Ok(self.waiting.drain(..count).collect());
                 }

@@ -54,6 +54,7 @@ pub(super) async fn verify(
 impl Verification {
     /// The tiles to compare again.
     pub(super) fn scope(&self) -> Scope {
+        // Some of the differing tiles were only counted, so only a comparison of all tiles finds them again.
         if self.tiles_differing > self.differing.len() as u64 {
             return Scope::All;
         }
@@ -63,6 +64,7 @@ impl Verification {
     /// Drops tiles that the source has rewritten since the pass that recorded `prints`; returns their number.
     pub(super) fn leave_out_moved(&mut self, prints: &HashMap<(SliceId, Tile), u64>) -> u64 {
         let known = self.differing.len();
+        // A tile that the pass did not find on the source had no chunks there, and so the print 0.
         self.differing.retain(|place, _| self.prints.get(place) == Some(prints.get(place).unwrap_or(&0)));
         let moved = (known - self.differing.len()) as u64;
         self.tiles_differing -= moved;

@@ -217,6 +217,8 @@ impl<'a> Builder<'a> {
         let Some(mut lease) = Lease::take(store, dataset, place, builder).await? else {
             return Ok(Outcome::Busy(work));
         };
+        // The record is read again under the lease: another builder may have built the window since it was found
+        // changed.
         let before = record::built(store, name, &self.index.id, (work.window, work.window)).await?;
         let before = before.get(&work.window);
         if !self.options.rebuild && before.is_some_and(|built| built.print == work.print) {
@@ -302,6 +304,7 @@ impl<'a> Builder<'a> {
             gathered.tiles.extend(mapped.tiles);
             gathered.hidden.extend(mapped.hidden);
             gathered.parts.extend(mapped.postings);
+            // Reading a window may take longer than the lease lasts.
             if !lease.keep(store, &self.query.frame.dataset).await? {
                 return Ok(false);
             }
@@ -338,6 +341,8 @@ impl<'a> Builder<'a> {
         let name = &self.query.frame.spec.name;
         let prefix = record::posting_prefix(name, &self.index.id, window);
         let stored = catalog::list(store, &prefix).await?;
+        // Segments come first and the record last, so that a record names only segments that are stored. The name of a
+        // segment is the hash of its bytes: one that is stored under this name is the same.
         let is_known = |key: &str| stored.iter().any(|record| record.key == key);
         for (segment, bytes) in built.segments.iter().zip(segments) {
             let key = format!("{prefix}{segment}");
@@ -446,6 +451,7 @@ impl Values {
         let mut pieces = Pieces::new(query.clone(), parts, chosen);
         let mut values = Self { cell, print: print(&keys), columns: query.empty().columns().to_vec(), counts: vec![] };
         while let Some(rows) = pieces.next()? {
+            // A tile that comes in one piece is grouped only once, in `reduce`.
             let first = values.counts.is_empty();
             values.counts.extend(std::iter::repeat_n(1, rows.num_rows()));
             if first {

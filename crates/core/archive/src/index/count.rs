@@ -96,6 +96,7 @@ impl Dataset {
         let report = match choose(&query.frame, &request, Purpose::Counts(&positions))? {
             Err(reason) => IndexUse { reason: Some(reason.to_owned()), ..IndexUse::default() },
             Ok(choice) => {
+                // An index is chosen for counts only if it has all of these columns, so none is left out here.
                 let places: Vec<usize> =
                     positions.iter().filter_map(|column| choice.columns.iter().position(|c| c == column)).collect();
                 match Plan::new(this, &mut query, choice).await? {
@@ -179,6 +180,7 @@ fn windows_of(query: &Query, time: &ArrayRef) -> Result<Vec<Window>> {
 /// The start of each window, in the type of the time column.
 fn starts(frame: &Frame, windows: impl Iterator<Item = Window>) -> std::result::Result<ArrayRef, ArrowError> {
     let ticks = windows.map(|window| frame.spec.window_start(window));
+    // Ticks of float days are microseconds since 1970-01-01T00:00, which is this day in MJD and JD.
     let epoch = match frame.spec.time.format {
         TimeFormat::Mjd => 40_587.0,
         TimeFormat::Jd => 2_440_587.5,
@@ -320,6 +322,7 @@ impl Tally {
             columns.push(starts(frame, windows)?);
             fields.push(Field::new(WINDOW, frame.spec.time_type().clone(), false));
         }
+        // Without groups there is nothing to join, but the result still has its columns.
         if self.sets.is_empty() {
             columns.extend(by.iter().map(|field| arrow_array::new_empty_array(field.data_type())));
         } else {

@@ -72,6 +72,8 @@ impl Lease {
     /// A put that renews the lease, on condition that it is still held.
     pub(crate) fn renewal(&mut self) -> Result<RecordPut> {
         let renewed = value(&self.key, &self.holder, self.lasts, &self.clock)?;
+        // The stored value is replaced before the commit has succeeded: if the commit fails, the builder gives up the
+        // window and does not use this lease again.
         let before = std::mem::replace(&mut self.stored, renewed.clone());
         self.renewed = Instant::now();
         Ok(catalog::put(self.key.clone(), renewed, Expect::Is(before)))

@@ -76,6 +76,7 @@ impl SliceTiles {
         }
         let start = self.by_window.partition_point(|(window, _)| *window < first);
         let end = self.by_window.partition_point(|(window, _)| *window <= last);
+        // If `first` is after `last`, `end` may be before `start`, and such a range would panic.
         let mut places: Vec<u32> = self.by_window[start..end.max(start)].iter().map(|(_, at)| *at).collect();
         places.sort_unstable();
         places

@@ -227,6 +227,7 @@ impl Plan {
         let frame = &query.frame;
         let in_ids = |column: &&str| frame.spec.id.iter().any(|id| id == column);
         let cell_follows = frame.spec.cell.columns().iter().all(in_ids);
+        // Cell and time of a row follow from its ids, so all versions of a record are in one tile.
         if cell_follows && in_ids(&frame.spec.time.column.as_str()) {
             return;
         }
@@ -327,6 +328,7 @@ async fn load(dataset: &Dataset, query: &Query, choice: Choice) -> Result<Option
     let frame = query.frame.clone();
     let (Some(first), Some(last)) = (query.slices.first(), query.slices.last()) else { return Ok(None) };
     let first = query.windows.0.max(frame.spec.nearest_window(frame.spec.slice_ticks(*first).0));
+    // The end of a slice is exclusive: the last window is that of the tick before it.
     let last = query.windows.1.min(frame.spec.nearest_window(frame.spec.slice_ticks(*last).1.saturating_sub(1)));
     let (name, id) = (&frame.spec.name, choice.index.id.clone());
     let built = record::built(dataset.store(), name, &id, (first, last)).await?;

@@ -35,6 +35,7 @@ pub(crate) struct Built {
 
 /// A window as text in keys, in a form that sorts like the number.
 fn window_text(window: Window) -> String {
+    // With the sign bit flipped, windows before 1970 sort before the others.
     format!("{:08x}", (window.0 as u32) ^ 0x8000_0000)
 }
 
@@ -43,6 +44,8 @@ fn window_of(text: &str) -> Option<Window> {
 }
 
 pub(crate) fn built_key(dataset: &DatasetName, id: &str, window: Window) -> String {
+    // The keys of a window have the same second and third part. So they are one group of records, and every engine puts
+    // the record, the lease and the postings of a window in one step.
     format!("index/{dataset}/{id}.{}", window_text(window))
 }
 
@@ -93,6 +96,7 @@ pub(crate) async fn built(
     id: &str,
     (first, last): (Window, Window),
 ) -> Result<BTreeMap<Window, Built>> {
+    // The range may cover all windows, and then its length does not fit into 32 bits.
     if i64::from(last.0) - i64::from(first.0) >= LOOKED_UP_MAX {
         let mut all = list(store, dataset, id).await?;
         all.retain(|window, _| (first..=last).contains(window));

@@ -133,6 +133,7 @@ impl Segment {
     }
 
     fn encode(&self, shape: &Shape) -> Result<Vec<u8>, EncodeError> {
+        // No value has this number, so the first posting is stored as a tile and not as a distance.
         let mut before = (usize::MAX, 0);
         let steps =
             (0..self.starts.len() - 1).flat_map(|value| self.postings(value).map(move |posting| (value, posting)));
@@ -232,6 +233,8 @@ impl Shape {
     }
 
     fn binding(&self, number: usize) -> Binding {
+        // The checksums of a block are those of a chunk: they bind the block to its number, its window and its index,
+        // so that a block of another place is refused.
         let tile = Tile { cell: Cell(number as i64), window: self.window };
         Binding { tile, chunk: ChunkId(self.id.into()) }
     }
@@ -239,6 +242,7 @@ impl Shape {
     fn put(&self, bytes: &mut Vec<u8>, number: usize, columns: Vec<ArrayRef>) -> Result<(), EncodeError> {
         let layout = &self.layouts[number];
         let batch = RecordBatch::try_new(layout.schema().clone(), columns).map_err(|_| EncodeError::WrongType)?;
+        // A chunk needs an origin and a zone. In a segment they have no meaning.
         let origins = [Origin { batch: BatchId(0), written_us: 0, token: 0 }];
         let rows = ChunkRows { batch: &batch, origins: &origins, row_origin: None, ordinals: None, text: &[] };
         let zone = Zone { time_min: 0, time_max: 0, id_min: ZoneKey::MIN, id_max: ZoneKey::MIN };
@@ -289,9 +293,12 @@ impl Packed {
             return Ok(());
         }
         let limit = if tiles.len() == 1 { BYTES_MAX } else { BYTES_GOOD };
+        // The blocks of a segment are chunks, which have at most this many rows.
         let fits = postings.cells.len() <= ROWS_MAX as usize && tiles.len() <= ROWS_MAX as usize;
         if fits {
             let segment = Segment::new(postings, tiles)?;
+            // A segment that cannot be encoded is halved like one that is too large, down to single tiles, which are
+            // left out.
             if let Some(bytes) = segment.encode(shape).ok().filter(|bytes| bytes.len() <= limit) {
                 self.tiles += tiles.len() as u64;
                 self.values += segment.starts.len() as u64 - 1;

@@ -53,6 +53,7 @@ impl SliceTiles {
         while let Some(chunks) = found.try_next().await? {
             for chunk in chunks {
                 let head = frame.head(&chunk)?;
+                // Each read decides by `heads` which rows count, since that may change without a change of the chunks.
                 tiles.push(chunk.key, &head, true);
                 if !sets.contains(&head.origins[..]) {
                     sets.insert(head.origins.to_vec());
@@ -102,6 +103,8 @@ impl CoveredTiles {
             late |= found == DecideOutcome::Late;
             match tiles {
                 Some(tiles) => {
+                    // Earlier slices that are not cached come first, so that tiles stay in the order of a scan. One
+                    // scan covers all of them.
                     late |= looked.push_scanned(dataset, query, std::mem::take(&mut unknown)).await?;
                     looked.push_kept(query, tiles);
                 }

@@ -47,6 +47,8 @@ impl Dataset {
             let own: HashSet<ChunkKey> = own.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key).collect();
             refs.retain(|chunk| !own.contains(&chunk.key));
         }
+        // A put of the bytes that are there already changes nothing. It is a condition: if a writer has taken over the
+        // batch, or has put another record, the commit fails before anything is removed.
         let as_it_was = match stored {
             Some((_, bytes)) => catalog::put(record_key, bytes.clone(), Expect::Is(bytes.clone())),
             None => catalog::no_record(record_key),
@@ -63,6 +65,8 @@ impl Dataset {
                 catalog::put(intent_key, ended, Expect::Is(intent))
             }
         });
+        // No attempt began before i64::MIN, so consolidated rows stay: with other leftovers, because readers may need
+        // them, and without a record, because rows that do not count are not consolidated.
         let before_us = stored.filter(|_| !leftovers.others).map_or(i64::MIN, |(record, _)| record.written_us);
         let of = RemovedAttempts { batch, before_us, keep: None };
         self.clear_attempts(of, (&refs, &BTreeSet::new()), Commit { before, after, ..Commit::default() }).await
@@ -80,6 +84,7 @@ impl Dataset {
         }
         let home = &self.frame().dataset;
         for (origin, tiles) in strays {
+            // The batch is being changed, or `sweep_attempts` finds it by its intent.
             if self.store().record(&catalog::intent_key(home, origin.batch)).await?.is_some() {
                 continue;
             }
@@ -106,6 +111,8 @@ impl Dataset {
     ) -> Result<()> {
         let home = &self.frame().dataset;
         let since_us = self.clock().about_now_us().saturating_sub(record.ended_us);
+        // An attempt with a later stamp may still end. Rows of an earlier one stay for reads that began before the
+        // record was put.
         if origin.written_us >= record.written_us || since_us < self.kept_us() {
             return Ok(());
         }
@@ -128,6 +135,8 @@ impl Dataset {
         let intent = Intent { key: None, written_us: stamp, attempt: removal_attempt(&self.clock(), stamp) };
         let held = catalog::to_json(&intent_key, &intent)?;
         let removed = batches::removed(None, (stamp, self.clock().about_now_us().max(stamp)), None);
+        // Both are put in one step, and rows are removed only after it: from here on the attempt cannot begin to count,
+        // because its last commit requires that the batch has neither a record nor an intent.
         let before = vec![
             catalog::put(intent_key.clone(), held.clone(), Expect::Absent),
             catalog::put(record_key.clone(), catalog::to_json(&record_key, &removed)?, Expect::Absent),
@@ -152,6 +161,8 @@ impl Dataset {
             let intent: Intent = catalog::from_json(&record.key, &record.value)?;
             let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
             let ended = stored.as_ref().filter(|(record, _)| record.written_us == intent.written_us);
+            // Chunks of an ended batch stay as long as reads may need them; an attempt that has not ended counts as
+            // dead a day after it began. The intent of a removal of foreign rows is left to the next removal.
             let (since_us, wait_us) =
                 ended.map_or((intent.written_us, catalog::EXPIRES_US), |(record, _)| (record.ended_us, self.kept_us()));
             if is_removal(&intent) || self.stamp_us().await?.saturating_sub(since_us) < wait_us {

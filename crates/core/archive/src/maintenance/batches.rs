@@ -25,6 +25,8 @@ impl Dataset {
         let this = &self.reader();
         let frame = this.frame();
         let home = &frame.dataset;
+        // Intents are read first: a batch that ends between the two reads then has a record, so that it is listed in
+        // any case.
         let begun = catalog::unfinished(this.store(), home).await?;
         let mut ended = catalog::finished(this.store(), home).await?;
         ended.retain(|(_, record)| !record.removed);
@@ -35,6 +37,8 @@ impl Dataset {
         let mut batches = Vec::new();
         for (batch, record) in ended {
             let Some(own) = record.of_dataset(frame.spec.group.as_ref()) else { continue };
+            // The range of times may also cover slices without rows of the batch, but it spares all other batches the
+            // requests of `retirement`.
             let touched = slices_of(&frame.spec, own.ticks)
                 .is_some_and(|(first, last)| retired.range(first..=last).any(|(_, us)| *us >= record.written_us));
             let gone =
@@ -51,6 +55,7 @@ impl Dataset {
         let this = &self.reader();
         let (frame, batch) = (this.frame(), BatchId::of_key(key));
         let home = &frame.dataset;
+        // The intent is read first, so that the record reveals a write that ends between the two reads.
         let begun = catalog::get::<Intent>(this.store(), &catalog::intent_key(home, batch)).await?;
         let stored = catalog::get::<BatchRecord>(this.store(), &catalog::batch_key(home, batch)).await?;
         Ok(match (stored, begun) {
@@ -83,6 +88,7 @@ impl Dataset {
         if record.removed || ranges.is_empty() {
             return Ok(Retirement::default());
         }
+        // The difference of two slice numbers may not fit into 32 bits.
         let between = |(first, last): &(SliceId, SliceId)| (i64::from(last.0) - i64::from(first.0)) as usize + 1;
         let notes = if ranges.iter().map(between).sum::<usize>() <= LOOKED_UP {
             let slices = ranges.iter().flat_map(|(first, last)| (first.0..=last.0).map(SliceId)).collect();
@@ -158,6 +164,8 @@ impl Dataset {
         self.refresh_group().await?;
         let (home, batch) = (&self.frame().dataset, BatchId::of_key(key));
         let (intent_key, record_key) = (catalog::intent_key(home, batch), catalog::batch_key(home, batch));
+        // Phase 1: find out what there is to remove. The intent is read first, so that the record reveals a write that
+        // ends between the two reads.
         let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
         let stored = catalog::get::<BatchRecord>(self.store(), &record_key).await?;
         let gone = stored.as_ref().is_none_or(|(record, _)| record.removed);
@@ -165,6 +173,8 @@ impl Dataset {
         let left = stored.as_ref().zip(begun.as_ref());
         let left = left.is_some_and(|((record, _), (intent, _))| record.written_us == intent.written_us);
         let gone = gone && (begun.is_none() || left);
+        // Even if the catalog knows of no rows of the batch, chunks may have come back from a node that missed their
+        // removal, and only the heads of all chunks show them.
         let returned = if gone && !left { self.tiles_with(batch).await? } else { BTreeSet::new() };
         if gone && returned.is_empty() {
             // Report the missing batch even if the other batches cannot be listed for the hint.
@@ -185,6 +195,7 @@ impl Dataset {
             // The removal needs a later stamp than the batch.
             self.clock().saw(record.written_us);
         }
+        // Phase 2: claim the batch with an attempt of its own.
         let stamp = self.stamp_us().await?;
         let attempt = self.clock().unique_batch(stamp).to_string();
         let intent = catalog::to_json(&intent_key, &Intent { key: Some(key.to_owned()), written_us: stamp, attempt })?;
@@ -192,8 +203,11 @@ impl Dataset {
         // After this commit no other writer of the batch can put anything more.
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), expect)];
         self.commit(Commit { before, ..Commit::default() }).await.map_err(race)?;
+        // The batch is listed before the new record is put: a read that begins after that record must look it up,
+        // whatever its process knows of the batch.
         self.supersede(batch).await?;
 
+        // Phase 3: put the record of a removed batch. From here on nobody else adds chunks, so the lists are complete.
         let parts = catalog::parts(self.store(), home, batch).await?;
         let refs: Vec<ChunkRef> = parts.iter().flat_map(|part| part.refs.iter().copied()).collect();
         let slices: BTreeSet<SliceId> =
@@ -204,6 +218,8 @@ impl Dataset {
         // This commit hides the rows from readers. A consolidation removes the chunks when no reader needs them.
         let watch = self.watch(slices).await?;
         let ended = loop {
+            // The fence is read before the rows are counted: if a slice is dropped after this read, the commit fails
+            // and the rows are counted again.
             let seen = self.fence().read().await?;
             let rows = match &stored {
                 Some((record, _)) => record.rows.saturating_sub(self.retirement(batch, record, None).await?.rows),
@@ -221,11 +237,14 @@ impl Dataset {
             break (rows, record, bytes);
         };
         let (rows, record, bytes) = ended;
+        // Engines that need closing have no condition against drops in that commit, so the check follows it. Readers
+        // see the batch removed by now, so an error means an unknown outcome, not that nothing has happened.
         if self.fence().needs_closing() {
             self.nothing_dropped(&watch).await.map_err(ArchiveError::behind_record)?;
         }
         if !returned.is_empty() {
             let of = RemovedAttempts { batch, before_us: stamp, keep: None };
+            // This commit leaves the intent, which `clear_all_dead` below deletes.
             let last = Commit { before: vec![ours], ..Commit::default() };
             self.clear_attempts(of, (&refs, &returned), last)
                 .await

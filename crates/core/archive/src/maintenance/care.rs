@@ -29,6 +29,8 @@ impl Dataset {
     async fn info_sharing(&self, frames: &[Frame]) -> Result<Vec<DatasetInfo>> {
         let mut tiles: Vec<Vec<TileStatistics>> = vec![vec![]; frames.len()];
         let mut slices = Vec::new();
+        // The token is read first: if rows are removed while the slices are listed, the token changes, and with it the
+        // fingerprint that a later drop computes.
         let token = self.change_token().await?;
         let asked = self.slices().await?;
         // Read before the content of the slices, so that a later drop is noticed.
@@ -104,9 +106,11 @@ impl Dataset {
             return Err(frame.refuse("a period to prepare needs a start and an end"));
         }
         let (first, last) = Bounds::new(&frame.spec, period)?.windows(&frame.spec);
+        // An empty period in the middle of a window has that window as its first and its last one.
         if first > last || period.start == period.end {
             return Ok(vec![]);
         }
+        // One more than allowed is enough to refuse the period: a wrong date may give millions of slices.
         let slices: Vec<SliceId> =
             (frame.spec.slice_of(first).0..=frame.spec.slice_of(last).0).map(SliceId).take(SLICES_MAX + 1).collect();
         if slices.len() > SLICES_MAX {
@@ -146,6 +150,7 @@ fn own_tiles<'a>(
 fn spread(values: impl Iterator<Item = u64>) -> Spread {
     let mut values: Vec<u64> = values.collect();
     values.sort_unstable();
+    // The nearest rank counts from 1, and the saturation makes share 0 the minimum.
     let at = |share: f64| values.get(((values.len() as f64 * share).ceil() as usize).saturating_sub(1)).copied();
     let get = |share| at(share).unwrap_or(0);
     Spread { min: get(0.0), median: get(0.5), p99: get(0.99), max: get(1.0) }

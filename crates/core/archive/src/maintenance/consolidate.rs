@@ -163,6 +163,7 @@ async fn consolidate(
                     progress(done, total);
                 }
                 if !run.options.dry_run {
+                    // The schedule runs from the beginning, so the time that the commits take is part of it.
                     sleep_until(began + Duration::try_from_secs_f64(done as f64 / rate).unwrap_or(THROTTLE_MAX)).await;
                 }
             }
@@ -200,6 +201,7 @@ impl<'a> Consolidation<'a> {
     }
 
     async fn tiles_to_consolidate(&self) -> Result<Vec<SliceRewrite>> {
+        // A single chunk has nothing to be merged with.
         let chunks_min = self.options.chunks_min.unwrap_or(2).max(2);
         let older_min = if self.options.older_min.is_some() { 2 } else { OLDER_CHUNKS };
         let range = TimeRange { start: None, end: self.options.before };
@@ -210,6 +212,8 @@ impl<'a> Consolidation<'a> {
             let spec = &self.frames[of].spec;
             limits[of].ends_after(spec.window_start(tile.window).saturating_add(spec.window_ticks()))
         };
+        // Processes share the work by partition, not by tile: on a cluster one transaction rewrites the tiles of a
+        // partition.
         let is_own = |of: usize, slice: SliceId, tile: Tile| {
             self.options.shard.is_none_or(|shard| shard.has(slice, self.frames[of].spec.partition_of(tile.cell)))
         };
@@ -284,6 +288,7 @@ impl<'a> Consolidation<'a> {
                 continue;
             }
             let chunks = self.dataset.store().fetch(&frame.dataset, keys).await?;
+            // Another process has changed the tile since its heads were read, so the other sets may be outdated too.
             if chunks.len() < set.len() {
                 self.report(slice, tile).tiles_contended += 1;
                 break;
@@ -296,6 +301,7 @@ impl<'a> Consolidation<'a> {
                 }
             }
             let report = self.report(slice, tile);
+            // Each commit counts the tile again, but the report counts it once, however many sets it has.
             changed |= report.tiles > before;
             report.tiles = before;
         }
@@ -315,6 +321,7 @@ impl<'a> Consolidation<'a> {
             let tile = chunk.key.tile;
             match self.frame(slice, tile).head(&chunk) {
                 Ok(head) => parts.push(ParsedChunk::new(chunk, head)),
+                // A scan returns the chunks of a tile one after the other, and one failure for each tile is enough.
                 Err(_) if failed.last().is_some_and(|failure| failure.tile == tile) => {}
                 Err(error) => failed.push(TileFailure { tile, reason: error.to_string() }),
             }

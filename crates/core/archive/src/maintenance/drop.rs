@@ -59,9 +59,13 @@ impl Archive {
         // The definitions go last: until then the datasets exist, and an interrupted drop can be repeated.
         let mut after: Vec<RecordPut> = definitions.into_iter().map(catalog::delete).collect();
         let key = catalog::dropped_key(home.name.as_str());
+        // The stamp is taken right before the commit: writers may read the definitions until then, and `take_over_name`
+        // waits from this stamp.
         let dropped_us = self.clock().stamp_us(self.store().as_ref()).await?;
         let value = catalog::to_json(&key, &DroppedRecord { dropped_us, datasets })?;
         after.push(catalog::put(key, value, Expect::Any));
+        // Keys of two parts are one group of records, which every engine changes in one step: no process finds the
+        // definitions gone without the `dropped` record.
         Ok(self.store().commit(&home, Commit { after, ..Commit::default() }).await?)
     }
 
@@ -99,6 +103,7 @@ impl Archive {
             return Ok(catalog::no_record(key));
         };
         let now_us = self.clock().stamp_us(self.store().as_ref()).await?;
+        // If the clock has been set back, the difference is negative: this process then waits the whole time.
         let since = Duration::from_micros(now_us.saturating_sub(dropped.dropped_us).try_into().unwrap_or(0));
         let wait = fence::WAIT.saturating_sub(since);
         if self.fence().needs_closing() && !wait.is_zero() {
@@ -113,6 +118,8 @@ impl Archive {
             catalog::no_record(catalog::dataset_key(name)),
             catalog::no_record(catalog::group_key(name)),
         ];
+        // A conflict need not be reported here: the commit that takes the name has the returned condition, and that no
+        // definition exists, and fails too.
         match self.clear(home, &dropped.datasets, &conditions).await {
             Ok(()) | Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => {}
             Err(error) => return Err(error),

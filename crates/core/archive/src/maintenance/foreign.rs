@@ -50,6 +50,7 @@ impl Dataset {
     async fn remove_foreign_rows(&self, batch: BatchId, tiles: &BTreeSet<(SliceId, Tile)>) -> Result<()> {
         let home = &self.frame().dataset;
         let intent_key = catalog::intent_key(home, batch);
+        // The intent is read first, so that the record reveals a write that ends between the two reads.
         let begun = catalog::get::<Intent>(self.store(), &intent_key).await?;
         let stored = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
         let record = stored.map(|(record, _)| record);
@@ -78,6 +79,8 @@ impl Dataset {
         let after = vec![catalog::delete_known(intent_key.clone(), intent.clone())];
         let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
         let of = RemovedAttempts { batch, before_us: stamp, keep };
+        // No reader returns these rows, but a process that moves a slice elsewhere may have read its chunks: with the
+        // new token of the list, it notices that rows are removed.
         self.supersede(batch).await?;
         let last = Commit { before, after, ..Commit::default() };
         self.clear_attempts(of, (&[], tiles), last).await.map_err(race)?;

@@ -19,6 +19,7 @@ impl Group {
     pub async fn batch(&self, key: &str) -> Result<Option<GroupBatch>> {
         let (dataset, batch) = (self.first().reader(), BatchId::of_key(key));
         let home = &dataset.frame().dataset;
+        // The intent is read first, so that the record reveals a write that ends between the two reads.
         let begun = catalog::get::<Intent>(dataset.store(), &catalog::intent_key(home, batch)).await?;
         let stored = catalog::get::<BatchRecord>(dataset.store(), &catalog::batch_key(home, batch)).await?;
         let of_removal =
@@ -38,6 +39,8 @@ impl Group {
     pub async fn batches(&self) -> Result<Vec<GroupBatch>> {
         let dataset = self.first().reader();
         let home = &dataset.frame().dataset;
+        // Intents are read first: a batch that ends between the two reads then has a record, so that it is listed in
+        // any case.
         let begun = catalog::unfinished(dataset.store(), home).await?;
         let mut batches = Vec::new();
         let mut ended = HashSet::new();

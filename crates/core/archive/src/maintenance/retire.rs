@@ -155,6 +155,8 @@ impl Dataset {
             let closed = self.fence().close(&frame.dataset, &slices).await?;
             let tried = self.try_to_drop(frames, &closed, left, &mut dropped).await;
             let gone: Vec<SliceId> = dropped.iter().map(|infos| infos[0].slice).collect();
+            // Slices are opened after a failed try too, so that none stays closed; the error of the try is reported
+            // first.
             let opened = self.fence().open(&frame.dataset, &slices, &gone, &closed).await;
             left = tried?;
             opened?;
@@ -203,6 +205,7 @@ impl Dataset {
             // Processes change the token before they remove chunks: if chunks of `tiles` are gone, the token has
             // changed.
             let (token, unchanged) = self.unchanged().await?;
+            // Only a caller that gives a fingerprint relies on the rows that a read of the slice returned before.
             let pending = if print.is_some() { self.pending(frame, slice).await? } else { Pending::default() };
             let changes = format!("{token}{}{}", retired_text(&dropped, slice), pending.attempts);
             let infos = self.slice_infos(frames, slice, &tiles, &changes);
@@ -213,6 +216,7 @@ impl Dataset {
             let when = DropSlice { holding: Some(tiles), before };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => {
+                    // The next write of this process to the slice must create it again.
                     self.known_slices(|known| known.remove(&slice));
                     return Ok(DropOutcome::Dropped(infos));
                 }
@@ -242,6 +246,8 @@ impl Dataset {
             hidden.extend(origins.copied());
         }
         let records = self.records_of(hidden.iter().map(|origin| origin.batch).collect()).await?;
+        // An attempt that does not count may still begin to: for a day after it began, and unless the batch has a
+        // record with a later stamp.
         let alive_us = self.clock().about_now_us() - catalog::EXPIRES_US;
         let may_count = hidden.iter().any(|origin| {
             let is_alive = origin.written_us > alive_us;
@@ -277,6 +283,8 @@ impl Dataset {
     /// [`ArchiveError::SliceRetired`] if a slice was dropped, or still may be.
     pub(crate) async fn nothing_dropped(&self, watch: &SliceWatch) -> Result<()> {
         let home = &self.frame().dataset;
+        // Closing and dropping change the token. If it is the same, no slice was dropped since the watch, and the
+        // records of drops need not be read.
         if self.fence().ensure_open(home, &watch.slices).await?.token() == watch.seen.token() {
             return Ok(());
         }
@@ -306,6 +314,8 @@ impl Dataset {
             }
             let Some((closed, record)) = self.fence().take_over(&frame.dataset, slice).await? else { continue };
             tracing::info!(target: LOG, dataset = %name, slice = slice.0, "finishing the interrupted drop of a slice");
+            // Nothing is compared again: a slice is marked as being dropped only after its content was compared, and
+            // accepts no rows from then on.
             let when = DropSlice { holding: None, before: vec![record, self.note_retired(frame, slice).await?] };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => self.fence().open(&frame.dataset, &[slice], &[slice], &closed).await?,

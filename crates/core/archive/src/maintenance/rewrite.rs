@@ -100,6 +100,8 @@ impl Dataset {
         (bodies, kind): (bool, Kind),
     ) -> Result<Vec<Chunk>> {
         let mut cells: Vec<_> = tiles.iter().map(|tile| (tile.cell, tile.cell)).collect();
+        // Tiles are ordered by cell first, so that equal cells are neighbours, and the ranges ascend as a scan
+        // requires.
         cells.dedup();
         let older = kind == Kind::Older;
         // A scan for older versions also returns the current chunks: fetch the bodies of the older ones alone,
@@ -114,6 +116,7 @@ impl Dataset {
         let mut groups = self.store().scan(dataset, scan).await?;
         let mut chunks: Vec<Chunk> = Vec::new();
         while let Some(mut group) = groups.try_next().await? {
+            // A scan covers all of these windows in all of these cells, which includes tiles that are not wanted.
             group.retain(|chunk| tiles.contains(&chunk.key.tile) && Kind::of(chunk.key.id) == kind);
             chunks.append(&mut group);
         }
@@ -199,6 +202,7 @@ impl Dataset {
         match self.commit(commit).await {
             Ok(()) => Ok(true),
             Err(
+                // A drop of the slice is a lost race too: it has removed the chunks to replace.
                 ArchiveError::Store(StoreError::ChunkConflict { .. } | StoreError::NoSlice { .. })
                 | ArchiveError::SliceRetired { .. },
             ) => Ok(false),
@@ -238,6 +242,8 @@ pub(super) fn rewrite(
     unwanted: Option<&dyn Fn(&Origin) -> bool>,
 ) -> Result<Vec<Rewrite>> {
     let mut rewrites = Vec::new();
+    // The parts are in order of time, so that rows that are close in time share new chunks, even if the rewrite takes
+    // several steps.
     parts.sort_by_key(order_key);
     while !parts.is_empty() {
         let gathered = Gathered::new(frame, &parts)?;
@@ -251,6 +257,8 @@ pub(super) fn rewrite(
             Kind::Current => gathered.by_age(frame, order, parting)?,
             Kind::Older => (vec![], order),
         };
+        // The mark must outlive every rewrite: if a newest version stops counting, only the mark makes readers look at
+        // the older versions of the tile.
         let separated = !older.is_empty() || old.iter().any(|chunk| chunk.key.id.is_separated());
         let mut new = gathered.pack(frame, &old, &newest, if separated { Versions::Newest } else { Versions::Any })?;
         new.extend(gathered.pack(frame, &old, &older, Versions::Older)?);
@@ -330,6 +338,8 @@ impl Gathered {
             }
             let id = ids.as_ref().map_or(Key::Null, |keys| keys.get(row));
             let version = version.as_ref().map_or(Key::Null, |keys| keys.get(row));
+            // Rows of different batches stay apart, because one of the batches may be removed later. Without ids, the
+            // number of a row in its batch identifies it.
             let ordinal = if frame.ids.is_empty() { rank.ordinal } else { 0 };
             let kept = newest.entry((id, version, rank.batch, ordinal)).or_insert(row as u32);
             if self.ranks[*kept as usize] < *rank {
@@ -338,6 +348,8 @@ impl Gathered {
         }
         let mut order: Vec<u32> = newest.into_values().collect();
         let (ticks, _) = self.places(frame)?;
+        // The order is total, down to the rank, although the rows come from a hash table: the id of a chunk is derived
+        // from its sources and its range of rows, so the range must always have the same rows.
         order.sort_unstable_by(|a, b| {
             let (a, b) = (*a as usize, *b as usize);
             ticks[a]
@@ -382,6 +394,7 @@ impl Gathered {
             }
         }
         let older = order.len() - newest.len();
+        // `among` may be usize::MAX, with which any share is large enough.
         if older == 0 || older < parting.rows_min || older.saturating_mul(parting.among) < order.len() {
             return Ok((order, vec![]));
         }
@@ -417,6 +430,7 @@ impl Gathered {
             unique_ids,
         };
         let mut sources: Vec<ChunkId> = old.iter().map(|chunk| chunk.key.id).collect();
+        // The sources are sorted, so that the id does not depend on the order in which the chunks were read.
         sources.sort_unstable();
         let mut kept: Vec<Origin> = row_origin.iter().map(|origin| self.origins[*origin as usize]).collect();
         kept.sort_unstable();
@@ -427,6 +441,7 @@ impl Gathered {
 
 fn unique(frame: &Frame, rows: &RecordBatch) -> Result<bool> {
     let columns: Vec<ArrayRef> = frame.ids.iter().map(|id| rows.column(*id).clone()).collect();
+    // Without ids, every row is a record of its own.
     if columns.is_empty() {
         return Ok(true);
     }

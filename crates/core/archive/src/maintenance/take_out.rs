@@ -76,6 +76,8 @@ impl Dataset {
         loop {
             let watch = self.watch(slices.clone()).await?;
             let mut last = last.clone();
+            // On engines without closing, this condition takes the place of `nothing_dropped`: a drop since the watch
+            // makes the commit fail, and the removal begins again.
             last.before.extend(self.fence().no_drop_since(&watch.seen));
             match self.clear_out(of, what, last, &watch).await {
                 Err(error) if fence::has_changed(&error) => continue,
@@ -112,6 +114,7 @@ impl Dataset {
             let found = self.fetch(keys).await?;
             existing.extend(found.into_iter().map(|chunk| chunk.key));
         }
+        // Two steps of a write may list the same chunk, and the second removal of a chunk in one commit would fail.
         existing.sort_unstable();
         existing.dedup();
         Ok(existing)
@@ -146,6 +149,8 @@ impl Dataset {
         of: RemovedAttempts,
     ) -> Result<bool> {
         let unwanted = move |origin: &Origin| of.has(origin);
+        // Phase 1: find the chunks by their heads. Those in `written` are left out, since the last commit of the
+        // removal removes them as a whole.
         let mut mixed: Vec<ParsedChunk> = Vec::new();
         let mut exposed: HashSet<Tile> = HashSet::new();
         for chunk in self.chunks_of(&frame.dataset, slice, tiles, (false, Kind::Current)).await? {
@@ -166,9 +171,13 @@ impl Dataset {
                 }
             }
         }
+        // Phase 2: rewrite the chunks, a set at a time. Older versions come first: once a newer version is gone, they
+        // must already be ordinary rows.
         let exposed = Arc::new(exposed);
         for set in sets(&older).into_iter().chain(sets(&mixed)) {
             let chunks = self.store().fetch(&frame.dataset, set.iter().map(|part| part.chunk.key).collect()).await?;
+            // Another process has replaced a chunk since its head was read: its rows are in chunks that only a new look
+            // at the heads finds.
             if chunks.len() < set.len() {
                 return Ok(false);
             }

@@ -59,6 +59,8 @@ impl Dataset {
                 progress(done as u64 + 1, slices.len() as u64);
             }
         }
+        // The records of drops are read after the slices, so that a drop during the scan explains the rows that the
+        // scan did not find.
         let retired = self.retired(&mut report).await?;
         for (batch, record) in ledger.live() {
             let Some(record) = record.of_dataset(frame.spec.group.as_ref()) else { continue };
@@ -198,6 +200,8 @@ impl Dataset {
     ) -> Result<()> {
         let Some(lists) = self.lists(frame, batch, record, report).await? else { return Ok(()) };
         let written: HashSet<ChunkKey> = lists.refs().map(|chunk| chunk.key).collect();
+        // Consolidation merges rows that the batch wrote twice, in two steps, and only the whole batch counts such
+        // rows. So the missing rows of all tiles are collected first and judged together below.
         let mut missing: Vec<(RowsMissing, u64)> = Vec::new();
         for (tile, refs) in lists.by_tile() {
             let here = record.counting(batch).and_then(|origin| found.rows.get(&(tile, origin))).copied().unwrap_or(0);
@@ -230,6 +234,7 @@ impl Dataset {
         let rows: u64 = missing.iter().map(|(missing, _)| missing.rows).sum();
         // A chunk that two steps list was stored once: consolidation did not merge its rows.
         let repeated = record.repeated.map(|repeated| repeated.saturating_sub(lists.rows_listed_again));
+        // Within one step all rows are different records, so that none are merged.
         let merged_max = if lists.steps < 2 { Some(0) } else { repeated };
         for (missing, rows_min) in missing {
             let reported = match merged_max {
@@ -300,6 +305,7 @@ impl Dataset {
     ) -> Result<bool> {
         let key = &chunk.key;
         let heads: Vec<Chunk> = self.tile_scan(frame, key.slice, key.tile, false).await?.try_concat().await?;
+        // A chunk that the scan of the slice did not find may contain the rows of the missing one.
         let seen = |chunk: &Chunk| chunk.key != *key && found.chunks.contains(&chunk.key);
         Ok(heads.iter().all(seen) && self.is_unchanged(batch, record).await?)
     }
@@ -330,6 +336,7 @@ impl Dataset {
                 if head.origins.iter().any(|origin| Some(*origin) == of) {
                     let part = ParsedChunk::new(chunk, head);
                     let found = part.with_body(frame, |body| identities(frame, &part, body, of, &hasher));
+                    // `verify_slice` reports damaged bodies, too.
                     rows.extend(found.unwrap_or_default());
                 }
             }
@@ -381,6 +388,8 @@ impl Dataset {
                 || on_its_way
                 || arriving
                 || live
+                // A removal or consolidation may have removed the chunk since the scan. This condition is the last one,
+                // because it costs a request.
                 || self.store().fetch(&frame.dataset, vec![key]).await?.is_empty()
             {
                 continue;
@@ -566,6 +575,7 @@ fn check(frame: &Frame, chunk: &Chunk) -> std::result::Result<(Head, Vec<u64>), 
     let columns = frame.spec.columns_in(head.schema_version);
     let columns = columns.ok_or(Damage::malformed("its schema version is newer than the dataset's"))?;
     let body = Body::open(&head, &chunk.body)?;
+    // A head has at least one origin, and `row_origins` refuses indexes of others.
     let mut of_origin = vec![0; head.origins.len()];
     match body.row_origins()? {
         None => of_origin[0] = u64::from(head.rows),

@@ -125,6 +125,8 @@ impl Claim {
     fn put(&mut self, target: &Target<'_>) -> Result<(RecordPut, bool)> {
         let key = Self::key(target);
         let value = catalog::to_json(&key, &self.intent)?;
+        // The intent counts as found before the commit is answered: if the answer is lost, the intent may be stored,
+        // and `take_back` must delete it.
         let found = self.found.replace(value.clone());
         let first = found.as_ref() != Some(&value);
         Ok((catalog::put(key, value, found.map_or(Expect::Absent, Expect::Is)), first))
@@ -281,10 +283,12 @@ impl<'a> Attempt<'a> {
             // Looked up before the retirement: slices whose drop begins later were present when this write began.
             attempt.earlier.dropping = target.dataset.fence().drops_in_progress(&home.name).await?;
             attempt.earlier.retired = target.dataset.retirement(target.batch, &record, None).await?;
+            // The retired rows are stored again: with an earlier stamp, the record of the drop would concern them too.
             attempt.stamp_after(attempt.earlier.retired.retired_us).await?;
             attempt.earlier.stored = Some(Stored { record, bytes });
         }
         if let Some((begun, bytes)) = begun {
+            // Rows of interrupted attempts are removed by their stamps, so the rows of this attempt need a later stamp.
             attempt.stamp_after(begun.written_us).await?;
             attempt.claim.found = Some(bytes);
             attempt.earlier.cut_off = true;
@@ -328,6 +332,7 @@ impl<'a> Attempt<'a> {
             return Ok(());
         };
         let Target { dataset, batch, .. } = *self.target;
+        // Running reads may still need chunks in the earlier lists, so those are left to a consolidation.
         let leftovers = Leftovers { dead: self.progress.parts.clone(), others: !self.earlier.parts.is_empty() };
         let cleared = dataset.clear_dead(batch, intent.clone(), Some((record, bytes)), leftovers).await;
         cleared.map_err(|error| self.target.as_race(error))
@@ -379,6 +384,8 @@ impl<'a> Attempt<'a> {
             }
             self.end_with(last, totals).await?;
         }
+        // Where the batch was stored before, it is superseded, and readers look up the record of a superseded batch
+        // each time.
         if self.earlier.stored.is_none() {
             // Later reads of this process then need not look up the record.
             self.target.dataset.remember_counting(std::iter::once(self.origin()));
@@ -406,9 +413,14 @@ impl<'a> Attempt<'a> {
     /// interrupted between the two never count, since no record names them; a consolidation removes them a day later
     /// ([`Dataset::sweep_strays`]).
     async fn end_unclaimed(&mut self, chunks: Vec<Chunk>, totals: &InputTotals) -> Result<()> {
+        // The list joins the progress before the put, so that `check_slices` and `take_back_unclaimed` cover the
+        // chunks.
         let list = (!chunks.is_empty()).then(|| self.list(&chunks));
         self.put_watched(Commit { put: chunks, ..Commit::default() }).await?;
+        // A process that closes a slice lists its chunks only once all older checks have expired, so the check follows
+        // the put.
         self.check_slices().await?;
+        // Intent, record and list belong to one record group, so a cluster decides them in one lightweight transaction.
         let mut before = vec![catalog::no_record(Claim::key(self.target)), self.put_record(&self.record(totals)?)];
         before.extend(list);
         self.target.commit(Commit { before, ..Commit::default() }).await
@@ -418,6 +430,9 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn take_back_unclaimed(self, other: &Self) {
         let batch = self.target.batch;
         let counting = other.earlier.stored.as_ref().and_then(|stored| stored.record.counting(batch));
+        // An attempt with an intent has stored its lists, by which the attempt that took over removes the chunks. A
+        // conflict may also come from the attempt's own record, if its commit was repeated after a lost answer: then
+        // the chunks count.
         if self.claim.found.is_some() || counting == Some(self.origin()) {
             return;
         }
@@ -436,6 +451,7 @@ impl<'a> Attempt<'a> {
         }
         let Some(intent) = self.claim.found else { return };
         let Target { dataset, batch, .. } = *self.target;
+        // Without a record no row has ever counted, so no reader needs the chunks of earlier attempts either.
         let dead = self.progress.parts.into_iter().chain(self.earlier.parts).collect();
         let _ = dataset.clear_dead(batch, intent, None, Leftovers { dead, others: false }).await;
     }
@@ -485,11 +501,15 @@ impl<'a> Attempt<'a> {
             after.extend([self.put_record(&record), self.claim.release(self.target)?]);
             return self.end_plain(Commit { before, put: chunks, remove, after, ..Commit::default() }).await;
         };
+        // From here on the attempt replaces a stored or removed batch. First its chunks become durable; no reader
+        // returns them until the record names the attempt.
         let slices: BTreeSet<SliceId> =
             self.earlier.parts.iter().flat_map(|part| &part.refs).map(|chunk| chunk.key.slice).collect();
         let counts = !old.removed;
         self.watch_slices().await?;
         self.put_watched(Commit { before, put: chunks, ..Commit::default() }).await?;
+        // A reader that remembers the stored attempt as counting must look up the record before the record names
+        // another one.
         if counts {
             dataset.supersede(batch).await?;
         }
@@ -512,15 +532,19 @@ impl<'a> Attempt<'a> {
             }
             break record;
         };
+        // With atomic drops, the condition in the commit above has already excluded a drop in between.
         if dataset.fence().needs_closing() {
             dataset.nothing_dropped(&watch).await.map_err(ArchiveError::behind_record)?;
         }
+        // Running reads may still need the old chunks, so a consolidation removes them after the time for which they
+        // are kept.
         if dataset.kept_us() > 0 || self.earlier.parts.is_empty() {
             return Ok(());
         }
         let Some(intent) = self.claim.found.clone() else { return Ok(()) };
         let stored = Some((&record.record, &record.bytes));
         match dataset.clear_all_dead(batch, intent, stored).await {
+            // The batch has ended, and its intent stays, by which a consolidation finds the old chunks.
             Err(error) if !matches!(error, ArchiveError::SliceRetired { .. }) => {
                 tracing::warn!(
                     target: LOG, dataset = %home.name, batch = self.target.key,
@@ -539,6 +563,8 @@ impl<'a> Attempt<'a> {
             // A single commit puts everything, so no drop can come between chunks and record.
             return target.commit(commit).await;
         }
+        // The check comes between durable chunks and the record: a drop is either visible to the check or lists the
+        // chunks.
         if target.dataset.fence().needs_closing() {
             let Commit { before, put, remove, after, .. } = commit;
             self.put_watched(Commit { before, put, ..Commit::default() }).await?;
@@ -546,6 +572,8 @@ impl<'a> Attempt<'a> {
             return target.commit(Commit { remove, after, ..Commit::default() }).await;
         }
         loop {
+            // Commits are atomic here: a refused one has changed nothing, so the conditions hold for another try. The
+            // clone shares the bytes of the chunks.
             let mut last = commit.clone();
             let seen = self.check_slices().await?;
             last.before.extend(target.dataset.fence().no_drop_since(&seen));
@@ -581,11 +609,13 @@ impl<'a> Attempt<'a> {
         } else {
             dataset.fence().read().await?
         };
+        // Another token means that a slice may have been dropped since the first chunk was put.
         if self.fence.as_deref() != Some(seen.token()) {
             let there: HashSet<ChunkKey> = dataset.existing(&refs).await?.into_iter().collect();
             if let Some(gone) = refs.iter().find(|chunk| !there.contains(&chunk.key)) {
                 return Err(ArchiveError::SliceRetired { dataset: home.name.clone(), slice: gone.key.slice });
             }
+            // All chunks existed after this state of the record, so a repeated check concerns later drops only.
             self.fence = Some(seen.token().to_owned());
         }
         Ok(seen)
@@ -596,9 +626,11 @@ impl<'a> Attempt<'a> {
     fn conditions(&mut self) -> Result<Vec<RecordPut>> {
         let (intent, first) = self.claim.put(self.target)?;
         let mut puts = vec![intent];
+        // Later steps need only the intent: the last one compares the record again (`put_record`).
         if first {
             let key = catalog::batch_key(&self.target.home, self.target.batch);
             match &self.earlier.stored {
+                // A put of the value that is already stored serves as a condition and changes nothing.
                 Some(Stored { bytes, .. }) => puts.push(catalog::put(key, bytes.clone(), Expect::Is(bytes.clone()))),
                 // Another writer may have begun and ended the batch since this attempt read the catalog.
                 None if self.target.key.is_some() => puts.push(catalog::no_record(key)),
@@ -620,6 +652,7 @@ impl<'a> Attempt<'a> {
             key: self.target.key.clone(),
             written_us: self.claim.intent.written_us,
             token: self.origin().token,
+            // A stamp may be ahead of the clock, because it is later than every stamp that the process has seen.
             ended_us: self.target.dataset.clock().about_now_us().max(self.claim.intent.written_us),
             removed: false,
             rows: put.sum(|report| report.rows),
@@ -648,6 +681,8 @@ impl<'a> Attempt<'a> {
     /// The number of the first list of this attempt. It follows those of earlier attempts, whose lists are still
     /// needed.
     fn first_part(&self) -> u32 {
+        // The last list has the greatest number: lists are read in the order of their keys, which pad numbers to eight
+        // digits.
         self.earlier.parts.last().map_or(0, |part| part.number + 1)
     }
 

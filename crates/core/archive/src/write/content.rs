@@ -23,6 +23,7 @@ pub(crate) struct Content {
 impl Content {
     /// Adds one row's hash.
     pub(crate) fn add(&mut self, hash: u64) {
+        // Sums do not depend on the order of rows and, unlike an exclusive or, count each of several equal rows.
         self.low = self.low.wrapping_add(hash);
         self.high = self.high.wrapping_add(mix(hash, SECOND));
     }
@@ -75,6 +76,7 @@ fn add_later_column(
     absent: &ArrayRef,
     column: &ArrayRef,
 ) -> std::result::Result<(), ArrowError> {
+    // The place of the column is the seed, so that the same value in two later columns gives two different hashes.
     let mut unset = [place as u64];
     add_column(&mut unset, absent)?;
     let mut values = vec![place as u64; hashes.len()];
@@ -111,6 +113,7 @@ fn add_column(hashes: &mut [u64], column: &ArrayRef) -> std::result::Result<(), 
             add(hashes, column, |row| xxh3_64(array.value(row)));
         }
         DataType::List(_) | DataType::Struct(_) => {
+            // Arrow's row form has the values and nulls of all levels, and nothing of the values under nulls.
             let converter = RowConverter::new(vec![SortField::new(column.data_type().clone())])?;
             let rows = converter.convert_columns(std::slice::from_ref(column))?;
             add(hashes, column, |row| xxh3_64(rows.row(row).data()));

@@ -41,6 +41,7 @@ impl Repeats {
         if !self.several || self.given_up || frame.ids.is_empty() {
             return Ok(());
         }
+        // Repeats of rows that are not tracked would be missing from the count, so the count becomes unknown.
         if self.hashes.len() + tiled.rows.num_rows() > Self::ROWS_MAX {
             (self.given_up, self.hashes) = (true, HashSet::new());
             return Ok(());
@@ -73,6 +74,8 @@ pub(crate) fn encode_tiles(frame: &Frame, tiled: &TiledRows, origin: Origin) -> 
             origins: &[origin],
             row_origin: None,
             ordinals: frame.ids.is_empty().then(|| &tiled.ordinals[range.clone()]),
+            // With merge rule `latest` a tile may have several versions of an id; otherwise sorting has left one row of
+            // each id.
             unique_ids: !frame.keeps_latest(),
         };
         let hashes = &tiled.hashes[range];

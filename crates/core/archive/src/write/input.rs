@@ -45,6 +45,7 @@ fn cut(rows: RecordBatch, bytes_max: u64, parts: &mut Vec<RecordBatch>) {
     if count < 2 || rows.columns().iter().all(|column| value_bytes(column) <= bytes_max) {
         return parts.push(rows);
     }
+    // Slices share the buffers of the rows, so cutting copies no values.
     cut(rows.slice(0, count / 2), bytes_max, parts);
     cut(rows.slice(count / 2, count - count / 2), bytes_max, parts);
 }
@@ -230,7 +231,10 @@ fn zoned(array: &ArrayRef, wanted: &DataType) -> ArrayRef {
     if given.is_some() == zone.is_some() {
         return array.clone();
     }
+    // Only the type changes. A cast to a type with a zone would move the values, because Arrow takes times without a
+    // zone for local times of that zone.
     let named = array.to_data().into_builder().data_type(DataType::Timestamp(*unit, zone.clone()));
+    // An array that cannot be built keeps its type, which the caller refuses (`lossless`).
     named.build().map_or_else(|_| array.clone(), make_array)
 }
 
@@ -250,6 +254,7 @@ impl From<String> for ConversionError {
 /// Converts `array` to type `wanted` if no value changes; otherwise says what to do instead.
 pub(crate) fn conform_array(array: &ArrayRef, wanted: &DataType) -> std::result::Result<ArrayRef, ConversionError> {
     let conformed = cast_without_loss(array, wanted)?;
+    // Arrow accepts any number as a time of day, so arrays that need no cast are checked too.
     match first_outside_a_day(&conformed) {
         None => Ok(conformed),
         Some(row) => Err(ConversionError { row: Some(row), reason: does_not_fit(&shown(array, row), wanted) }),
@@ -286,6 +291,7 @@ fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result
     }
     match exact_cast(array, wanted) {
         Ok(Some(cast)) => return Ok(cast),
+        // The error may concern all rows together: 32-bit offsets address at most 2 GiB.
         Err(e) if holds_text(wanted) => {
             let advice = "a write takes at most 2 GiB at once: write fewer rows at a time";
             return Err(format!("does not fit {wanted}: {e}: {advice}").into());
@@ -302,6 +308,8 @@ fn cast_without_loss(array: &ArrayRef, wanted: &DataType) -> std::result::Result
     }
     let value = shown(array, fitting);
     let narrows = narrows_time(given, wanted) || *wanted == DataType::Date32;
+    // A cast that fails instead of truncating means that the time is beyond the range of the type: rounding would not
+    // help.
     let reason = match narrows && exact_cast(&array.slice(fitting, 1), wanted).is_ok() {
         true => format!("holds {value}, which is finer than {wanted} keeps: round times first"),
         false => does_not_fit(&value, wanted),
@@ -323,6 +331,7 @@ fn shown(array: &ArrayRef, row: usize) -> String {
 fn exact_cast(array: &ArrayRef, wanted: &DataType) -> std::result::Result<Option<ArrayRef>, ArrowError> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
     let given = array.data_type();
+    // Such a cast keeps every value or fails, so it needs no check by casting back.
     if !narrows_time(given, wanted) && (lossless(given, wanted) || !by_value(given, wanted)) {
         return cast_with_options(&from_first_byte(array), wanted, &options).map(Some);
     }
@@ -355,6 +364,7 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
         (a, b) if a == b => true,
         (Null, _) => true,
         (a, b) if a.is_integer() && b.is_integer() => true,
+        // A float32 keeps every integer of up to 24 bits, a float64 every integer of up to 53 bits.
         (Int8 | Int16 | UInt8 | UInt16, Float32) | (Float32, Float64) => true,
         (a, Float64) if a.is_integer() => !matches!(a, Int64 | UInt64),
         (Utf8 | LargeUtf8 | Utf8View, Utf8) => true,
@@ -363,6 +373,7 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
         (Timestamp(_, a), Timestamp(_, b)) => a.is_some() == b.is_some(),
         (Duration(_), Duration(_)) | (Time32(_) | Time64(_), Time32(_) | Time64(_)) => true,
         (Date32, Date64) => true,
+        // A smaller scale would round values; a smaller precision makes the cast fail where a value does not fit.
         (Decimal128(_, a), Decimal128(_, b)) => a <= b,
         (Dictionary(_, values), b) => lossless(values, b),
         (List(a) | LargeList(a) | ListView(a) | LargeListView(a), List(b)) => lossless(a.data_type(), b.data_type()),

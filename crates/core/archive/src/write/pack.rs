@@ -132,6 +132,7 @@ fn pack_range(
         Err(error) => return Err(error),
         Ok(_) => {}
     }
+    // The encoded size is known only after encoding, so a chunk that is too large is halved and encoded again.
     let middle = range.start + range.len() / 2;
     pack_range(frame, rows, range.start..middle, name, chunks)?;
     pack_range(frame, rows, middle..range.end, name, chunks)
@@ -175,6 +176,8 @@ fn encode_range(frame: &Frame, rows: &TileRows, range: std::ops::Range<usize>, k
 /// The origins that occur in the range, and each row's index among them.
 fn used_origins(rows: &TileRows, range: std::ops::Range<usize>) -> (Vec<Origin>, Option<Vec<u32>>) {
     let Some(row_origin) = rows.row_origin else { return (rows.origins.to_vec(), None) };
+    // Readers and maintenance conclude from the origins in a head whether the chunk has rows of a batch, so an origin
+    // without rows in the range must not be among them.
     let mut places = vec![u32::MAX; rows.origins.len()];
     let mut used = Vec::new();
     let mut indexes = Vec::with_capacity(range.len());

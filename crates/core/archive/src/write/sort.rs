@@ -102,6 +102,7 @@ impl TiledRows {
         {
             order.retain(|row| !superseded.contains(row));
         }
+        // Ordinals differ, so even an unstable sort has only one possible result.
         order.sort_unstable_by(|a, b| {
             let (a, b) = (*a as usize, *b as usize);
             (self.tiles[a], self.ticks[a])
@@ -132,6 +133,7 @@ impl TiledRows {
     fn superseded(&self, keys: &Keys, versions: Option<&Keys>) -> Option<HashSet<u32>> {
         let rows = self.rows.num_rows();
         let mut seen = HashSet::with_capacity(rows);
+        // The usual case needs no owned keys: if all ids differ, tiles and versions do not matter.
         if (0..rows).all(|row| seen.insert(keys.get(row))) {
             return None;
         }
@@ -140,6 +142,7 @@ impl TiledRows {
         for row in 0..rows {
             let version = versions.map_or(OwnedKey::Null, |keys| keys.get(row).to_owned());
             let identity = (self.tiles[row], keys.get(row).to_owned(), version);
+            // `insert` returns the earlier row with the same tile, ids and version.
             superseded.extend(last.insert(identity, row as u32));
         }
         Some(superseded)

@@ -309,6 +309,8 @@ pub(super) async fn a_fetch_keeps_the_order_of_keys_and_leaves_out_missing(store
 }
 
 pub(super) async fn datasets_do_not_mix(store: Arc<dyn Store>) {
+    // In engines with tables for each slice, the name for slice 1 of `a` begins the names for `a_1`, and `m` is a minus
+    // sign.
     let names = ["a", "a_1", "a_m1", "a_1_1"].map(named);
     for name in &names {
         for slice in [-1, 1, 11] {

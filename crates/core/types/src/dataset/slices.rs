@@ -58,11 +58,14 @@ impl Membership {
     }
 
     fn first_window(&self) -> i32 {
+        // The owner is the dataset itself or joined the group earlier, so its number is not greater.
         i32::from(self.number.saturating_sub(self.slice_owner())) << SHARED_WINDOW_BITS
     }
 
     /// The number of the dataset that owns a slice of a group; others may share it.
     pub fn owner_of(slice: SliceId) -> u8 {
+        // Slices of dataset `n` before the epoch are below `n << GROUP_SLICE_BITS`; adding half of its range moves them
+        // above.
         (slice.0.saturating_add(GROUP_SLICES_HALF) >> GROUP_SLICE_BITS) as u8
     }
 }
@@ -70,11 +73,14 @@ impl Membership {
 impl DatasetSpec {
     /// Ticks in one window.
     pub fn window_ticks(&self) -> i64 {
+        // `checked` refuses windows that are not whole ticks; 1 avoids a division by zero for definitions that were not
+        // checked.
         TimeSpec::ticks_of(self.time_type(), self.window).unwrap_or(1).max(1)
     }
 
     /// The window that contains a tick; `None` if the number of the window or of its slice is out of range.
     pub fn window_of(&self, tick: i64) -> Option<Window> {
+        // Euclidean division rounds down before the epoch, too: window -1 ends where window 0 begins.
         let number = i32::try_from(tick.div_euclid(self.window_ticks())).ok()?;
         let slice = number.div_euclid(self.windows_per_slice as i32);
         let has_slice = self.group.is_none() || (-GROUP_SLICES_HALF..GROUP_SLICES_HALF).contains(&slice);
@@ -124,6 +130,7 @@ impl DatasetSpec {
     pub fn slice_of(&self, window: Window) -> SliceId {
         let slice = self.own_window(window).div_euclid(self.windows_per_slice as i32);
         let Some(group) = &self.group else { return SliceId(slice) };
+        // Without the clamp, a window outside the range would be in a slice of another dataset of the group.
         SliceId(group.first_slice() + slice.clamp(-GROUP_SLICES_HALF, GROUP_SLICES_HALF - 1))
     }
 
