@@ -82,4 +82,5 @@ def first_misfit(column: Any, kind: Any, *, safe: bool) -> int | None:
 
     if not fits(0):
         return None
+    # The first rows fit as long as the misfit is not among them, so bisection finds it.
     return bisect.bisect_left(range(1, len(column)), True, key=lambda rows: not fits(rows))

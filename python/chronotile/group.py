@@ -133,6 +133,7 @@ class Group:
             arguments.instance(given, Mapping, "requests", expected)
         arrow = optional.module("pyarrow", "Group.read", "arrow")
         first, column = (None, None) if cells_from is None else _index(cells_from, requests)
+        # The dataset with the cells is read first; the sort keeps the order of the others.
         order = sorted(requests, key=lambda name: name != first)
         native = [(name, self[name].native_request(**requests[name])) for name in order]
         tables = dict(zip(order, self._native.read(native, column), strict=True))

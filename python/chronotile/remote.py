@@ -132,6 +132,7 @@ class Remote(Closing):
         may_be_done = False
         for connection, is_new in self._connections():
             try:
+                # Connect separately: an error of this step means that the request was not sent.
                 if connection.sock is None:
                     connection.connect()
             except ssl.SSLCertVerificationError as error:

@@ -303,9 +303,11 @@ def exact_ids(column: Any, known: Any, name: str) -> tuple[Any, Any]:
         )
     given = column.to_numpy().astype(np.float64)
     missing = np.isnan(given)
+    # NaN has no integer: convert 0 in its place, which the mask below makes null.
     given = np.where(missing, 0.0, given)
     ids = given.astype(np.int64)
     inexact = np.abs(given) > _EXACT
+    # Rounding keeps the order, so the rounded ids are sorted as well. Two of them may be equal: neither is certain.
     rounded = known.astype(np.float64)
     first, last = np.searchsorted(rounded, given, "left"), np.searchsorted(rounded, given, "right")
     resolved = inexact & (last - first == 1)

@@ -196,7 +196,9 @@ def _with_exact_ids(
     if not sources.num_rows or (rounded is None and not flagged):
         return sources, 0
     inexact = pc.is_in(sources[names.SOURCE_ID], pa.array([] if rounded is None else rounded, pa.int64()))
+    # Exact ids may replace rounded ids in the database, so if it has any, look around exact sources too.
     stored = _stored_near(database, sources if flagged else sources.filter(inexact))
+    # From here on, `sources` has the exact id of each detection that the database knows by it.
     sources = _identified_by(sources, inexact, stored)
     if flagged:
         given = _detections(sources)
@@ -207,6 +209,7 @@ def _with_exact_ids(
             replaced = stored.filter(pc.is_in(stored[names.SOURCE_ID], stale["id"].combine_chunks()))
             database.delete(names.SOURCE, replaced, archived=archived)
     ids = sources[names.SOURCE_ID].to_numpy()
+    # An id that was replaced by its exact form differs from the rounded one.
     still_rounded = inexact.to_numpy(zero_copy_only=False) & (ids == _rounded(ids))
     others = _belong_to_other_detections(sources, still_rounded, stored)
     if others.any():
@@ -214,6 +217,7 @@ def _with_exact_ids(
         sources, ids, still_rounded = sources.filter(pa.array(~others)), ids[~others], still_rounded[~others]
     still = np.unique(ids[still_rounded])
     if len(still) and not flagged:
+        # Set the mark before the rows are stored, so that an interrupted import leaves no unmarked rounded ids.
         database.metadata.set(_ROUNDED_KEY, "1", force=True)
     return sources, len(still)
 
@@ -260,6 +264,7 @@ def _stored_near(database: Apdb, sources: Any) -> Any:
     """Read ids, positions and times of stored sources in the pixels and period of `sources`."""
     columns = [names.SOURCE_ID, *_DETECTION[:3], names.RA, names.DEC, names.TIME]
     kept = (names.version_column(names.SOURCE), "!=", names.GONE)
+    # Periods exclude their end: `nextafter` includes the last time.
     time = pc.min_max(sources[names.TIME]).as_py()
     rows = database.dataset(names.SOURCE).read(
         cells=database.cells_of(sources), start=time["min"], end=float(np.nextafter(time["max"], np.inf)),
@@ -276,6 +281,7 @@ def _identified_by(sources: Any, inexact: Any, stored: Any) -> Any:
         return sources
     known = known.group_by(_DETECTION).aggregate([("id", "min")])
     given = _detections(sources).append_column("row", pa.array(np.arange(sources.num_rows)))
+    # Arrow joins return rows in any order: restore that of `sources`, because `inexact` marks rows by position.
     resolved = given.join(known, _DETECTION, join_type="left outer").sort_by("row")
     ids = pc.if_else(pc.and_(inexact, pc.is_valid(resolved["id_min"])), resolved["id_min"], resolved["id"])
     place = sources.schema.get_field_index(names.SOURCE_ID)
@@ -363,6 +369,7 @@ def _store_visits(database: Apdb, tables: Tables) -> tuple[set[tuple[int, int]],
         mine, measured = (each.get((visit, detector)) for each in groups)
         rows: Any = mine if mine is not None else measured
         time = pc.min(rows[names.TIME]).as_py()
+        # Objects whose validity starts with this visit are stored with it; those that remain are stored by time.
         stored |= database.store_again(time, objects.pop(time, None), mine, measured).stored
     for time, versions in objects.items():
         stored |= database.store_again(time, versions).stored

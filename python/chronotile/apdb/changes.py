@@ -67,6 +67,7 @@ class Changes:
             number, change = self._next(), Change()
             result = work(change)
             tables = change.tables()
+            # A change without rows takes no number, because `_next` requires numbers without gaps.
             if not tables:
                 return result
             try:

@@ -165,13 +165,17 @@ class ColdStorage:
                     # A table may have no rows in a slice that it shares.
                     if part.rows or earlier[place] is not None or place in written:
                         wanted[place] = part
+            # Note the slices before reading their rows: a removal looks for notes after it removed rows, so either the
+            # files lack these rows, or the removal finds the note.
             self._tables.slice_notes.add_archived(wanted, str(root.resolve()))
             for place, part in wanted.items():
                 written[place] = self._write_slice(place.table, part, _path(root, *place), earlier[place])
             if written:
+                # List the files before their slices are dropped: from then on, a missing file is an error.
                 list_slices(root, written)
             if keep or not remaining:
                 return list(written.values())
+            # Tables that share a slice are dropped together, so the fingerprint of one of them stands for all.
             unchanged = [next(iter(parts.values())) for parts in remaining.values()]
             retired = group.retire(shared, unchanged=unchanged)
             dropped = {part.slice for parts in retired.values() for part in parts}
@@ -188,6 +192,8 @@ class ColdStorage:
 
     def _write_slice(self, table: str, part: SliceInfo, path: Path, earlier: Any) -> ColdSlice:
         """Write the file of a slice: rows of the database, then rows that only the earlier file has."""
+        # A replica that lacks chunks would leave out rows that are then dropped: read at a level that overlaps with
+        # that of writes.
         dataset = self._tables.datasets[table].seeing_every_write()
         stream = dataset.read(start=part.start, end=part.end, where=[names.not_deleted(table)])
         schema = stream.schema
@@ -197,6 +203,8 @@ class ColdStorage:
                 yield from _groups(stream.batches())
                 return
             hidden, key = names.version_column(table), list(dataset.id)
+            # Of equal versions, the row of the database is taken and that of the earlier file left out, so each record
+            # is written once.
             known = earlier.read([*key, hidden])
             for group in _groups(stream.batches()):
                 yield group.filter(pa.array(~_outdated(group, known, key, hidden, equal=False)))
@@ -249,6 +257,7 @@ class ColdStorage:
         dataset = names.dataset_name(part.table)
         with SliceFile(part.path) as file:
             places = file.read([names.OBJECT_ID, names.RA, names.DEC, names.TIME])
+            # Replace an earlier restore: the file may have lost or gained rows since.
             self._tables.write(
                 {dataset: file.batches()}, restored_batch(part.table, part.slice), replace=True,
                 indexed={dataset: places},
@@ -273,6 +282,7 @@ class ColdStorage:
                     for group in _groups(file.batches()):
                         yield group.filter(pc.invert(gone(group)))
 
+                # Count first, in a pass of its own: a file without such rows is not rewritten.
                 found = sum(pc.sum(gone(group)).as_py() or 0 for group in _groups(file.batches()))
                 if found:
                     _replace(part.path, file.schema, parts)
@@ -400,6 +410,7 @@ def _lock(root: Path) -> Iterator[None]:
 def _locked_now(lock: IO[str]) -> bool:
     """Try to lock a file; return False if another process holds the lock."""
     try:
+        # The kernel releases the lock when the file is closed, also if the process is killed.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -492,6 +503,7 @@ def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tup
         seal(file)
         file.flush()
         os.fsync(file.fileno())
+    # Read the row count back before the rename: until then, the previous file is still in place.
     with SliceFile(fresh) as written:
         found = written.rows
     if found != rows:

@@ -119,6 +119,7 @@ class Feed:
         else:
             first, last = pc.min(visits["time_first"]).as_py(), pc.max(visits["time_last"]).as_py()
             limits = {"min": first, "max": last}
+        # Later visits may have stored newer versions of an object: read all, and select those of these visits below.
         rows = dataset.read(
             cells=cells, start=limits["min"] - values.TICK_DAYS, end=limits["max"] + values.TICK_DAYS,
             history=table == names.OBJECT,
@@ -164,6 +165,7 @@ def _marked(rows: Any, chunk: int) -> Any:
 def _within(times: Any, first: Any, last: Any) -> Any:
     """Mark the times within any of the closed intervals."""
     spans = pa.table({"first": first, "last": last}).drop_null().sort_by("first")
+    # Intervals may overlap: the running maximum is the latest end of all intervals that start at or before a time.
     starts, ends = spans["first"].to_numpy(), np.maximum.accumulate(spans["last"].to_numpy())
     place = np.searchsorted(starts, times, side="right") - 1
     return (place >= 0) & (times <= ends[np.maximum(place, 0)]) if len(starts) else np.zeros(len(times), bool)

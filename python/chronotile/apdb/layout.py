@@ -282,6 +282,7 @@ def migrate(archive: Archive, stored: Schema, wanted: Schema, layout: Layout) ->
         create_table(archive, wanted[name], layout)
     for name, columns in plan.columns.items():
         dataset = archive[names.dataset_name(name)]
+        # An interrupted migration may have added some of the columns.
         missing: list[Column] = [wanted[name][column] for column in columns if column not in dataset.column_types]
         if missing:
             defaults = {column.name: column.default for column in missing if column.default is not None}

@@ -360,6 +360,7 @@ class ChronotileApdb(Apdb):
     def reassignDiaSources(self, idMap: Mapping[int, int]) -> None:  # noqa: N802, N803
         # Docstring inherited.
         try:
+            # The LSST writes 0 for a source without an object.
             self._own.reassociate(dict(idMap), time=self._current_time(), object_id=0)
         except InvalidInputError as error:
             if error.kind != "unknown-id":

@@ -141,6 +141,7 @@ class Maintenance:
         """
         moment = None if before is None else values.mjd_tai(before, "before")
         notify: Progress = progress or (lambda what, done, total: None)
+        # Only check the arguments, so that an invalid one is refused before anything is changed.
         consolidate_options(self._tables.visits.time, None, chunks_min, False, shard, tiles_per_s)
         if counts and not self._counts.kept:
             raise InvalidInputError(
@@ -154,6 +155,7 @@ class Maintenance:
         corrected, damage = self._correct_counts(notify) if counts else (0, None)
         consolidated, more_damage = self._consolidate(moment, chunks_min, (shard, tiles_per_s), notify)
         damage = damage or more_damage
+        # Raise damage only now, so that one damaged table does not stop the maintenance of the others.
         if damage is not None:
             raise damage
         if shard is not None:
@@ -168,6 +170,7 @@ class Maintenance:
         notify: Progress,
     ) -> tuple[dict[str, ConsolidateReport], DamagedError | None]:  # fmt: skip
         """Consolidate all datasets; return the reports, and the error of the first dataset that is damaged."""
+        # `before` is an MJD, which datasets with timestamps, such as the metadata, do not understand.
         of_mjd = [name for name in self._all() if self._tables.archive[name].time.format == "mjd"]
         wanted = self._all() if moment is None else of_mjd
         grouped, alone = self._by_group(wanted)
@@ -217,6 +220,7 @@ class Maintenance:
                 notify("source counts", done, total)
                 wrong = self._counts.wrong(part)
                 if wrong.num_rows:
+                    # `wrong` only finds candidates: the change reads and counts them again, as of one moment.
                     corrected += self._updates.correct_counts(wrong)
                 done += part.num_rows
         except DamagedError as error:
@@ -298,6 +302,7 @@ class Maintenance:
             # Record first: an interrupted call must not leave detector-visits that seem stored but have lost rows.
             noted = self._note_retired(dropped, set())
             dropped = self._tables.group.retire(chosen, before=limit)
+            # Rows that were stored late may have created an old slice after the dry run: note that slice too.
             self._note_retired(dropped, noted)
         if objects and names.OBJECT_INDEX in self._tables.group:
             index = self._tables.object_index.retire(self._tables.datasets, limit, dry_run=dry_run)
@@ -385,6 +390,8 @@ class Maintenance:
         with nullcontext() if folder is None else locked(folder):
             before = notes.archived(self._slices_of(visits))
             self._check_removable(visits, changed, archived, before)
+            # Delete changed records before the batches: these contain the rows of `visits`, by which a repeated call
+            # finds changed records.
             self._delete_changed(rows)
             unknown = [] if folder is None else self._only_in_files(folder, in_files)
             removed = {detector_visit_key(row["visit"], row["detector"]) for row in unknown}
@@ -399,6 +406,7 @@ class Maintenance:
                     total += _rows_of(batch)
             # Also delete records that other processes changed meanwhile.
             self._delete_changed(rows)
+        # Look for notes again: another process notes a slice before it reads the slice's rows for a file.
         if archived is not False:
             check_not_archived_since(before, notes.archived(self._slices_of(visits)), f"repeat, and {_ARCHIVED_REMEDY}")
         return RemovalReport(len(removed), total)
@@ -496,6 +504,7 @@ class Maintenance:
             time = row["visit_mjd_tai"]
             rows = dataset.read(
                 cells=row["object_cells"], start=time - values.TICK_DAYS, end=time + values.TICK_DAYS,
+                # A stored version has exactly the version number of the visit's time; changes have greater ones.
                 where=[(hidden, ">", version_of(time)), names.not_deleted(table), (names.VALID_FROM, "==", time)],
             ).to_arrow()  # fmt: skip
             return self._without_others(rows, row, removed) if rows.num_rows else rows
@@ -503,6 +512,8 @@ class Maintenance:
         if not cells:
             return dataset.schema.empty_table()
         where = [names.not_deleted(table), ("visit", "==", row["visit"]), ("detector", "==", row["detector"])]
+        # Stored rows have version 0, changed ones a greater version. Rows of a restored slice belong to the batch of
+        # the restore, so the removal of the detector-visit's batch leaves all of them, whatever their version.
         if not any(self._restored(table, row[each]) for each in ("time_first", "time_last")):
             where.append((hidden, ">", 0))
         first, last = row["time_first"] - values.TICK_DAYS, row["time_last"] + values.TICK_DAYS
@@ -533,6 +544,7 @@ class Maintenance:
         """
         number = int((mjd_tai - values.MJD_OF_UNIX_EPOCH) // self._tables.slice_days(table))
         found = self._tables.datasets[table].batch(restored_batch(table, number))
+        # The slice may have been retired or archived again: its batch then has no rows left.
         return found is not None and found.rows_retired < found.rows
 
 

@@ -59,6 +59,7 @@ class Metadata:
         """Delete a key; return whether it existed."""
         existed = self.get(key) is not None
         if existed:
+            # The dataset returns the newest value of a key: a null hides the earlier ones, and readers leave it out.
             self._write({key: None})
         return existed
 

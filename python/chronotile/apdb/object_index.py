@@ -60,6 +60,7 @@ class ObjectIndex:
     def complete(self) -> bool:
         """Whether every row of the database has its entry."""
         if not self._complete and self.kept:
+            # A complete index stays complete, so only that answer is cached: another process may complete the index.
             self._complete = self._metadata.get(_COMPLETE_KEY) is not None
         return self._complete
 
@@ -108,6 +109,7 @@ class ObjectIndex:
                     buffered = []
             if buffered:
                 self._add(table, buffered)
+        # Reads rely on the index as soon as this record exists, so write it after all entries.
         self._metadata.set(_COMPLETE_KEY, _BUILT, force=True)
 
     def _add(self, table: str, batches: list[Any]) -> None:
@@ -147,6 +149,7 @@ class ObjectIndex:
         found = entries.group_by(names.OBJECT_ID).aggregate([(names.INDEX_TIME, "min")])
         first = np.full(len(ids), -np.inf)
         places = pc.index_in(found[names.OBJECT_ID], pa.array(ids)).to_numpy()
+        # An entry has the time of the middle of its window.
         first[places] = found[f"{names.INDEX_TIME}_min"].to_numpy() - self._window_days / 2
         return first
 

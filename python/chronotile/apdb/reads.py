@@ -195,6 +195,7 @@ class Reads:
             self._tables.use_schema(self._tables.schema)
         plans = plans_for(_Selection(ids=ids))
         requests = {names.dataset_name(plan.table): plan.request for plan in plans}
+        # The index is read first, and the tables only in the pixels that its entries name; all as of one moment.
         tables = self._tables.group.read(
             {**requests, names.OBJECT_INDEX: index.request(ids)}, cells_from=(names.OBJECT_INDEX, names.PIXEL)
         )
@@ -209,6 +210,7 @@ class Reads:
         dataset, hidden = self._tables.datasets[table], names.version_column(table)
         decoded = [*wanted]
         decoded += [names.WITHDRAWN] if hide_withdrawn else []
+        # Merging with rows of files compares ids and versions.
         decoded += [] if archived is None else [*dataset.id, hidden]
         decoded = list(dict.fromkeys(decoded))
         where: list[Any] = [names.not_deleted(table)]
@@ -261,6 +263,7 @@ class Reads:
         """
         wanted = dict(columns or {})
         for name in wanted:
+            # The look-up refuses unknown tables.
             self._tables.schema[name]
         selection = _Selection(values.region(region))
         period = self._since(at, history if at is not None else None, None), _until(at)
@@ -296,7 +299,9 @@ class Reads:
         region = None if near is None else _near(near, radius)
         pixels = self._tables.object_index.pixels_of(np.array([number])) if near is None else None
         rows = dataset.read(region=region, cells=pixels, ids=[number], history=True).to_arrow()
+        # A changed version is stored again with the same start of validity: keep the last of each.
         rows = newest(drop_deleted(rows), [names.VALID_FROM], names.VERSION)
+        # A version ends where the next one starts, and the last has no end. `min` covers an object without versions.
         ends = pa.concat_arrays(
             [rows[names.VALID_FROM].combine_chunks()[1:], pa.nulls(min(len(rows), 1), pa.float64())]
         )
@@ -399,6 +404,7 @@ class Reads:
             wanted = [name for name in columns if name != _FORCED]
             for name in wanted:
                 if name not in forced:
+                    # The look-up refuses a column that neither table has.
                     source[name]
             wanted = list(dict.fromkeys([*wanted, names.OBJECT_ID, names.TIME]))
         return {table.name: [name for name in wanted if name in table] for table in (source, forced)}

@@ -77,6 +77,7 @@ class SliceFile:
 
     def batches(self) -> Iterator[Any]:
         """All rows, in record batches."""
+        # Convert errors only while reading: those of the caller, between two batches, are not damage of the file.
         batches = self._parquet.iter_batches()
         while True:
             with self._read():
@@ -92,6 +93,7 @@ class SliceFile:
 
     def _check_seal(self) -> None:
         footer, before = _footer(self._file)
+        # Files of earlier releases have no mark, and nothing to check.
         if before[:-_DIGEST_BYTES] == _MARK and before[-_DIGEST_BYTES:] != _digest(footer):
             raise pa.ArrowInvalid("its footer does not have the checksum that was written")
 
@@ -100,6 +102,7 @@ class SliceFile:
         """Convert errors: a damaged file and a file that cannot be opened raise different exceptions."""
         try:
             yield
+        # Arrow's error for lack of memory is an `ArrowException` too, but no damage.
         except (ChronotileError, MemoryError):
             raise
         except OSError as error:
@@ -120,6 +123,7 @@ class SliceFile:
 def seal(file: IO[bytes]) -> None:
     """Put the seal into a complete Parquet file that is open for reading and writing."""
     footer, _ = _footer(file)
+    # The footer refers to columns by their offset from the start of the file, so it may move.
     file.seek(-len(footer), 2)
     file.write(_MARK + _digest(footer) + footer)
 
@@ -133,6 +137,7 @@ def _footer(file: Any) -> tuple[bytes, bytes]:
     bytes_ = file.seek(0, 2)
     file.seek(max(0, bytes_ - _END_BYTES))
     size = int.from_bytes(file.read(4), "little") + _END_BYTES
+    # In a damaged file the length may exceed the file: leave that error to the Parquet reader.
     start = max(0, bytes_ - size)
     before = min(start, len(_MARK) + _DIGEST_BYTES)
     file.seek(start - before)

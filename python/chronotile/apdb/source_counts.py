@@ -115,6 +115,7 @@ class SourceCounts:
         """
         counts = np.maximum(counted + difference, 0)
         expected = pc.fill_null(objects[names.SOURCE_COUNT], 0).to_numpy().astype(np.int64) + difference
+        # Only a count that would fall depends on sources that may be gone: look up the notes for these objects alone.
         lower = np.flatnonzero(counts < expected)
         if len(lower):
             bound = lower[self._may_have_lost_sources(objects[names.OBJECT_ID].to_numpy()[lower])]
@@ -149,5 +150,6 @@ def occurrences(values_: Any, ids: Any) -> Any:
     found, counts = np.unique(values_, return_counts=True)
     if not len(found):
         return np.zeros(len(ids), np.int64)
+    # The search returns the length of `found` for ids beyond its last value.
     places = np.minimum(np.searchsorted(found, ids), len(found) - 1)
     return np.where(found[places] == ids, counts[places], 0)

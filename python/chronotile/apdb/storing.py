@@ -141,9 +141,11 @@ class Stores:
             )
         for name, rows in given.items():
             if rows is not None:
+                # Version 0 marks rows as they were stored: changes write greater versions, by which removals find them.
                 given[name] = _constant(rows, names.UPDATE, 0, pa.int64())
         given[names.OBJECT] = None if objects is None else self._versions(objects, time)
         key = _key(visit, detector, time, given[names.OBJECT], timed) + suffix
+        # The records of the detector-visit and of the feed are in the batch of the rows, so all are removed together.
         row = self._visit_row(key, visit, detector, time, given)
         tables = {names.dataset_name(name): rows for name, rows in given.items() if rows is not None}
         main = list(tables)
@@ -164,11 +166,13 @@ class Stores:
         slices, count = self._stored_in(key)
         in_files = self._tables.slice_notes.archived(slices)
         try:
+            # If files may have the earlier rows, write without `replace`: equal rows are accepted, others conflict.
             reports = self._write(rows, key, replace=not in_files)
         except BatchConflictError as error:
             if error.kind != "batch-differs" or not in_files:
                 raise
             raise archived_error(in_files, count, _REPLACE_REMEDY) from error
+        # Look for notes again: another process notes a slice before it reads the slice's rows for a file.
         check_not_archived_since(in_files, self._tables.slice_notes.archived(slices), _REPLACE_REMEDY)
         return reports
 
@@ -246,6 +250,7 @@ class Stores:
         stored = self._tables.group.batch(key)
         if stored is None:
             return True
+        # Archived slices are dropped too, so lost rows alone do not mean that these are gone: the notes of `retire` do.
         lost = _datasets_with_retired_rows(stored, _IN_SLICES)
         slices = {part for name in lost for part in self._slices_in(_IN_SLICES[name], stored.datasets[name])}
         since = stored.written - _CLOCKS_DIFFER
@@ -335,6 +340,7 @@ def _digest(tables: Iterable[tuple[Any, str]]) -> str:
     hashed = hashlib.blake2b(digest_size=12)
     for table, key in tables:
         ids = b"" if table is None else np.sort(arrow_table(table, "rows")[key].to_numpy()).tobytes()
+        # The length separates the tables: the same ids, split otherwise between tables, have another digest.
         hashed.update(len(ids).to_bytes(8, "little") + ids)
     return hashed.hexdigest()
 

@@ -68,7 +68,9 @@ class SurveyTables:
             )
         self.layout = Layout.from_json(found)
         self.object_index = ObjectIndex(archive, self.layout, self.metadata)
+        # A removal must find the notes of other processes: read them at a level that overlaps with that of writes.
         self.slice_notes = SliceNotes(Metadata(archive[names.METADATA].seeing_every_write()))
+        # `use_schema` replaces the group, so look it up at each use.
         self.changes = Changes(lambda: self.group, self.write)
         self.use_schema(Schema.from_json(self.metadata.get(SCHEMA_KEY) or ""))
 
@@ -129,6 +131,7 @@ class SurveyTables:
         """Pixels, sorted, that contain a row of a table or any point within `margin_deg` of one."""
         ra, dec = rows[names.RA].to_numpy(), rows[names.DEC].to_numpy()
         if margin_deg:
+            # Circles of constant declination shrink towards the poles, where the bound prevents a division by zero.
             wide = margin_deg / np.maximum(np.cos(np.radians(dec)), 1e-6)
             shifts = [(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1)]
             ra = np.concatenate([(ra + x * wide) % 360.0 for x, _ in shifts])

@@ -151,6 +151,7 @@ class Updates:
             gains, losses = occurrences(wanted, ids), occurrences(lost, ids)
             chosen = ((gains > 0) & increment) | ((losses > 0) & decrement)
             objects, difference = _only(objects, chosen, gains - losses)
+            # The counts follow the sources in the feed, which sorts changes of the same time by `update_order`.
             self._set_counts(change, objects, counted[chosen], difference, moment, sources.num_rows)
         return int(sources.num_rows)
 
@@ -285,6 +286,7 @@ class Updates:
                 self._cold.drop(table, folder, *everything, lambda found: of_records(found, rows, key))
                 count += self._cold.drop(table, folder, *everything, lambda found: of_records(found, given, key))
         if archived is not False:
+            # Look for notes again: another process notes a slice before it reads the slice's rows for a file.
             now = self._tables.slice_notes.archived(self._slices_of(table, rows))
             check_not_archived_since(in_files, now, f"repeat, and {_ARCHIVED_REMEDY}")
         return count
@@ -321,6 +323,7 @@ class Updates:
         rows = self._tables.datasets[names.OBJECT].read(start=start, columns=decoded, history=versions).to_arrow()
         rows = drop_deleted(rows)
         if versions:
+            # A changed version is stored again with the same start of validity: keep the last of each.
             rows = newest(rows, [names.OBJECT_ID, names.VALID_FROM], names.VERSION)
         return Rows(rows.select(wanted))
 
@@ -353,6 +356,7 @@ class Updates:
         rows = self._tables.datasets[names.OBJECT].read(
             columns=[names.VALID_TO], where=[(names.SOURCE_COUNT, "==", 1), names.not_deleted(names.OBJECT)]
         )  # fmt: skip
+        # An object is valid while the end of its validity is null.
         return sum(batch.column(0).null_count for batch in rows.batches())
 
     # ------------------------------------------------------------------ implementation
@@ -370,6 +374,7 @@ class Updates:
             place["cells"] = self._tables.cells_of(given, values.NEAR_DEG)
         elif names.OBJECT_ID in key:
             place["cells"] = self._tables.object_index.pixels_of(pc.unique(given[names.OBJECT_ID]).cast(pa.int64()))
+        # Objects are stored at the start of their validity, which times of measurements do not narrow.
         if names.TIME in given.schema.names and table != names.OBJECT:
             limits = pc.min_max(given[names.TIME]).as_py()
             place["start"], place["end"] = limits["min"] - _NEAR_DAYS, limits["max"] + _NEAR_DAYS
@@ -380,9 +385,11 @@ class Updates:
         ids = parts[0] if len(parts) == 1 else tuple(parts)
         rows = dataset.read(ids=ids, where=[names.not_deleted(table)], **place).to_arrow()
         if missing == "error":
+            # Keys that are given twice count once.
             wanted = given.select(key).group_by(key).aggregate([])
             if rows.num_rows < wanted.num_rows:
                 kinds = pa.schema([rows.schema.field(name) for name in key])
+                # Arrow joins only key columns of equal type.
                 absent = wanted.cast(kinds).join(rows.select(key), key, join_type="left anti")
                 raise _unknown(table, absent[key[0]].to_numpy())
         return rows
@@ -397,6 +404,8 @@ class Updates:
         if self._tables.layout.feed:
             change.add(layouts.UPDATES, self._listed(table, rows, kind, values_, moment, order))
         hidden = names.version_column(table)
+        # Sources take the time, or the version that was read plus one if that is later. Objects only count up: their
+        # versions derive from the start of validity, and a change must stay below the version of the next visit.
         stamps = rows[hidden].to_numpy() + 1
         if table != names.OBJECT:
             stamps = np.maximum(stamps, time.time_ns())
@@ -466,6 +475,7 @@ def _mapped(given: Any, key: str, value: str, rows: Any) -> Any:
     """Look up the new value of each row in `given`."""
     ids, wanted = given[key].to_numpy(), given[value].to_numpy()
     order = np.argsort(ids, kind="stable")
+    # If an id is given twice, its last value counts: the sort is stable, and the search ends after equal ids.
     places = np.searchsorted(ids[order], rows[key].to_numpy(), side="right") - 1
     return wanted[order][places].astype(np.int64) if rows.num_rows else np.empty(0, np.int64)
 

@@ -252,6 +252,7 @@ def _quiet() -> NoReturn:
 
 def _discard_output() -> None:
     devnull = os.open(os.devnull, os.O_WRONLY)
+    # Python flushes standard output at its exit, which would fail again.
     os.dup2(devnull, sys.stdout.fileno())
 
 

@@ -75,6 +75,7 @@ def scan(dataset: Dataset) -> polars.LazyFrame:
             return
         result = dataset._native.read(_native.Request(columns=columns, **vars(pushed)))
         left = n_rows
+        # With a predicate, the limit would count rows that polars drops below.
         if predicate is None and n_rows is not None:
             result.limit(n_rows)
         while left != 0 and (table := result.next_batch()) is not None:

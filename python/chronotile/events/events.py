@@ -408,6 +408,7 @@ class Events:
         try:
             report = self._dataset.write(table.select(self._dataset.column_types), batch)
         except BatchConflictError as error:
+            # The call stores nothing, so its dead letters must not stay either.
             if dead_letters_stored and error.kind == "batch-differs":
                 self._dead.remove_batch(batch)
             raise
@@ -525,6 +526,7 @@ class Events:
         wanted = {**known.paths, **(paths or {})}
         more = [Field(name, wanted.get(name, name), schema.field(name).type) for name in fields]
         parsing.check(self.read_options(), [*self._declared(), *more])
+        # Write the paths first: once a column exists, other processes fill it from the path in the settings.
         self._settings.write(replace(known, paths=wanted))
         self._dataset.add_columns(schema)
 
@@ -676,6 +678,8 @@ class Events:
         if moment is None:
             return None
         unit, value = times.moment(moment, self._dataset.time, what)
+        # Round up: times of documents are whole microseconds, so they are at or after a time exactly if they are at or
+        # after the next microsecond.
         return int(value) if unit == "ticks" else -(-int(value) // 1_000)
 
     def _visibility(self) -> Visibility:
@@ -723,6 +727,7 @@ class Events:
             return report
         after = retention.changed(known, wanted, now)
         if after.expired_us is not None:
+            # Mark the expired documents first: after an interruption, a longer TTL must not bring them back.
             self._settings.raise_expired(after.expired_us)
         # Between the two changes, keep all documents that are visible before or after both.
         self._dataset.set_retention(None)

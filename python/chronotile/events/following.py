@@ -44,6 +44,7 @@ class Follower:
         keys = [batch.key for batch in new if batch.period is not None and batch.key is not None]
         if periods:
             question = self._question()
+            # The period of a batch includes its last time, that of a question excludes its end.
             start, end = min(to_us(first) for first, _ in periods), max(to_us(last) for _, last in periods) + 1
             start = start if question.start_us is None else max(start, question.start_us)
             end = end if question.end_us is None else min(end, question.end_us)

@@ -54,6 +54,7 @@ class FloodGuard:
                 self._check(stream, documents, size, limits, now, what)
             for stream, (documents, size) in sent.items():
                 key = _key(stream)
+                # Inserting the stream again puts it last, which keeps the order that `_forget` relies on.
                 entries = self._sent.pop(key, None) or deque()
                 entries.append((now, documents, size))
                 self._sent[key] = entries

@@ -229,6 +229,7 @@ def _blocks(events: Events, path: Path, seed: str, report: LoadReport) -> Iterat
             if not text:
                 return
             cut = text.rfind(b"\n") + 1
+            # A line may be longer than a batch: double the text until the line ends.
             while cut == 0 and len(longer := source.peek(2 * len(text))) > len(text):
                 text, cut = longer, longer.rfind(b"\n") + 1
             # A last line without a newline is a batch of its own, because it may still grow.
@@ -273,6 +274,7 @@ def _skip_stored(events: Events, source: _Source, stored: _Stored, report: LoadR
             digest.update(text[done : end - start])
             done = end - start
             name = digest.hexdigest()
+            # Of the stored parts with the content of the file, the longest counts.
             found = next(((end, batch) for batch in known[end] if str(batch.key).endswith(name)), found)
         if found is None:
             return

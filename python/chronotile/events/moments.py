@@ -55,6 +55,7 @@ def of_texts(texts: pa.Array, format: str = "iso8601", year: int | None = None) 
         Year for patterns without one. By default the latest for which the time is at most a day from now.
     """
     if format in EPOCHS:
+        # Only numbers that int64 holds: a single larger one would make the cast of all of them fail.
         number = pc.match_substring_regex(texts, r"^-?(\d{1,18}|[1-8]\d{18})(\.\d+)?$")
         nothing = pa.scalar(None, pa.utf8())
         numbers = pc.if_else(number, texts, nothing)

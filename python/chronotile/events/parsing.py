@@ -180,7 +180,9 @@ def _blocks(text: bytes) -> Iterator[bytes]:
     sizes = [_BLOCK_BYTES >> halvings for halvings in range(_BLOCK_BYTES.bit_length())]
     start = 0
     while start < len(text):
+        # Short lines: halve the block until it has few enough lines. A block of one byte always has.
         size = next(size for size in sizes if text.count(b"\n", start, start + size) <= _BLOCK_LINES)
+        # A last line without a newline gives -1 + 1, so the block ends with the text.
         end = text.find(b"\n", start + size - 1) + 1 or len(text)
         yield text[start:end]
         start = end
@@ -200,6 +202,7 @@ def _parsed(
     blanks = int(blank.sum())
     if blanks:
         raw, numbers = raw.filter(pa.array(~blank)), numbers[~blank]
+    # From here on, places count only the lines that are not blank.
     lines = _Lines(raw, numbers, {})
     sizes = pc.binary_length(raw).cast(pa.int64())
     too_long = pc.greater(sizes, line_bytes_max).to_numpy(zero_copy_only=False)
@@ -285,6 +288,7 @@ def _refuse_halves(lines: _Lines) -> None:
     """
     if not len(lines.raw):
         return
+    # Blank lines were left out, so every line has a first and a last byte.
     offsets = np.frombuffer(lines.raw.buffers()[1], "int32")[: len(lines.raw) + 1]
     data = np.frombuffer(lines.raw.buffers()[2], "uint8")
     odd = (data[offsets[:-1]] != ord("{")) | (data[offsets[1:] - 1] != ord("}"))
@@ -466,6 +470,7 @@ def _typed(values: pa.Array, field: Field, lines: _Lines) -> pa.Array:
         found = moments.of_texts(values).cast(field.type, safe=False)
     else:
         shape = next((shape for kind, shape in _SHAPES.items() if kind in name.replace("double", "float")), "")
+        # Arrow does not cast numbers with a plus sign.
         fitting = pc.if_else(pc.match_substring_regex(values, shape), pc.ascii_ltrim(values, "+"), _NOTHING)
         try:
             found = fitting.cast(field.type)

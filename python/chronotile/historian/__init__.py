@@ -580,6 +580,7 @@ class BufferedWriter(Closing):
     def _flush(self) -> None:
         if self._tables:
             self._historian.write(iter(self._tables))
+            # Only a successful write drops the points: after an error, the next flush stores them.
             self._tables, self._count = [], 0
 
 

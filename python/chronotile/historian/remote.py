@@ -32,6 +32,7 @@ class _RemoteFilter:
         self._cached_keys: set[TagKey] = set()
 
     def _filtered(self, filter_: _native.PointFilter, rows: Any) -> list[_native.Table]:
+        # The rows may be a stream, but are needed twice: for the tags that they name, and by the filter.
         points = _native.read_table(rows)
         missing = [key for key in _native.tags_of_points(points) if key not in self._cached_keys]
         for first in range(0, len(missing), _TAGS_AT_ONCE):

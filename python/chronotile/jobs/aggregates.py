@@ -100,6 +100,7 @@ class _Groups:
         # Aggregated by Arrow, an empty table has the types of the result.
         self._empty_result = _empty_result(schema, by, functions)
         self._parts: list[pa.Table] = []
+        # An empty part, so that `_merge` has one even if there are no rows.
         self.add(schema.empty_table())
 
     def _values_of(self, function: str) -> list[str]:
@@ -152,6 +153,7 @@ class _Groups:
         found = numbered.group_by(self._keys).aggregate([("count_all", "sum"), *sums, ("row", "list")])
         merged = {key: found[key] for key in self._keys} | {"count_all": found["count_all_sum"]}
         merged |= {name: found[f"{name}_{function}"] for name, function in sums}
+        # Arrow returns groups in any order: the lists of rows say which parts belong to which group.
         lists = found["row_list"].combine_chunks()
         rows, group = (pc.list_flatten(lists).to_numpy(), pc.list_parent_indices(lists).to_numpy())
 
@@ -200,6 +202,7 @@ class _Groups:
         if not pa.types.is_decimal(kind):
             sums = sums.cast(kind, safe=False)
             if value in self._overflow_from:
+                # Arrow's sums of integers wrap around: where one may have, take the sum of floats.
                 sums = pc.if_else(self._may_overflow(found, value), found[f"{value}_float"], sums)
             return pc.divide(sums, counts.cast(kind, safe=False))
         with decimal.localcontext(prec=80, rounding=decimal.ROUND_HALF_UP):

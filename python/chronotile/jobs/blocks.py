@@ -127,6 +127,8 @@ def _text_blocks(file: File, text: Any, raw: Any, *, header: bool) -> Iterator[B
         line, start = 2, len(head)
     rest = b""
     while True:
+        # Fill the buffer to exactly one block: batch names have the position of a block, so equal content must always
+        # be split in the same way.
         more = text.read(BLOCK_BYTES - len(rest) if len(rest) < BLOCK_BYTES else BLOCK_BYTES)
         buffer = rest + more if rest else more
         if not buffer:

@@ -82,6 +82,7 @@ def compare(
             if extremes is None:
                 return CompareReport(0, 0, ())
             start = extremes[0].replace(hour=0, minute=0, second=0, microsecond=0)
+            # Days are compared as long as they start before the end, so the end must be after the last job.
             end = extremes[1] + timedelta(microseconds=1)
         differences = []
         count = rows = 0

@@ -218,6 +218,7 @@ def _load(worker: _Worker, block: Block) -> _BlockReport:
     if rejects and not table.num_rows:
         # Leave the batch name unused, so that the block can be read with other settings.
         return _BlockReport(0, True, 0, len(rejects), first)
+    # A finished batch gets here if it has no rows, or lost some with retired slices: `replace` stores all rows again.
     report = worker.dataset.write(table, batch=block.batch, replace=stored is not None and stored.finished)
     return _BlockReport(report.rows, report.stored, report.duplicates, len(rejects), first)
 
@@ -229,6 +230,7 @@ def _append_rejects(path: str, block: Block, rejects: list[Reject]) -> None:
     )
     try:
         with Path(path).open("a", encoding="utf-8") as file:
+            # Several workers append to the file: the lock keeps their lines whole.
             fcntl.flock(file, fcntl.LOCK_EX)
             file.write(lines)
             file.flush()

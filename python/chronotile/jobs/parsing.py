@@ -97,6 +97,7 @@ def parse(block: Block, options: ReadOptions) -> tuple[pa.Table, list[Reject]]:
         """
         try:
             table = parser(_joined(block, starts, ends, first, last))
+            # Arrow reads two JSON objects on one line, or one object on two lines, without an error.
             if table.num_rows != last - first:
                 raise _BadBlockError(f"it reads as {table.num_rows} records")
         except (_BadBlockError, pa.ArrowException, ValueError) as error:
@@ -116,6 +117,7 @@ def parse(block: Block, options: ReadOptions) -> tuple[pa.Table, list[Reject]]:
     work(0, len(starts))
     if not tables:
         return options.schema.empty_table(), rejects
+    # `work` parses the halves in order, so tables and places are in the order of the file.
     places = np.concatenate(kept)
     table, more = _fileable(pa.concat_tables(tables), lines[places], lambda row: shown(int(places[row])), options)
     return table, sorted(rejects + more, key=lambda reject: reject.line)
@@ -207,6 +209,7 @@ def csv_names(block: Block, options: ReadOptions) -> list[str]:
 def _csv_parser(block: Block, options: ReadOptions) -> Callable[[bytes], pa.Table]:
     names = csv_names(block, options)
     _check_columns(names, options, block.file.path)
+    # Arrow refuses a record that exceeds a block of its reader, so one block holds the whole text.
     read = pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=1 << 30)
     parse = pyarrow.csv.ParseOptions(delimiter=options.delimiter, newlines_in_values=True)
     types = {name: options.schema.field(name).type for name in names}
@@ -265,6 +268,7 @@ def _ndjson_parser(options: ReadOptions) -> Callable[[bytes], pa.Table]:
     as_text = {field.name for field in options.schema if pa.types.is_timestamp(field.type) and field.type.tz}
     fields = [pa.field(f.name, pa.utf8()) if f.name in as_text else f.with_nullable(True) for f in options.schema]
     parse = pyarrow.json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="error")
+    # As for CSV, one block of the reader holds the whole text.
     read = pyarrow.json.ReadOptions(use_threads=False, block_size=1 << 30)
 
     def parser(text: bytes) -> pa.Table:
@@ -273,6 +277,7 @@ def _ndjson_parser(options: ReadOptions) -> Callable[[bytes], pa.Table]:
             place = table.column_names.index(name)
             kind = options.schema.field(name).type
             table = table.set_column(place, name, _zoned(table[name], kind))
+        # JSON has no infinity: Arrow returns it for numbers that are too large for the type.
         for name in _infinite(table):
             _check_range(table[name], name, pa.scalar(False))
         return table.select([name for name in options.schema.names if name in table.column_names])

@@ -83,6 +83,7 @@ def _interpolated(values: Any, upto: Any, before: Any, sizes: Any, q: float) -> 
     place = (sizes - 1) * (q / 100)
     below = np.floor(place).astype("int64")
     above = np.minimum(below + 1, sizes - 1)
+    # The value at a rank is the first whose occurrences, summed up to and including it, exceed the rank.
     low, high = (values[np.searchsorted(upto, before + index, side="right")] for index in (below, above))
     share = place - below
     with np.errstate(invalid="ignore"):

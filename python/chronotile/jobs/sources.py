@@ -178,6 +178,7 @@ class Source:
         if start is not None:
             query = query.where(asked >= self._bound(column, start, -_DAY))
         if end is not None:
+            # Text of a date sorts after the bare date: one day is for the date of the end itself, one for time zones.
             query = query.where(asked < self._bound(column, end, 2 * _DAY))
         query = query.order_by(*(self._column(name) for name in order))
         with self._database.converted_errors(), self._database.engine.connect() as connection:

@@ -108,6 +108,7 @@ def fault_of(line: bytes) -> str | None:
             continue
         # A time may have a fraction, which is dropped; a status is a code.
         is_whole = value.is_integer() or kind.startswith("timestamp")
+        # Numbers are parsed as doubles, which hold integers exactly up to 2^53.
         if not (is_whole and abs(value) < 2 ** (31 if kind == "int32" else 53)):
             stored = "int64" if name == "status" else kind
             return f"{name} is {word.decode(errors='replace')}, out of range for {stored}"

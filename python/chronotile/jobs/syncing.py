@@ -105,6 +105,7 @@ def sync(
                 if fresh.num_rows:
                     # If the sync is interrupted here, rows with earlier times may still be missing.
                     synced = until if is_last else reached - behind
+                    # The time makes the name unique: a later sync may read the same period again and find other states.
                     key = f"sync:{source.name}:{_us(first)}:{_us(synced)}:{time.time_ns()}"
                     rows += dataset.write(fresh, batch=key).rows
                     batches += 1
@@ -125,6 +126,7 @@ def _remove_unfinished_and_find_mark(dataset: Dataset, source: str) -> datetime 
         if not batch.finished:
             dataset.remove_batch(batch.key)
             continue
+        # The name of the source contains colons, so take the time from the end of the key.
         last = int(batch.key.rsplit(":", 2)[1])
         mark = last if mark is None else max(mark, last)
     return None if mark is None else _EPOCH + timedelta(microseconds=mark)

@@ -147,6 +147,7 @@ def _timestamp(content: bytes) -> str:
 
 
 def _date(content: bytes) -> str:
+    # CQL dates are unsigned: 1970-01-01 is 2^31.
     days = int.from_bytes(content) - 2**31
     try:
         return (_EPOCH + datetime.timedelta(days=days)).date().isoformat()
@@ -167,6 +168,7 @@ def _duration(content: bytes) -> str:
 
 def _vint(reader: Reader) -> int:
     first = reader.take(1)[0]
+    # The leading one bits of the first byte count the bytes that follow; the number is zigzag-encoded.
     extra = 8 - (first ^ 0xFF).bit_length()
     value = int.from_bytes(bytes([first & (0xFF >> extra)]) + reader.take(extra))
     return value >> 1 ^ -(value & 1)

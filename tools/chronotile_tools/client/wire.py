@@ -154,6 +154,7 @@ class Connection(Closing):
         if not 0 <= size <= _BODY_BYTES_MAX:
             raise CqlError(f"the node announced an answer of {size} bytes, which is too large", code=None)
         content = self._exactly(size)
+        # The body starts with the tracing id, the warnings and the custom payload, each only if its flag is set.
         reader = Reader(content)
         if flags & 0x02:
             reader.take(16)
@@ -198,6 +199,7 @@ def answers(address: str, port: int, tls: ssl.SSLContext | None, timeout_s: floa
 
 def _query(statement: str, consistency: int, state: bytes | None) -> bytes:
     text = statement.encode()
+    # The statement is followed by the number of rows of a page and, from the second page on, by the paging state.
     flags = 0x04 | (0x08 if state is not None else 0)
     tail = b"" if state is None else _bytes(state)
     return struct.pack(">i", len(text)) + text + struct.pack(">HBi", consistency, flags, _PAGE_ROWS) + tail
@@ -219,6 +221,7 @@ def _result(body: bytes) -> tuple[list[str], list[list[str]], bytes | None]:
         return [], [], None
     flags, count = reader.int32(), reader.int32()
     state = reader.content() if flags & 0x02 else None
+    # If all columns are of one table, its name is given once; otherwise, with each column.
     if flags & 0x01:
         reader.string(), reader.string()
     names, types = [], []

@@ -79,6 +79,7 @@ def _plan(cluster: ClusterState, node: NodeState) -> config.NodePlan:
     fresh = node.tokens is not None
     # Only a node that is its own seed may start alone; but a seed does not stream data when it joins.
     own = [node.address] if node.joined or fresh else []
+    # Reversed, so that the first node of each data centre is the one that remains in the dict.
     first_of_centres = {other.dc: other.address for other in reversed(cluster.nodes) if fresh or other.joined}
     seeds = own + [address for address in first_of_centres.values() if address not in own]
     if node.joined:

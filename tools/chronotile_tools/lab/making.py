@@ -220,6 +220,7 @@ def _reserve(cluster: ClusterState, asked: str, locations: Sequence[layout.NodeL
 def _start(cluster: ClusterState, timeout_s: float, echo: Echo) -> None:
     began = time.monotonic()
     if cluster.owner is not None:
+        # The watchdog starts before the nodes, so that these end with this process even if it is killed meanwhile.
         watch.begin(cluster.name)
     if cluster.tls != "none":
         tls.make_authority(state.folder(cluster.name) / "tls", mutual=cluster.tls == "mutual")

@@ -79,6 +79,7 @@ class Process:
 
     def end(self, timeout_s: float) -> None:
         """Terminate the process, kill it after `timeout_s`, and wait for its end."""
+        # A suspended process handles SIGTERM only after it continues.
         if self.stopped():
             self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)

@@ -35,6 +35,7 @@ def replace_default_superuser(cluster: ClusterState, *, timeout_s: float) -> Non
         connection.run(f"ALTER KEYSPACE {_KEYSPACE} WITH replication = {_replication(cluster)}")
         options = f"PASSWORD = '{password}' AND SUPERUSER = true AND LOGIN = true"
         connection.run(f"CREATE ROLE IF NOT EXISTS {SUPERUSER} WITH {options}")
+    # Store the new login before the default user is dropped: an interruption in between would leave no known login.
     path = state.folder(cluster.name) / "credentials"
     places.write_whole(path, f"{SUPERUSER}\n{password}\n", mode=0o600)
     login = (SUPERUSER, password)

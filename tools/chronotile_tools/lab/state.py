@@ -137,6 +137,7 @@ def changing(name: str) -> Iterator[ClusterState]:
     """Read, change and write the state under its lock. Keep the block short, because others wait."""
     with places.locked(f"{name}.state", timeout_s=LOCK_SECONDS_MAX, what=f"change cluster {name}"):
         state = load(name)
+        # An exception in the block leaves the stored state as it was.
         yield state
         save(state)
 

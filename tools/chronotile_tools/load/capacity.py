@@ -65,6 +65,7 @@ class SurveyLoad:
     def touched_a_night(self) -> float:
         """Pixels written to per night, for random pointings."""
         mean = self.chunks_a_night / self.clients_a_pixel / self.pixels
+        # Of random pointings, the share exp(-mean) of the pixels gets none.
         return self.pixels * -math.expm1(-mean)
 
     @property

@@ -141,6 +141,7 @@ class Generator:
             ours, theirs = spawn.Pipe()
             process = spawn.Process(target=_serve, args=(theirs,), daemon=True)
             process.start()
+            # While this process keeps the other end open, `recv` does not notice the end of the child.
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)

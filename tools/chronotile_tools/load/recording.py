@@ -38,6 +38,7 @@ def new_histogram() -> Any:
 
 def _histogram(nanoseconds: Any) -> Any:
     histogram = new_histogram()
+    # The histogram holds values from 1 to its maximum only.
     microseconds = np.clip(-(-nanoseconds // 1_000), 1, _US_MAX)
     values, counts = np.unique(microseconds, return_counts=True)
     for value, count in zip(values.tolist(), counts.tolist(), strict=True):

@@ -193,6 +193,7 @@ class _Simulation:
         self.extra = 0
 
     def at(self, time: float, event: Callable[..., None], *arguments: object) -> None:
+        # The number decides between events of the same time, because functions cannot be compared.
         self.number += 1
         heapq.heappush(self.events, (time, self.number, event, arguments))
 
@@ -317,6 +318,7 @@ class _Simulation:
     def work(self, node: int, mean_ms: float, delay: float, event: Callable[..., None], *arguments: object) -> None:
         """Queue for a core; then run the event."""
         took = self.random.expovariate(1 / mean_ms) * self.nodes.slow.get(node, 1.0) if mean_ms else 0.0
+        # A heap of times, of which the first is that of the core that is free first.
         free = self.free[node]
         ends = max(self.now, free[0]) + took
         heapq.heapreplace(free, ends)

@@ -325,6 +325,7 @@ def _add_repairs(view: CqlView, connection: wire.Connection) -> None:
         started, ranges = moment(r["started_at"]), _literal(r["successful_ranges"])
         if started is None or r["finished_at"] == "null" or not ranges:
             continue
+        # A repair compares the rows that exist when it starts, so count from the start and not from the end.
         pieces = [(TokenRange.parse(text), started.timestamp()) for text in ranges]
         for table in _literal(r["columnfamily_names"]) or ():
             repaired.setdefault((r["keyspace_name"], table), []).extend(pieces)

@@ -132,9 +132,12 @@ impl Dataset {
     /// As [`Dataset::read`].
     pub async fn count(&self, request: ReadRequest) -> Result<u64> {
         let this = &self.reader();
+        // A count needs no values: the read decodes only columns that determine which rows it returns.
         let request = ReadRequest { columns: Some(vec![]), ..request };
         let (planned, begun) = futures::join!(this.replan_without_visibility(&request), this.begin_read());
         let (query, begun) = (planned?, begun?);
+        // Heads tell neither which version is the newest nor which rows satisfy a condition, so an index or the rows
+        // themselves have to answer.
         if query.newest_only || query.tests_rows() {
             if let Some(rows) = this.count_by_index(query.with_visibility(begun.alone()), &request).await? {
                 return Ok(rows);
@@ -155,6 +158,7 @@ impl Dataset {
     ) -> Result<T> {
         let visible = begun.jointly();
         loop {
+            // The scan names no slices: the look at all heads lists those that exist by then.
             let (frame, scan) = (query.frame.clone(), query.scan(vec![], false));
             match read(Arc::new(query.with_visibility(visible.clone()))).await {
                 Err(ArchiveError::ReadRace { .. }) if visible.is_late() => {}
@@ -179,6 +183,8 @@ impl Dataset {
                 while let Some(next) = parts.next_if(|part| part.chunk.key.tile == tile[0].chunk.key.tile) {
                     tile.push(next);
                 }
+                // A tile is counted by its heads only if every row counts, is in the time range, and is the only row of
+                // its record.
                 let inside = |p: &ParsedChunk| query.bounds.holds_all(p.head.zone.time_min, p.head.zone.time_max);
                 let whole = |p: &ParsedChunk| inside(p) && !query.hides_rows_of(&p.head);
                 if tile.iter().all(whole) && is_clean(query.identity, &query.frame, &tile) {
@@ -296,6 +302,7 @@ impl Group {
                     }
                 }
             }
+            // No cell is known yet, so the first round of the loop below reads only the first dataset.
             Err(ArchiveError::ReadRace { .. }) if visible.is_late() => BTreeSet::new(),
             Err(error) => return Err(error),
         };
@@ -304,6 +311,8 @@ impl Group {
         loop {
             let others = requests.iter().map(|(name, request)| (*name, in_these_cells(request, &numbers)));
             let read = self.read([(dataset, request.clone())].into_iter().chain(others).collect()).await?;
+            // The rows of the first dataset may now name cells that this read has not covered: it is repeated with
+            // those added.
             let found = cells_in(&read[0], cells);
             if found.is_subset(&numbers) {
                 return Ok(read);
@@ -330,6 +339,8 @@ impl Group {
             plans.iter().zip(parts).all(|(plan, (dataset, _))| Arc::ptr_eq(&plan.frame.spec, &dataset.spec()))
         };
         let plans = match planned {
+            // An error may come from an outdated definition, such as one without a column that was added since. The
+            // second attempt plans with the current ones.
             Ok(plans) if current(&plans) => plans,
             _ => plan_parts(first, parts).await?,
         };
@@ -359,6 +370,7 @@ async fn read_parts(
             let rows = stream(dataset.store_arc(), Arc::new(query)).await?;
             Ok::<Rows, ArchiveError>((rows.schema(), rows.try_collect().await?))
         });
+        // Joining fails only if the task has panicked or the runtime shuts down.
         async { read.await.map_err(|_| ArchiveError::Cancelled)? }
     });
     // Wait for all of them, also after an error: none may still decide which attempts count while the caller looks at
@@ -418,6 +430,8 @@ fn assembled(
     query: Arc<Query>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
     groups
+        // Only the first piece of each group is decoded ahead. The other pieces are decoded when the reader reaches
+        // them, so that memory stays bounded.
         .map_ok(move |parts| next_piece(Pieces::new(query.clone(), parts, None)))
         .try_buffered(rayon::current_num_threads().min(GROUPS_AT_ONCE))
         .map_ok(|(first, rest)| stream::iter(first.map(Ok)).chain(stream_of(rest)))

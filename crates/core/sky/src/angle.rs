@@ -51,6 +51,7 @@ enum Unit {
 const NUMBER: &str = "a number is missing";
 
 fn number(text: &str) -> Result<f64, &'static str> {
+    // Rust also parses `inf` and `nan`, and a sign in front: the sign of the angle has already been taken.
     let is_plain = text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'-' | b'+'));
     match text.parse::<f64>() {
         Ok(value) if is_plain && value.is_finite() && !text.starts_with(['-', '+']) => Ok(value),
@@ -88,6 +89,7 @@ fn take_number(text: &str) -> (&str, &str) {
     let mut end = digits(0);
     if matches!(bytes.get(end), Some(b'e' | b'E')) {
         let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
+        // The text may end with the `e` or its sign.
         let exponent = digits((end + 1 + sign).min(bytes.len()));
         if exponent > 0 {
             end += 1 + sign + exponent;

@@ -49,6 +49,8 @@ impl Approximate {
         let mut least = [f64::INFINITY; BLOCK];
         for normal in normals {
             for (row, least) in least.iter_mut().enumerate() {
+                // Rows after the end of a short block still have positions of the block before: nobody reads their
+                // sides.
                 let height = normal.x * self.x[row] + normal.y * self.y[row] + normal.z * self.z[row];
                 *least = if height < *least { height } else { *least };
             }
@@ -59,6 +61,7 @@ impl Approximate {
     /// Tests which points are within a circle.
     pub(crate) fn within(&mut self, center: Vec3, radius_rad: f64) -> &[Side; BLOCK] {
         let chord = 2.0 * (0.5 * radius_rad).sin();
+        // `max` keeps the bound of a circle smaller than the error at 0, so that no point counts as certainly inside.
         let (inner, outer) = ((chord - ERROR).max(0.0).powi(2), (chord + ERROR).powi(2));
         let mut squares = [0.0; BLOCK];
         for (row, square) in squares.iter_mut().enumerate() {
@@ -86,6 +89,7 @@ fn sin_cos(degrees: f64) -> (f64, f64) {
     /// Adding and subtracting this constant rounds a number to the nearest integer.
     const ROUNDING: f64 = 1.5 * (1u64 << 52) as f64;
     let shifted = degrees / 90.0 + ROUNDING;
+    // The lowest bits of the sum are those of the integer, in two's complement if it is negative.
     let quadrant = shifted.to_bits();
     let x = (degrees - 90.0 * (shifted - ROUNDING)) * RAD;
     let square = x * x;

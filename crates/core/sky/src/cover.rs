@@ -41,6 +41,8 @@ impl<'a> Target<'a> {
             &Geometry::Circle { center, radius_rad } if radius_rad <= FRAC_PI_2 => {
                 Target::Cap { center, radius: radius_rad, inverted: false }
             }
+            // Only a cap of at most a hemisphere is convex, as the tests require, so a larger circle is the complement
+            // of one.
             &Geometry::Circle { center, radius_rad } => {
                 Target::Cap { center: center.neg(), radius: PI - radius_rad, inverted: true }
             }
@@ -183,6 +185,7 @@ impl Zone {
         };
         let at = |p: &Parallel| equatorial * p.cos + n.z * p.sin;
         let slope = |p: &Parallel| n.z * p.cos - equatorial * p.sin;
+        // The maximum is between the parallels only if the sum grows at the southern one and falls at the northern one.
         if equatorial > 0.0 && slope(&self.south) > 0.0 && slope(&self.north) < 0.0 {
             return equatorial.hypot(n.z);
         }
@@ -245,6 +248,7 @@ struct Ranges(Vec<PixelRange>);
 impl Ranges {
     fn push(&mut self, range: PixelRange) {
         match self.0.last_mut() {
+            // Ranges ascend, so one that ends at 2^64 - 1 is the last, and the sum does not overflow.
             Some(before) if before.last + 1 == range.first => before.last = range.last,
             _ => self.0.push(range),
         }
@@ -293,6 +297,7 @@ impl Region {
 
 /// A box that contains all points within `reach_deg` of a box; `reach_deg` is less than 90.
 fn box_around(lon: Lon, dec_min: f64, dec_max: f64, reach_deg: f64) -> Region {
+    // Rounding must not make the box narrower: a cover may list too many pixels, never too few.
     let reach = reach_deg * (1.0 + 1e-12) + 1e-12;
     let (south, north) = ((dec_min - reach).max(-90.0), (dec_max + reach).min(90.0));
     let farthest = dec_min.abs().max(dec_max.abs());
@@ -384,6 +389,7 @@ fn cover_limited(region: &Region, pixelization: &Pixelization, reach: f64, range
                 }
             }
         }
+        // The pieces of this level cover the region as well: they are only coarser.
         if finer.len() > pieces_max {
             break;
         }
@@ -405,6 +411,7 @@ fn close_gaps(ranges: Vec<PixelRange>, ranges_max: usize) -> Vec<PixelRange> {
     // The position breaks ties, so that the result is deterministic.
     let mut gaps: Vec<(u64, usize)> =
         ranges.windows(2).enumerate().map(|(i, pair)| (pair[1].first - pair[0].last, i)).collect();
+    // A selection suffices: all gaps up to this one are closed, in whatever order they come.
     gaps.select_nth_unstable(excess - 1);
     let mut closed = vec![false; gaps.len()];
     for (_, i) in &gaps[..excess] {

@@ -232,6 +232,7 @@ pub(crate) fn hilbert_child(state: u8, k: u8) -> (u32, u32, u8) {
 static HILBERT_STEP: [[u16; 256]; 4] = hilbert_steps();
 
 const fn hilbert_steps() -> [[u16; 256]; 4] {
+    // A constant function cannot iterate over ranges, hence the `while` loops.
     let mut table = [[0u16; 256]; 4];
     let mut state = 0;
     while state < 4 {

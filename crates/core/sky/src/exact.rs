@@ -81,6 +81,7 @@ impl Expansion {
 
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
+    // This form is exact for any two numbers; a shorter one needs the larger number first.
     let b_part = sum - a;
     let a_part = sum - b_part;
     (sum, (a - a_part) + (b - b_part))
@@ -88,5 +89,6 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
 
 fn two_product(a: f64, b: f64) -> (f64, f64) {
     let product = a * b;
+    // The fused operation rounds once, so it gives the exact error of the product.
     (product, a.mul_add(b, -product))
 }

@@ -32,6 +32,7 @@ fn away_from_edges(ra: f64, dec: f64, level: u32) -> Option<u64> {
     let z = (dec * RAD).sin();
     let quarter_turns = normalized_radians(ra) * FRAC_2_PI;
     let za = z.abs();
+    // Near the poles, the sine of the declination loses precision.
     if za > 0.98 {
         return None;
     }
@@ -39,6 +40,8 @@ fn away_from_edges(ra: f64, dec: f64, level: u32) -> Option<u64> {
         equator_lines(z, quarter_turns, nside)
     } else {
         let (_, a, b) = cap_lines(z, quarter_turns.min(3.999_999_999_999), nside, None);
+        // In the polar caps, meridians at multiples of 90 degrees separate base pixels. Near one, rounding may change
+        // the quarter.
         let whole = quarter_turns - quarter_turns.floor();
         if !(1e-13..=1.0 - 1e-13).contains(&whole) {
             return None;
@@ -91,6 +94,7 @@ fn from_lines(z: f64, quarter_turns: f64, level: u32, axis_distance: Option<f64>
         let (down, up) = (down as u64, up as u64);
         let (face_down, face_up) = (down >> level, up >> level);
         let face = match face_up.cmp(&face_down) {
+            // Equatorial faces are 4 to 7. Strip 4 is strip 0 after a full turn, and both give face 4.
             std::cmp::Ordering::Equal => face_up | 4,
             std::cmp::Ordering::Less => face_up + 8,
             std::cmp::Ordering::Greater => face_down,
@@ -98,6 +102,7 @@ fn from_lines(z: f64, quarter_turns: f64, level: u32, axis_distance: Option<f64>
         (face, up & last, last - (down & last))
     } else {
         let (quarter, west, east) = cap_lines(z, quarter_turns, nside as f64, axis_distance);
+        // On the border of the cap or of its quarter, rounding may give the pixel beyond.
         let west = (west as u64).min(last);
         let east = (east as u64).min(last);
         if z >= 0.0 { (u64::from(quarter), last - east, last - west) } else { (u64::from(quarter) + 8, west, east) }
@@ -125,12 +130,14 @@ pub(crate) fn point(face: usize, x: f64, y: f64, level: u32) -> Vec3 {
     } else {
         (1.0, true)
     };
+    // At the pole, where the quotient would be 0 / 0, every longitude is the same point.
     let lon_45 = CORNER_LON[face] as f64 + if pole_distance > 0.0 { (x - y) / pole_distance } else { 0.0 };
     let (sin_lon, cos_lon) = (lon_45 * FRAC_PI_4).sin_cos();
     let (z, axis) = if (1.0..=3.0).contains(&ring) {
         let z = (2.0 - ring) * 2.0 / 3.0;
         (z, ((1.0 - z) * (1.0 + z)).sqrt())
     } else {
+        // The distance from the axis follows from 1 - |z|, which would lose precision if it were computed from z.
         let below = pole_distance * pole_distance / 3.0;
         let z = 1.0 - below;
         (if north { z } else { -z }, (below * (2.0 - below)).sqrt())

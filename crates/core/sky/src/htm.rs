@@ -77,6 +77,7 @@ pub(crate) fn child([v0, v1, v2]: [Vec3; 3], k: u64) -> [Vec3; 3] {
 
 /// Vertices of a valid pixel.
 pub(crate) fn vertices(index: u64, level: u32) -> [Vec3; 3] {
+    // Roots are numbered from 8, so their lower three bits are the position in `ROOTS`.
     let mut triangle = ROOTS[((index >> (2 * level)) & 7) as usize];
     for step in (0..level).rev() {
         triangle = child(triangle, (index >> (2 * step)) & 3);

@@ -121,6 +121,7 @@ impl Pixelization {
     /// and [`SkyError::IndexTooWide`] for MQ3C level 30: use [`Pixelization::index_many_u64`].
     pub fn index_many(&self, ra_deg: &[f64], dec_deg: &[f64], out: &mut [i64]) -> Result<(), SkyError> {
         if i64::try_from(self.index_range().last).is_err() {
+            // Only MQ3C has indices past 2^63, and only at its deepest level, so the next coarser level fits.
             return Err(SkyError::IndexTooWide { scheme: self.scheme, level: self.level, level_max: self.level - 1 });
         }
         self.index_each(ra_deg, dec_deg, out, |index| index as i64)
@@ -227,6 +228,8 @@ impl Pixelization {
     /// # Errors
     /// [`SkyError::NoSuchPixel`].
     pub fn pixel_area(&self, index: u64) -> Result<f64, SkyError> {
+        // The edges of HEALPix pixels are not great circles, so a polygon of the corners would have another area. All
+        // pixels of a level have the same area.
         if self.scheme == Scheme::Healpix {
             self.check_index(index)?;
             return Ok(4.0 * PI / (12u64 << (2 * self.level)) as f64);

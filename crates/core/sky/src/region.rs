@@ -235,6 +235,7 @@ impl Region {
             let verdicts = match &self.geometry {
                 Geometry::Polygon(polygon) => blocks.place(ra, dec).sides_of(&polygon.normals),
                 Geometry::Circle { center, radius_rad } => blocks.place(ra, dec).within(*center, *radius_rad),
+                // Membership in a box compares degrees, so there is nothing to approximate.
                 Geometry::Box { .. } => &[Side::Unclear; BLOCK],
             };
             for (row, inside) in inside.iter_mut().enumerate() {

@@ -95,10 +95,12 @@ impl Catalog {
                 None => groups.push((place, vec![put])),
             }
         }
+        // If a condition fails in the first group, nothing has been changed, and the error can say so.
         groups.sort_by_key(|(_, puts)| puts.iter().all(|put| put.expect == Expect::Any));
         let mut begun = begun;
         for (place, puts) in groups {
             let changes = fold(&puts)?;
+            // Partitions that share a mutex only wait for each other.
             let place_of_mutex =
                 xxh3_64(format!("{} {}", place.dataset, place.bucket).as_bytes()) as usize % self.mutexes.len();
             let _guard = self.mutexes[place_of_mutex].lock().await;
@@ -117,8 +119,10 @@ impl Catalog {
         if place != RecordPartition::UNGROUPED {
             return read(session, &place, key, call).await.map_err(refused);
         }
+        // Each call locks for one expression, so that the mutex is never held across an await.
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let last = known().get(key).cloned();
+        // The write time takes a few bytes, the value tens of kilobytes: the value is fetched only after a change.
         if let Some((written, value)) = last
             && written_at(session, key, call).await.map_err(refused)? == Some(written)
         {
@@ -144,6 +148,8 @@ impl Catalog {
         if limit == 0 {
             return Ok(vec![]);
         }
+        // Only a slash after the item shows that the item is complete. A shorter prefix may match records in every
+        // bucket.
         let mut parts = prefix.splitn(4, '/');
         let (dataset, item, rest) = (parts.nth(1), parts.next(), parts.next());
         let places: Vec<RecordPartition> = match (dataset, item, rest) {
@@ -194,6 +200,7 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
     let mut pause = Duration::from_millis(10);
     // The error of an attempt whose answer was lost. It may still take effect if its node was only stalled.
     let mut lost: Option<CqlError> = None;
+    // Each round sends the transaction and, unless it was applied, reads the records to find out why.
     loop {
         if unconditional {
             // Plain writes and transactions must not be mixed in one row: a condition that holds makes this a transaction.
@@ -215,6 +222,8 @@ async fn decide(session: &Session, place: &RecordPartition, mut changes: Vec<Cha
                 return Err(StoreError::Overtaken { engine: ENGINE, reason: error.to_string() });
             }
             (None, Some(key)) if !unconditional => return Err(StoreError::RecordConflict { key }),
+            // The records meet the conditions again, the caller set none, or the lost attempt has not taken effect: try
+            // again.
             _ => {}
         }
         if Instant::now() + pause > deadline {
@@ -275,6 +284,7 @@ async fn transact(
         format!("UPDATE {keyspace}.{CATALOG} SET value = ? WHERE dataset = ? AND bucket = ? AND record_key = ?");
     let plain = prepared(session, &update, true).await?;
     let conditional = prepared(session, &format!("{update} IF value = ?"), false).await?;
+    // A null stands for no record, both as the new value and in the condition.
     let blob = |value: &Option<Bytes>| value.as_ref().map(|value| CqlValue::Blob(value.to_vec()));
     let mut batch = Batch::new(BatchType::Unlogged);
     let mut values = Vec::with_capacity(changes.len());

@@ -58,6 +58,8 @@ pub(crate) fn swaps(tables: &DatasetTables, put: &mut Vec<Chunk>, remove: &[Chun
         let bytes = size.entry(partition(tables, &chunk.key)).or_default();
         *bytes += tables.form.bytes(chunk);
         // A chunk that the commit both puts and removes is written before the transaction, which then removes it.
+        // Chunks in excess of the limit need no condition: ids derive from content, and an additional chunk changes no
+        // result.
         if swap.remove.contains(&chunk.key) || *bytes > TRANSACTION_BYTES {
             return true;
         }
@@ -134,6 +136,8 @@ async fn put_bundle(tables: &DatasetTables, bundle: Bundle, call: &Call) -> Resu
 
 async fn put_in_table(tables: &DatasetTables, bundle: &[Chunk], call: &Call) -> Result<(), CqlError> {
     let place = tables.qualified_table(bundle[0].key.slice);
+    // All requests have one stamp, so that a removal hides all rows of a chunk or none. They are sent one after the
+    // other, because the row that marks a chunk as complete must be stored last.
     let stamp = tables.form.stamp();
     for request in tables.form.requests(bundle)? {
         put_at_once(tables, &place, request, stamp, call).await?;
@@ -192,6 +196,7 @@ async fn remove_from_tile(tables: &DatasetTables, keys: &[ChunkKey], call: &Call
     let Some(state) = if_table_exists(tables, keys[0].slice, call, || read_partition_state(tables, keys)).await? else {
         return Ok(());
     };
+    // The write times were read first: a deletion hides them, and `remove_recent` needs them.
     for key in keys {
         remove_one(tables, key, None, call).await?;
     }
@@ -229,6 +234,7 @@ pub(crate) async fn read_partition_state(
     tables: &DatasetTables,
     keys: &[ChunkKey],
 ) -> Result<PartitionState, CqlError> {
+    // All callers pass sorted keys, so those of one tile are neighbours.
     let requests = keys.chunk_by(|a, b| a.tile == b.tile).flat_map(|same_tile| same_tile.chunks(LOOKUP_CHUNKS));
     let looks: Vec<_> = requests.map(|some| read_tile_state(tables, some)).collect();
     let rows: Vec<Vec<ObservedChunk>> = stream::iter(looks).buffer_unordered(LOOKUPS_AT_ONCE).try_collect().await?;
@@ -297,8 +303,11 @@ pub(crate) async fn swap(
 ) -> chronotile_store::Result<()> {
     let (slice, deadline) = (swap.remove[0].slice, Instant::now() + call.timeout);
     let mut pause = Duration::from_millis(5 + jitter_ms() % 10);
+    // `lost` is the error of an attempt whose outcome is unknown: from then on no error may claim that nothing
+    // happened. `lagging` is that of a node whose schema is older.
     let mut lost: Option<CqlError> = None;
     let mut lagging: Option<CqlError> = None;
+    // Each round reads the epoch and the chunks to remove, and sends the transaction under the condition of that epoch.
     loop {
         let reported = |error| match &lost {
             Some(lost) => of_write(lost.clone(), true),
@@ -317,9 +326,12 @@ pub(crate) async fn swap(
             return Err(StoreError::ChunkConflict { dataset: tables.dataset.name.clone(), key: *key });
         }
         match transact(tables, swap, &state, deadline).await {
+            // The transaction has taken effect: after a failure from here on, the outcome of the commit is unknown.
             Ok(true) => return remove_recent(tables, &state, call).await.map_err(|error| of_write(error, true)),
             Ok(false) => {}
+            // The chunks that the next round finds tell whether this attempt has taken effect.
             Err(error) if error.applied() == Applied::Maybe => lost = Some(error),
+            // A node that was down does not know a new column or table yet: nothing was stored.
             Err(error) if tables.lacks_column(&error) || matches!(error, CqlError::NoTable { .. }) => {
                 lagging = Some(error)
             }
@@ -369,6 +381,7 @@ async fn transact(
     let mut batch = Batch::new(BatchType::Unlogged);
     let mut rows = Vec::with_capacity(1 + inserts.len() + swap.remove.len());
     batch.append_statement(guard);
+    // Before the first removal the epoch is null, and the condition `= null` holds.
     let epoch = state.epoch.map(CqlValue::BigInt);
     rows.push(Values::Plain(vec![big(state.epoch.unwrap_or(0) + 1), big(tables.partition(first.tile.cell)), epoch]));
     append(tables, &place, &inserts, &mut batch).await?;

@@ -103,12 +103,14 @@ impl Sizes {
     }
 
     pub(crate) fn page_rows(&self, bodies: bool) -> i32 {
+        // Without bodies a row is a head, whose assumed size is 256 bytes.
         let mean = if bodies { self.mean.load(Ordering::Relaxed) } else { 256 };
         (PAGE_BYTES / mean.max(1)).clamp(PAGE_ROWS.0, PAGE_ROWS.1) as i32
     }
 
     pub(crate) fn observe(&self, bytes: usize, chunks: usize) {
         if let Some(seen) = (bytes as u64).checked_div(chunks as u64) {
+            // The update is not atomic: an observation that is lost only makes a page larger or smaller.
             let old = self.mean.load(Ordering::Relaxed);
             self.mean.store((old + 3 * seen) / 4 + 1, Ordering::Relaxed);
         }
@@ -131,6 +133,7 @@ impl DatasetTables {
 
     /// The partition of a cell.
     pub(crate) fn partition(&self, cell: Cell) -> i64 {
+        // The format defines partitions by floor(), also for negative cells; `/` rounds towards zero.
         cell.0.div_euclid(self.form.cells())
     }
 
@@ -162,6 +165,7 @@ impl DatasetTables {
 
     /// Whether a node rejected a column that it does not know yet: columns are added while other clients read and write.
     pub(crate) fn lacks_column(&self, error: &CqlError) -> bool {
+        // Nodes report an unknown column as an invalid request: only the text tells it from other mistakes.
         let reason = match error {
             CqlError::Invalid { reason } => reason.to_lowercase(),
             CqlError::InDoubt { last } => return self.lacks_column(last),
@@ -217,6 +221,7 @@ impl TableForm {
         let Self::Rows(_) = self else { return Ok(vec![self.inserts(chunks)?]) };
         let (mut requests, mut request, mut bytes) = (Vec::new(), Vec::new(), 0);
         for chunk in chunks {
+            // The reverse order puts row 0, which has the head, behind all other rows of the chunk.
             for insert in self.inserts(std::slice::from_ref(chunk))?.into_iter().rev() {
                 let size = insert.values.bytes();
                 if !request.is_empty() && (bytes + size > REQUEST_BYTES || request.len() == REQUEST_LINES) {
@@ -259,6 +264,7 @@ impl TableForm {
         static LAST: AtomicI64 = AtomicI64::new(0);
         let Self::Rows(_) = self else { return None };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as i64);
+        // The update always succeeds and returns the former value, from which the new one is computed again.
         let last = LAST.fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| Some(now.max(last + 1)));
         Some(now.max(last.unwrap_or(0) + 1))
     }

@@ -169,6 +169,8 @@ impl CassandraStore {
     fn level_seeing_writes(&self) -> Consistency {
         let places = self.session().driver().get_cluster_state();
         let centres: HashSet<_> = places.get_nodes_info().iter().map(|node| node.datacenter.clone()).collect();
+        // A majority overlaps with every write by a majority. After other writes, the replicas that have the data may
+        // be a minority, so all must answer.
         match self.write.consistency {
             Consistency::Quorum | Consistency::EachQuorum | Consistency::All => Consistency::Quorum,
             Consistency::LocalQuorum if centres.len() == 1 => Consistency::Quorum,
@@ -210,6 +212,8 @@ impl CassandraStore {
     ) -> Result<()> {
         let dataset = &tables.dataset.name;
         let slices: HashSet<SliceId> = put.iter().map(|chunk| chunk.key.slice).collect();
+        // A missing table shows that nothing is stored only if the commit has changed no record and puts chunks into
+        // one slice.
         let write_error = |error: CqlError| match error {
             CqlError::NoTable { .. } => {
                 self.ready(|ready| ready.retain(|(name, slice)| name != dataset || !slices.contains(slice)));
@@ -222,6 +226,7 @@ impl CassandraStore {
             }
             error => of_write(error, begun),
         };
+        // Chunks that are put outside of a transaction are durable before anything is removed, as `Commit` promises.
         let swaps = if require_removed { chunks::swaps(tables, &mut put, remove) } else { Default::default() };
         let plain = !put.is_empty();
         chunks::put(tables, put, &self.write).await.map_err(write_error)?;
@@ -333,6 +338,8 @@ impl Store for CassandraStore {
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()> {
         self.writable()?;
         let tables = self.tables(dataset)?;
+        // The table's id is read before its content is compared: if the slice is dropped and created again meanwhile,
+        // the new table has another id and is kept.
         let known = schema::table_id(self.session(), &dataset.name, slice).await?;
         if let Some(holding) = when.holding {
             let call = Call { consistency: self.level_seeing_writes(), ..self.read };

@@ -55,6 +55,7 @@ fn slice_table(prefix: &str, cut_prefix: &str, dataset: &DatasetName, slice: Sli
     }
     // A truncated name gets a hash, and a prefix that no full name has.
     let hash = format!("_{:016x}", xxh3_64(dataset.as_str().as_bytes()));
+    // Names of datasets are ASCII, so they can be cut at any byte.
     let kept = NAME_LEN_MAX - cut_prefix.len() - hash.len() - tail.len();
     format!("{cut_prefix}{}{hash}{tail}", &dataset.as_str()[..kept])
 }
@@ -95,6 +96,7 @@ pub(crate) fn create_slice(
 /// A UUID derived from a name (version 8 of RFC 9562).
 pub(crate) fn table_id(name: &str) -> String {
     let bits = xxh3_128(name.as_bytes());
+    // Bits 76 to 79 hold the version, bits 62 and 63 the variant.
     let bits = bits & !(0xf << 76) & !(0x3 << 62) | 0x8 << 76 | 0x2 << 62;
     let hex = format!("{bits:032x}");
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])

@@ -107,6 +107,8 @@ impl Reader {
         let together = self.tables.form.cells();
         let place = |cells: Vec<Cell>| PartitionRead { slice, cells, from };
         let all_of = |partition: &i64| {
+            // The first and the last partition may reach beyond the range of cell numbers, so their bounds saturate. A
+            // cell that is named in excess has no chunks in the partition.
             let first = partition.saturating_mul(together);
             (first..=first.saturating_add(together - 1)).map(Cell)
         };
@@ -119,9 +121,11 @@ impl Reader {
                 .collect());
         };
         let many = |(first, last): &(Cell, Cell)| last.0.checked_sub(first.0).map(|more| more as u64 + 1);
+        // The length of a range of all cells overflows: `None` counts as too many.
         let asked = ranges.iter().try_fold(0u64, |sum, range| sum.checked_add(many(range)?));
         if asked.is_some_and(|asked| asked <= CELLS_UNCHECKED_MAX) {
             let cells: Vec<Cell> = ranges.iter().flat_map(|(first, last)| first.0..=last.0).map(Cell).collect();
+            // The ranges ascend, so the cells of one partition are neighbours in the list.
             let partition = |cell: &Cell| self.tables.partition(*cell);
             return Ok(cells.chunk_by(|a, b| partition(a) == partition(b)).map(|some| place(some.to_vec())).collect());
         }
@@ -143,6 +147,7 @@ impl Reader {
         let read = || scan_ring(&self.tables.session, &cql, &self.call, |row: &(i64, i64)| row.0, each);
         let parts = if_table_exists(&self.tables, slice, &self.call, read).await?;
         let mut partitions: Vec<i64> = parts.unwrap_or_default().into_iter().flatten().collect();
+        // The ring orders partitions by token, but a scan returns chunks by cell.
         partitions.sort_unstable();
         Ok(partitions)
     }
@@ -153,6 +158,7 @@ impl Reader {
         self: Arc<Self>,
         places: impl Stream<Item = Result<PartitionRead, CqlError>> + Send + 'static,
     ) -> BoxStream<'static, chronotile_store::Result<Vec<Chunk>>> {
+        // Two steps for each partition: `first` reads its first segment, `rest` the segments that follow.
         let first = {
             let reader = self.clone();
             move |place: Result<PartitionRead, CqlError>| {
@@ -169,6 +175,7 @@ impl Reader {
             stream::try_unfold(Some(part), move |part| {
                 let (reader, place) = (reader.clone(), place.clone());
                 async move {
+                    // Only a later segment can be `gone` here: `there` has removed partitions whose first segment is.
                     let Some(Segment { chunks, next, gone }) = part else { return Ok::<_, CqlError>(None) };
                     if gone {
                         return Err(CqlError::NoTable { reason: "its slice was dropped while it was read".to_owned() });
@@ -189,6 +196,8 @@ impl Reader {
             }
             std::future::ready(dropped != Some(place.slice))
         };
+        // Only the first segment of each partition is read ahead: the rest of a large partition is read once the
+        // consumer reaches the partition, so that memory stays bounded.
         places
             .map(first)
             .buffered(READ_AT_ONCE)
@@ -208,6 +217,7 @@ impl Reader {
             return Ok(Segment::GONE);
         };
         reread_incomplete(&self.tables, &mut part.chunks, incomplete).await?;
+        // The nodes have skipped other windows and older versions only if the statement names every window.
         let wanted = |key: &ChunkKey| (self.older || !key.id.is_older()) && self.windows.contains(key.tile.window);
         part.chunks.retain(|chunk| wanted(&chunk.key));
         Ok(part)
@@ -221,6 +231,8 @@ impl Reader {
         let select = self.select(whole.slice, &columns, named.is_some());
         let mut select = self.tables.session.prepare(&select, true).await?;
         let mut left = Some(whole.clone());
+        // Usually one statement reads the partition. If the read continues within a cell, that cell begins at a later
+        // window than the others and has a statement of its own.
         'places: while let Some(place) = left {
             let (now, rest) = place.split(self.windows.outer().0);
             let values = self.values(&now, named.as_deref());
@@ -230,6 +242,8 @@ impl Reader {
                 let (page, next) = self.tables.session.page(&select, &values, state, &self.call).await?;
                 let page = page.into_rows_result().map_err(malformed)?;
                 if !buffer.add_page(&page, self.bodies, &self.sizes)? {
+                    // The new position derives from `whole`, not from `place`: it includes the cells that `split` has
+                    // left in `rest`.
                     left = Some(buffer.restart().map_or_else(|| whole.clone(), |tile| whole.at(tile)));
                     continue 'places;
                 }
@@ -400,6 +414,7 @@ impl PartitionBuffer {
     /// Adds a page; `false` if its epoch shows that chunks were removed since the last page.
     fn add_page(&mut self, answer: &QueryRowsResult, bodies: bool, sizes: &Sizes) -> Result<bool, CqlError> {
         if let Some((form, gatherer)) = &mut self.records {
+            // In layout `rows` a page is sized by records, whose mean size differs from that of chunks.
             form.sizes().observe(answer.rows_bytes_size(), answer.rows_num());
             let gathered = gatherer.push(answer).map_err(malformed)?;
             if gathered.epoch_changed {
@@ -451,6 +466,7 @@ impl PartitionBuffer {
 
     /// The current tile, which may have further chunks.
     fn tile(&self) -> Option<Tile> {
+        // The open chunk of a gatherer follows all chunks that it has returned.
         let open = self.records.as_ref().and_then(|(_, gatherer)| gatherer.window());
         let open = open.map(|window| Tile { cell: self.cell, window });
         open.or_else(|| self.chunks.last().map(|chunk| chunk.key.tile))
@@ -461,6 +477,7 @@ impl PartitionBuffer {
         (epoch, cell, window, id, rows, head): HeadRow,
         body: Option<Bytes>,
     ) -> Result<bool, CqlError> {
+        // A static column has one value for all rows of a page, so a difference shows a removal between two pages.
         if *self.epoch.get_or_insert(epoch) != epoch {
             return Ok(false);
         }
@@ -500,6 +517,8 @@ impl PartitionBuffer {
         let tile = self.tile()?;
         let complete = self.chunks.partition_point(|chunk| chunk.key.tile < tile);
         (complete > 0).then(|| {
+            // The chunks of the current tile are discarded, since the next segment begins with that tile and reads them
+            // again.
             self.chunks.truncate(complete);
             self.incomplete.retain(|key| key.tile < tile);
             let part = Segment { chunks: std::mem::take(&mut self.chunks), next: Some(tile), gone: false };
@@ -568,6 +587,7 @@ async fn fetch_some(
         select.set_page_size(if buffer.records.is_some() { buffer.sizes(&sizes).page_rows(true) } else { whole_rows });
         let (page, next) = tables.session.page(&select, &values, state, call).await?;
         if !buffer.add_page(&page.into_rows_result().map_err(malformed)?, true, &sizes)? {
+            // All keys are of one tile, so nothing remains in the buffer, and the read begins again.
             buffer.restart();
             state = PagingState::start();
             continue;
@@ -593,6 +613,7 @@ pub(crate) async fn statistics(
     let cql = format!("SELECT {columns} FROM {place} WHERE {part}{first_filtered}");
     type Row = (i64, Option<i64>, Option<i32>, Option<Vec<u8>>, Option<i32>, Option<i32>);
     let each = |tiles: &mut BTreeMap<Tile, TileStatistics>, row: Row| {
+        // A row without these values is what a removal left: it does not count as a chunk.
         let (_, Some(cell), Some(window), Some(id), Some(rows), Some(bytes)) = row else { return };
         let Some(id) = ChunkId::from_bytes(&id) else { return };
         let tile = Tile { cell: Cell(cell), window: Window(window) };
@@ -633,6 +654,7 @@ where
     // The last partition of the page may continue beyond it.
     let from = match next.into_paging_control_flow() {
         ControlFlow::Break(()) => None,
+        // A page may be without rows although more follow. Then the whole ring is read by parts.
         ControlFlow::Continue(_) => Some(rows.last().map_or(i64::MIN, &token)),
     };
     let mut gathered = T::default();
@@ -660,6 +682,7 @@ where
 
 /// Inclusive token ranges that cover the ring from a token on.
 fn ring_parts(from: i64) -> impl Iterator<Item = (i64, i64)> {
+    // The length of the ring, 2^64, exceeds an i64. The last part takes the remainder of the division.
     let (start, end) = (i128::from(from), i128::from(i64::MAX));
     let step = ((end - start + 1) / i128::from(RING_PARTS)).max(1);
     let part = move |part: i128| {

@@ -38,6 +38,8 @@ pub(crate) async fn open(session: &Session, create: bool) -> Result<Meta> {
         return Ok(meta);
     }
     let tables = tables(session).await.map_err(refused)?;
+    // A keyspace with some of the archive's own tables is accepted: another client is creating them, or was
+    // interrupted.
     let strange = tables.as_ref().is_some_and(|found| {
         let ours = names::create_fixed(keyspace, false);
         found.iter().any(|table| ours.iter().all(|(name, _)| name != table))
@@ -222,6 +224,7 @@ async fn entry(
     let found = session.execute(&statement, (dataset.as_str(), slice.0), call).await?;
     let rows = found.into_rows_result().map_err(malformed)?;
     let row = rows.maybe_first_row::<(Option<String>, Option<bool>)>().map_err(malformed)?;
+    // An entry whose table is still being created has no value for `ready`.
     Ok(row.map(|(table_id, ready)| Entry { table_id, ready: ready.unwrap_or(false) }))
 }
 
@@ -260,6 +263,7 @@ pub(crate) async fn create_slice(tables: &DatasetTables, slice: SliceId) -> Resu
     let session = &tables.session;
     let Some(lease) = Lease::acquire(session, &SliceGoal::Ready(tables, slice)).await? else { return Ok(()) };
     let made = make_slice(tables, slice).await;
+    // The lease is released after a failure, too: other clients would wait until it expires.
     lease.release(session).await;
     made.map_err(refused)
 }
@@ -342,6 +346,7 @@ async fn make_slice(tables: &DatasetTables, slice: SliceId) -> std::result::Resu
     let claim = prepared(session, &cql, false).await?;
     let claimed = session.execute_retrying(&claim, (dataset.as_str(), slice.0, &own), &quorum_call(session)).await;
     let known = entry(session, dataset, slice, &quorum_call(session)).await?.and_then(|entry| entry.table_id);
+    // The entry decides, whatever the claim returned: its answer may be lost, or another client's claim was first.
     let id = match (known, claimed) {
         (Some(id), _) => takes_table_ids(session).await?.then_some(id),
         // With an id other than the registry's, some nodes would see a second table.
@@ -353,8 +358,10 @@ async fn make_slice(tables: &DatasetTables, slice: SliceId) -> std::result::Resu
         TableForm::Rows(form) => (form.table_columns()?, true),
     };
     let cql = names::create_slice(keyspace, &table, id.as_deref(), &columns, records, &settings.table);
+    // The slice becomes ready only after `change_schema` has returned: then a majority of the nodes knows the table.
     session.change_schema(&cql).await?;
     let cql =
+        // The condition keeps the update from creating an entry that another client has deleted: an UPDATE inserts.
         format!("UPDATE {keyspace}.{SLICES} SET ready = true WHERE dataset = ? AND slice = ? IF table_id != null");
     let ready = prepared(session, &cql, false).await?;
     session.execute_retrying(&ready, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
@@ -395,6 +402,7 @@ pub(crate) async fn drop_slice(tables: &DatasetTables, slice: SliceId, known: &s
         let cql = format!("DELETE FROM {keyspace}.{SLICES} WHERE dataset = ? AND slice = ? IF EXISTS");
         let forget = prepared(session, &cql, false).await?;
         session.execute_retrying(&forget, (dataset.as_str(), slice.0), &quorum_call(session)).await?;
+        // The space ends the name, so that statements of tables whose names begin with this one are kept.
         session.forget(&format!("{keyspace}.{table} "));
         Ok(())
     };
@@ -457,6 +465,7 @@ async fn has_state(
 /// after the client has moved on.
 async fn is_left_over(session: &Session, holder: &str) -> std::result::Result<bool, CqlError> {
     let words: Vec<&str> = holder.split(' ').collect();
+    // The goal `columns` cannot be checked here: the record does not name the columns. Such a lease expires.
     let [_, goal @ ("ready" | "gone"), dataset, slice] = words[..] else { return Ok(false) };
     match (DatasetName::new(dataset), slice.parse()) {
         (Ok(dataset), Ok(slice)) => has_state(session, &dataset, SliceId(slice), goal == "ready").await,
@@ -474,6 +483,7 @@ impl Lease {
     async fn acquire(session: &Session, goal: &SliceGoal<'_>) -> Result<Option<Self>> {
         let keyspace = &session.settings().keyspace;
         let holder = format!("{} {}", unique(session), goal.text());
+        // A holder that has died keeps the lease for `LEASE_S`, so waiters need more time than that.
         let wait = session.settings().timeout.max(Duration::from_secs(2 * LEASE_S as u64));
         let deadline = Instant::now() + wait;
         let mut pause = Duration::from_millis(25);
@@ -482,6 +492,7 @@ impl Lease {
             if goal.is_reached().await.map_err(refused)? {
                 return Ok(None);
             }
+            // After a passing failure the lease may be taken nevertheless: the record names its holder.
             if let Err(error) = take(session, &holder, left_over.as_deref()).await
                 && !error.passes()
             {

@@ -64,9 +64,11 @@ impl HistoryListener for Attempts {
     }
 
     fn log_attempt_start(&self, _: RequestId, _: Option<SpeculativeId>, _: SocketAddr) -> AttemptId {
+        // An attempt counts as doubtful from its start, because an abandoned attempt never reports its end.
         AttemptId(self.doubtful.fetch_add(1, Ordering::AcqRel))
     }
 
+    // An attempt that succeeds stays counted, which has no effect: its request ends without an error to interpret.
     fn log_attempt_success(&self, _: AttemptId) {}
 
     fn log_attempt_error(&self, _: AttemptId, error: &RequestAttemptError, _: &RetryDecision) {

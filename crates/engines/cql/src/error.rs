@@ -156,6 +156,7 @@ impl CqlError {
             | Self::Protocol { .. }
             | Self::InDoubt { .. } => Applied::Maybe,
             Self::Broken { sent: true, .. } => Applied::Maybe,
+            // Without an error of the last attempt, that attempt was still waiting for its answer.
             Self::GaveUp { last, .. } => last.as_ref().map_or(Applied::Maybe, |last| last.applied()),
             _ => Applied::No,
         }
@@ -201,6 +202,7 @@ fn of_pool(error: &ConnectionPoolError, user: Option<&str>) -> Option<CqlError> 
     let ConnectionPoolError::Broken { last_connection_error } = error else { return None };
     match last_connection_error {
         ConnectionError::IoError(error) => {
+            // The driver reports a failed TLS handshake as an I/O error that contains the cause.
             let tls = error.get_ref()?.downcast_ref::<rustls::Error>()?;
             Some(CqlError::Certificate { reason: tls.to_string() })
         }

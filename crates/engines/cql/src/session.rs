@@ -93,6 +93,7 @@ impl Session {
             .keepalive_interval(KEEPALIVE_EVERY)
             .keepalive_timeout(KEEPALIVE_WAIT)
             .connection_timeout(Duration::from_secs(5))
+            // `agree_on_schema` waits instead: after some seconds a majority of the nodes is enough.
             .auto_await_schema_agreement(false)
             .schema_agreement_interval(AGREEMENT_PAUSE)
             .driver_config_reporting(false)
@@ -133,7 +134,10 @@ impl Session {
         }
         let mut statement = self.prepare_again(cql).await?;
         statement.set_is_idempotent(repeatable);
+        // Statements of archives name their columns, which are never retyped. `Tables` turns the cache off.
         statement.set_use_cached_result_metadata(true);
+        // The lock is not held while a statement is prepared. Two tasks may prepare the same one: either result is
+        // valid.
         known().insert(cql.into(), statement.clone());
         Ok(statement)
     }
@@ -188,6 +192,7 @@ impl Session {
                 Ok(found) => return Ok(found),
                 Err(error) => CqlError::from(error),
             };
+            // The driver may report last that it did not reach another node, which hides that replicas are missing.
             let reported = attempts.of_replicas(&failed);
             let Some(lowered) = call.lowered(reported.as_ref().unwrap_or(&failed)) else { return Err(failed) };
             Ok(self.inner.execute_unpaged(&with_call(&statement, &lowered), &values).await?)
@@ -291,6 +296,7 @@ impl Session {
         let attempts = Attempts::default();
         let all = || async { Ok(self.inner.await_schema_agreement().await.map(|_| ())?) };
         let all = tokio::time::timeout(AGREEMENT_GRACE, self.repeat(&call, true, &attempts, all));
+        // The end of the time is no error: the majority below decides.
         if let Ok(Err(error)) = all.await {
             return Err(error);
         }
@@ -331,6 +337,7 @@ impl Session {
                 }
             }
         }
+        // Peers may be listed that the driver does not know yet: they count as nodes.
         Ok(most_agree(&versions, nodes.len().max(versions.len())))
     }
 
@@ -341,6 +348,7 @@ impl Session {
         );
         statement.set_consistency(Consistency::One);
         statement.set_request_timeout(Some(VERSION_WAIT));
+        // The table `system.local` differs on every node, so only this node can answer.
         let there = SingleTargetLoadBalancingPolicy::new(NodeIdentifier::Node(node.clone()), None);
         statement.set_load_balancing_policy(Some(there));
         let found = self.inner.query_unpaged(statement, &[]).await.ok()?.into_rows_result().ok()?;
@@ -374,6 +382,7 @@ impl Session {
             // The semaphore is never closed; without a slot in time nothing was sent.
             let error = match tokio::time::timeout(left, self.slots.acquire()).await {
                 Ok(Ok(_slot)) => {
+                    // The wait for the slot has used up part of the time.
                     let left = deadline.saturating_duration_since(Instant::now());
                     match tokio::time::timeout(left, send()).await {
                         Ok(Ok(value)) => return Ok(value),
@@ -383,6 +392,7 @@ impl Session {
                 }
                 _ => CqlError::Broken { reason: "every request slot stayed in use".to_owned(), sent: false },
             };
+            // The slot is free again from here on: a request that pauses blocks no other.
             let had_no_effect = error.applied() == Applied::No && !attempts.may_have_applied();
             let again = error.passes() && (repeatable || had_no_effect);
             if !again || Instant::now() + pause >= deadline {

@@ -73,6 +73,7 @@ impl Replication {
         let mut factors = BTreeMap::new();
         for part in text.split(',') {
             let (name, copies) = part.split_once(':').ok_or(format!("{part:?} is not DATACENTRE:COPIES"))?;
+            // The name becomes part of a CQL text, between quotes.
             if name.is_empty() || name.contains(['\'', '"', '{', '}']) {
                 return Err(format!("{name:?} is not the name of a data centre"));
             }
@@ -147,6 +148,7 @@ pub fn without_password(url: &str) -> String {
     let hosts = rest.rfind('@').unwrap_or(0);
     let (place, query) = rest.split_at(rest[hosts..].find('?').map_or(rest.len(), |mark| hosts + mark));
     let place = match (place.split_once(':'), place.rsplit_once('@')) {
+        // A colon after the last `@` belongs to a port, not to a password.
         (Some((user, _)), Some((secret, hosts))) if user.len() < secret.len() => format!("{user}:***@{hosts}"),
         _ => place.to_owned(),
     };
@@ -314,6 +316,7 @@ impl<'a> Parser<'a> {
 
     fn table(&mut self) -> Refusal<TableOptions> {
         let default = TableOptions::default();
+        // The values become parts of CREATE TABLE, for which CQL has no markers.
         let word = |name: &str, text: String| match text.is_empty() || !text.chars().all(|c| c.is_alphanumeric()) {
             true => Err(format!("{name}={text} is not the name of a class")),
             false => Ok(text),
@@ -385,6 +388,7 @@ fn contact_points(hosts: &str) -> Refusal<Vec<String>> {
 /// Checks a keyspace name: it must be valid without quotes, in lower case, with at most 48 characters.
 fn keyspace(name: &str) -> Refusal<String> {
     let usable = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    // An empty name is valid: reading any table needs no keyspace. The engine of archives refuses it.
     let starts = name.chars().next().is_none_or(|c| c.is_ascii_lowercase());
     if name.len() > 48 || !starts || !name.chars().all(usable) {
         return Err(format!(

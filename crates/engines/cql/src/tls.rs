@@ -27,6 +27,7 @@ pub(crate) fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| refuse(e.to_string()))?
+        // The only way to set a verifier. Both verifiers check the certificate's authority and validity.
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let config = match (&tls.certificate, &tls.key) {

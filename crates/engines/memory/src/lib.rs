@@ -106,6 +106,7 @@ impl Store for MemoryStore {
     async fn scan(&self, of: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>> {
         let dataset = of.chunks_only(ENGINE)?;
         let state = self.state.lock().await;
+        // The result is collected under the lock, so that it shows one state. Chunks share their bytes with the store.
         let mut groups = vec![];
         let mut group = vec![];
         let mut bytes = 0;
@@ -229,6 +230,7 @@ fn check_chunks(state: &State, dataset: &DatasetName, commit: &Commit) -> Result
     for key in commit.remove.iter().filter(|_| commit.require_removed) {
         let slice = state.slices.get(&(dataset.clone(), key.slice));
         let stored = slice.is_some_and(|slice| slice.contains_key(&(key.tile, key.id)));
+        // A chunk that the commit itself puts exists by the time it is removed.
         if !stored && !commit.put.iter().any(|chunk| chunk.key == *key) {
             return Err(StoreError::ChunkConflict { dataset: dataset.clone(), key: *key });
         }
@@ -254,6 +256,7 @@ fn cell_ranges(cells: &Cells) -> impl Iterator<Item = (Cell, Cell)> {
 }
 
 fn select(slice: SliceId, chunks: &Slice, (first, last): (Cell, Cell), scan: &Scan) -> Vec<Chunk> {
+    // `BTreeMap::range` panics if the start comes after the end.
     if first > last {
         return vec![];
     }

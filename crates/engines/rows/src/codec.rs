@@ -126,6 +126,7 @@ impl Codec {
 
     fn plain_head(&self, chunk: &Chunk) -> Result<Head> {
         let head = Head::parse(&chunk.head, &binding(&chunk.key))?;
+        // A row stores its origin by content, so equal origins could not be told apart when the body is rebuilt.
         let distinct: HashSet<_> = head.origins.iter().collect();
         if !head.is_plain() || distinct.len() < head.origins.len() {
             return Err(RowsError::NotPlain);
@@ -172,6 +173,7 @@ impl Codec {
         let decoder = match known {
             Some(decoder) => decoder,
             None => {
+                // The decoder is built without the lock. If two tasks build one, the first is kept.
                 let own = std::iter::repeat_n(Mapping::default(), READ_COUNT);
                 let mappings = own.chain(self.mappings[..columns].iter().copied()).collect();
                 let decoder = Decoder::of_columns(answer.column_specs().as_slice(), mappings).map_err(answered)?;
@@ -227,6 +229,7 @@ fn names(columns: &[(String, String)]) -> String {
 fn may_refuse(data_type: &arrow_schema::DataType) -> bool {
     use arrow_schema::{DataType as D, TimeUnit};
     match data_type {
+        // `time32` is not among them: 2^31 s are 2.1e18 ns, which fits an i64.
         D::List(_) | D::Decimal128(_, _) | D::Time64(TimeUnit::Microsecond) | D::Timestamp(TimeUnit::Second, _) => true,
         D::Struct(fields) => fields.iter().any(|field| may_refuse(field.data_type())),
         _ => false,

@@ -51,6 +51,7 @@ pub(crate) fn convert(array: &ArrayRef, wanted: &DataType) -> Result<ArrayRef, A
         D::Time64(TimeUnit::Microsecond) => {
             number::<Time64NanosecondType, Time64MicrosecondType>(array, wanted, |value| value / 1_000)?
         }
+        // Pages are decoded with 38 digits (`types::mapping`): only the precision of the type changes.
         D::Decimal128(_, _) => number::<Decimal128Type, Decimal128Type>(array, wanted, |value| value)?,
         D::FixedSizeBinary(width) => fixed_binary(array, *width)?,
         D::List(item) => {

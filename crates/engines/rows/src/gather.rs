@@ -144,6 +144,7 @@ impl Gatherer {
     pub(crate) fn push_rows(&mut self, rows: &RecordBatch) -> Result<GatheredChunks> {
         let (page, epochs) = Page::new(&self.codec, self.columns, rows)?;
         let mut gathered = GatheredChunks::default();
+        // All epochs are compared before any row is used: two epochs show that chunks were removed in between.
         for row in 0..rows.num_rows() {
             let epoch = opt(&epochs, row);
             if *self.epoch.get_or_insert(epoch) != epoch {
@@ -151,6 +152,7 @@ impl Gatherer {
                 return Ok(gathered);
             }
         }
+        // Chunks that are still open keep their pages until their last row has been read.
         let page = Arc::new(page);
         let mut start = 0;
         while start < rows.num_rows() {
@@ -172,6 +174,7 @@ impl Gatherer {
         let id = ChunkId::from_bytes(page.ids.value(rows.start));
         let id = id.ok_or_else(|| RowsError::Answer { reason: "a chunk id does not have 16 bytes".to_owned() })?;
         let key = ChunkKey { slice: self.slice, tile: Tile { cell: self.cell, window }, id };
+        // Rows come in the order of keys, so another key ends the current chunk.
         if self.open.as_ref().is_none_or(|open| open.key != key) {
             self.close(gathered);
             let first = page.numbers.value(rows.start) == 0 && page.heads.is_valid(rows.start);
@@ -179,6 +182,8 @@ impl Gatherer {
             self.open = Some(OpenChunk { key, head, pieces: vec![], rows: 0, gap: false });
         }
         let Some(open) = &mut self.open else { return Ok(()) };
+        // Rows are used as long as their numbers continue those before: a row after a gap has no known place in the
+        // arrays.
         let numbers = &page.numbers.values()[rows.clone()];
         let there = numbers.iter().zip(open.rows..).take_while(|(number, due)| *number == due).count();
         if !open.gap && there > 0 {
@@ -242,6 +247,7 @@ impl Gatherer {
             origins: &head.origins,
             row_origin: row_origin.as_deref(),
             ordinals: ordinals.as_deref(),
+            // Text filters are in the head, which is stored as it is: the body does not depend on them.
             text: &[],
         };
         plain_body(&version.layout, &rows).ok().map(Bytes::from)

@@ -44,6 +44,7 @@ fn put_counted(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Result<(), R
 
 /// Appends an element of a nested value.
 fn put_inner(out: &mut Vec<u8>, array: &dyn Array, row: usize) -> Result<(), Reason> {
+    // Only a whole column can be unset. A part of a tuple without a value is a null.
     if array.is_null(row) {
         out.extend_from_slice(&NULL.to_be_bytes());
         return Ok(());
@@ -133,6 +134,7 @@ fn put_value(out: &mut Vec<u8>, array: &dyn Array, row: usize) -> Result<(), Rea
 fn put_varint(out: &mut Vec<u8>, value: i128) {
     let bytes = value.to_be_bytes();
     let fill = if value < 0 { 0xff } else { 0 };
+    // A leading byte is redundant if the next byte begins with the same sign bit. At least one byte is left.
     let extra = bytes.windows(2).take_while(|pair| pair[0] == fill && pair[1] & 0x80 == fill & 0x80).count();
     out.extend_from_slice(&bytes[extra..]);
 }

@@ -191,6 +191,7 @@ impl FileDraft {
             }
         }
         fs::set_permissions(&path, self.permissions.clone()).map_err(|e| system("setting the mode of", &path, e))?;
+        // The content is durable before the name exists: after a power cut, the name never stands for a partial copy.
         let file = File::open(&path).map_err(|e| system("opening", &path, e))?;
         file.sync_all().map_err(|e| system("syncing", &path, e))?;
         let bytes = file.metadata().map_err(|e| system("reading", &path, e))?.len();

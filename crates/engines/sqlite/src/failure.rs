@@ -31,6 +31,7 @@ pub(crate) fn store_error(path: &Path, phase: Phase, waited_s: u64, error: rusql
         };
     };
     match failure.code {
+        // A full disk or a lock stops SQLite before the commit record is written, so both are certain in either phase.
         ErrorCode::DiskFull => StoreError::Full { place },
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => StoreError::Busy { place, waited_s },
         _ if phase == Phase::Commit => StoreError::Unknown { engine: ENGINE, reason },

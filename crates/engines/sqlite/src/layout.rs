@@ -79,6 +79,7 @@ pub(crate) fn drop_slice(
     slice: SliceId,
     when: &DropSlice,
 ) -> Result<(), Failure> {
+    // The open transaction has the write lock: no commit can come between the comparison and the drop.
     if let Some(holding) = &when.holding
         && *holding != statistics(conn, dataset, slice)?
     {
@@ -160,9 +161,11 @@ fn note_change(conn: &Connection, dataset: &DatasetName, slice: SliceId) -> rusq
 
 /// Advances the clock record, never back.
 fn keep_clock(conn: &Connection, stamp_us: i64) -> rusqlite::Result<()> {
+    // A commit without chunks has the stamp 0.
     if stamp_us <= 0 {
         return Ok(());
     }
+    // The record is decimal text and is compared as a number: in byte order, `9` comes after `10`.
     let sql = "INSERT INTO catalog(key, value) VALUES (?1, CAST(?2 AS BLOB)) ON CONFLICT(key) DO UPDATE
         SET value = excluded.value WHERE CAST(CAST(value AS TEXT) AS INTEGER) < ?2";
     conn.prepare_cached(sql)?.execute(params![CLOCK_KEY, stamp_us])?;

@@ -164,6 +164,7 @@ fn create(path: &Path) -> Result<(), StoreError> {
         .map_err(|error| create_error(path, &error))?
         .into_temp_path();
     write_empty_archive(&draft).map_err(|error| store_error(path, Phase::Before, 0, error))?;
+    // A hard link fails if the name exists. A rename would replace the archive of another process.
     match fs::hard_link(&draft, path) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
@@ -184,6 +185,8 @@ fn create(path: &Path) -> Result<(), StoreError> {
 
 fn write_empty_archive(draft: &Path) -> rusqlite::Result<()> {
     let conn = Connection::open_with_flags(draft, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    // The page size and the vacuum mode can be set only before the first table exists; the user version appears
+    // together with the tables.
     conn.execute_batch(&format!(
         "PRAGMA page_size = {PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA synchronous = FULL;
          PRAGMA application_id = {APPLICATION_ID};
@@ -191,6 +194,7 @@ fn write_empty_archive(draft: &Path) -> rusqlite::Result<()> {
     ))?;
     let mode: String = conn.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     debug_assert_eq!(mode, "wal");
+    // Closing folds the log into the file, so that the archive is one file when it gets its name.
     conn.close().map_err(|(_, error)| error)
 }
 
@@ -291,6 +295,7 @@ pub(crate) fn connect(path: &Path, options: &Options, role: Role) -> Result<Conn
 }
 
 fn open_connection(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
+    // Each connection is used by one thread at a time, so SQLite's own mutexes are not needed.
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
@@ -299,11 +304,13 @@ fn cannot_share(error: &rusqlite::Error) -> bool {
 }
 
 fn immutable_uri(path: &Path) -> PathBuf {
+    // The percent sign comes first: otherwise it would change the other escapes.
     let escaped = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     PathBuf::from(format!("file:{escaped}?immutable=1"))
 }
 
 fn configure(conn: &Connection, options: &Options, role: Role) -> rusqlite::Result<()> {
+    // Most statements name a table of one slice, so scans of many slices need many statements.
     conn.set_prepared_statement_cache_capacity(512);
     let synchronous = match options.synchronous {
         Synchronous::Full => "FULL",

@@ -81,6 +81,7 @@ impl Readers {
     ) -> Result<T> {
         let stopped = |reason: String| StoreError::Refused { engine: ENGINE, reason };
         let permit = self.permits.clone().acquire_owned().await.map_err(|error| stopped(error.to_string()))?;
+        // The permit moves into the thread: a read that its caller has abandoned still runs and still counts.
         let pool = self.clone();
         let task = tokio::task::spawn_blocking(move || {
             let outcome = read(&pool);
@@ -95,6 +96,7 @@ impl Readers {
         self: &Arc<Self>,
         read: impl FnOnce(&Arc<Self>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        // `block_in_place` panics on a `current_thread` runtime.
         if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return self.run(read).await;
         }
@@ -151,6 +153,7 @@ impl Reader {
     /// Ends the transaction, and closes a connection that cannot end it.
     fn end(&mut self) {
         let Some(conn) = self.conn.take() else { return };
+        // An open read transaction would keep the log from being restarted.
         let ended = conn.is_autocommit() || conn.prepare_cached("ROLLBACK").and_then(|mut end| end.execute([])).is_ok();
         if ended {
             let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
@@ -222,6 +225,7 @@ impl Scanner {
 
     fn fill(&mut self, conn: &Connection, group: &mut Group) -> rusqlite::Result<End> {
         while let Some(&slice) = self.scan.slices.get(self.slice) {
+            // Each group has a transaction of its own, so the slice may be gone since the last group.
             if layout::slice_exists(conn, &self.dataset, slice)? {
                 let cells = self.cells_of(conn, slice)?;
                 while let Some(range) = range_at(&self.scan.cells, self.range) {
@@ -240,6 +244,7 @@ impl Scanner {
     /// The least and the greatest cell of a slice, to skip slices when many ranges are wanted: ids that follow time occur in few slices.
     fn cells_of(&self, conn: &Connection, slice: SliceId) -> rusqlite::Result<(Cell, Cell)> {
         let everywhere = (Cell(i64::MIN), Cell(i64::MAX));
+        // With one range left there are no others to skip: the query of that range finds nothing as fast.
         if range_at(&self.scan.cells, self.range + 1).is_none() {
             return Ok(everywhere);
         }
@@ -285,6 +290,7 @@ impl Scanner {
                 continue;
             }
             if group.is_full_at(tile) {
+                // The row is not lost: the next group continues after the last chunk that was pushed.
                 return Ok(Some(End::AtTile));
             }
             let place = ChunkRow { key: ChunkKey { slice, tile, id }, rows: row.get(3)?, row: row.get(5)? };
@@ -361,6 +367,7 @@ impl Group {
         order.sort_unstable_by_key(|&index| (self.places[index].key.slice, self.places[index].row));
         let mut bytes = Vec::with_capacity(self.bytes);
         let mut ends = vec![UNREADABLE; self.places.len()];
+        // A difference of 0 is a key that a fetch names twice.
         let adjacent = |&first: &usize, &second: &usize| self.places[second].row - self.places[first].row <= 1;
         let in_slice = |&first: &usize, &second: &usize| self.places[first].key.slice == self.places[second].key.slice;
         for order in order.chunk_by(in_slice) {
@@ -372,6 +379,8 @@ impl Group {
                 match self.read_run(&mut statement, run, &mut bytes, &mut ends) {
                     // Only some of the rows lie on a damaged page.
                     Err(error) if is_corrupt(&error) => {
+                        // Bytes that the failed query has appended remain in the buffer, without a chunk that refers to
+                        // them.
                         run.iter().for_each(|&index| ends[index] = UNREADABLE);
                         for one in run.chunks(1) {
                             match self.read_run(&mut statement, one, &mut bytes, &mut ends) {
@@ -416,6 +425,7 @@ impl Group {
                 continue;
             }
             let Some(found) = row else { break };
+            // The wanted row is missing: the found row belongs to a later key of the run.
             if found.get::<_, i64>(0)? != wanted {
                 continue;
             }
@@ -448,6 +458,7 @@ pub(crate) fn fetch(conn: &Connection, dataset: &DatasetName, keys: &[ChunkKey])
         let sql = format!("SELECT rows, bytes, chunk FROM {table} WHERE cell = ?1 AND window = ?2 AND id = ?3");
         conn.prepare_cached(&sql).map(Some)
     };
+    // Keys of one slice usually follow one another: a statement is prepared once for each run of them.
     let mut known = None;
     for &key in keys {
         if known.as_ref().is_none_or(|(slice, _)| *slice != key.slice) {
@@ -482,6 +493,7 @@ pub(crate) fn records(
         if !key.starts_with(prefix) {
             break;
         }
+        // `Store` promises that no listing includes these records.
         if key.starts_with(CHANGES) {
             continue;
         }

@@ -60,6 +60,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// `idle` is how long it waits for work before it empties the log.
     pub(crate) fn start(path: PathBuf, options: Options, idle: Duration) -> Result<Self> {
+        // The connection is opened here, not by the thread, so that the caller gets the error.
         let conn = connect(&path, &options, Role::Writer)?;
         let file = Identity::opened(&path)?;
         let (sender, receiver) = channel();
@@ -76,6 +77,7 @@ impl Writer {
         let gone = || StoreError::Unknown { engine: ENGINE, reason: "the writer thread has ended".to_owned() };
         let (reply, outcome) = oneshot::channel();
         let job = Job { dataset: dataset.clone(), work, since: Instant::now(), reply };
+        // The channel has no bound, so sending never blocks the runtime. Each caller waits for its own outcome.
         self.jobs.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
         outcome.await.unwrap_or_else(|_| Err(gone()))
     }
@@ -83,6 +85,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
+        // The thread ends once the sender is gone: without this step, `join` would wait forever.
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported to every waiting caller as an unknown outcome.
@@ -123,6 +126,7 @@ impl State {
                 Err(RecvTimeoutError::Timeout) => self.logged = !self.empty_log(),
             }
         }
+        // The log is empty: nothing is left to do before the next job.
         jobs.recv()
     }
 
@@ -139,6 +143,7 @@ impl State {
     /// Whether rows were removed.
     fn serve(&mut self, first: Job, jobs: &Receiver<Job>) -> bool {
         if let Err(error) = self.begin(first.since) {
+            // Only the first job is answered: the others may not have waited for their own timeout yet.
             first.reply.send(Err(error)).ok();
             return false;
         }
@@ -172,6 +177,7 @@ impl State {
             while rows.next()?.is_some() {}
             Ok(())
         });
+        // A failed statement may leave its transaction open, which the next group must not continue.
         if moved.is_err() && !conn.is_autocommit() {
             self.conn = None;
         }
@@ -192,10 +198,13 @@ impl State {
             let conn = match self.conn.take() {
                 Some(conn) => conn,
                 None => {
+                    // A new connection must not open another file that has taken the path.
                     self.file.check(&self.path)?;
                     connect(&self.path, &self.options, Role::Writer)?
                 }
             };
+            // IMMEDIATE takes the write lock at once: a transaction that took the lock at its first write could fail in
+            // the middle as busy.
             let begun = conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]));
             self.conn = Some(conn);
             match begun {
@@ -216,14 +225,17 @@ impl State {
     /// Runs jobs in the open transaction and commits. A job whose condition fails undoes only itself; a failure of the
     /// engine undoes all and is returned.
     fn run_group(&mut self, group: &[Job]) -> Result<Vec<Result<()>>> {
+        // The connection is put back only in a known state: every other path drops it, and with it the transaction.
         let Some(conn) = self.conn.take() else {
             return Err(StoreError::Refused { engine: ENGINE, reason: "no connection".to_owned() });
         };
         let waited_s = self.options.busy_timeout_s;
+        // The first failure of the engine ends the loop. A condition that fails is the outcome of its job.
         let outcomes = group.iter().map(|job| run_job(&conn, job)).collect::<rusqlite::Result<Vec<_>>>();
         let outcomes = match outcomes {
             Ok(outcomes) => outcomes,
             Err(error) => {
+                // After some errors SQLite has rolled back by itself: then no transaction is open.
                 if conn.is_autocommit() || conn.execute_batch("ROLLBACK").is_ok() {
                     self.conn = Some(conn);
                 }
@@ -251,8 +263,10 @@ impl State {
     fn checkpoint(&mut self) {
         let Some(conn) = &self.conn else { return };
         let checkpoint = |mode| conn.wal_checkpoint_v2(Some(c"main"), mode).unwrap_or((0, 0)).0;
+        // NOOP only reports how many pages the log has.
         let pages = checkpoint(CheckpointMode::NOOP);
         if pages >= RESTART_PAGES {
+            // Only this call waits inside SQLite. For other writers, `begin` waits, with jitter.
             conn.busy_timeout(RESTART_WAIT).ok();
             checkpoint(CheckpointMode::RESTART);
             conn.busy_timeout(Duration::ZERO).ok();
@@ -285,6 +299,7 @@ fn run_job(conn: &Connection, job: &Job) -> rusqlite::Result<Result<()>> {
         Ok(()) => Ok(()),
         Err(Failure::Engine(error)) => return Err(error),
         Err(Failure::Condition(error)) => {
+            // ROLLBACK TO keeps the savepoint open: the RELEASE below ends it in both cases.
             conn.prepare_cached("ROLLBACK TO job")?.execute([])?;
             Err(error)
         }

@@ -104,6 +104,7 @@ impl Recorder {
                 record.1 = place;
             }
         }
+        // A rename without a sync survives the end of the process, and costs less for each batch.
         let due = self.synced.is_none_or(|last| last.elapsed() >= SYNC_INTERVAL);
         self.write(due)
     }
@@ -142,6 +143,7 @@ impl Recorder {
     /// Writes a temporary file and renames it over the file, so that a complete file exists at any time.
     fn replace(&self, document: &Document, sync: bool) -> std::io::Result<()> {
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        // The process id keeps apart the temporary files of two processes that use one checkpoint.
         name.push(format!(".{}.new", std::process::id()));
         let beside = self.path.with_file_name(name);
         let mut file = File::create(&beside)?;

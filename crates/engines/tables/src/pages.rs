@@ -53,6 +53,7 @@ impl PageSize {
         if rows == 0 {
             return;
         }
+        // Readers may overwrite each other's value: each is an estimate from a recent page.
         let fitting = self.bytes.saturating_mul(rows) / bytes.max(1);
         let asked = self.rows.load(Ordering::Relaxed);
         self.rows.store(fitting.clamp(1, asked.saturating_mul(GROWTH_MAX)), Ordering::Relaxed);
@@ -81,6 +82,7 @@ impl Source {
     pub(crate) async fn page(&self, from: PagingState) -> Result<Page> {
         let mut rows = self.size.rows();
         let mut statement = self.statement.clone();
+        // All tries together take no longer than the caller's limit.
         let call = Call { timeout: self.call.timeout / TRIES, ..self.call };
         let mut tries = 0;
         loop {

@@ -293,6 +293,7 @@ fn write_native(value: &Value, native: &NativeType, out: &mut Vec<u8>) -> Refusa
         (N::Timestamp, V::Timestamp(milliseconds)) => out.extend(milliseconds.to_be_bytes()),
         (N::Duration, V::Duration { months, days, nanoseconds }) => {
             for part in [i64::from(*months), i64::from(*days), *nanoseconds] {
+                // Zigzag: the sign becomes the lowest bit, so that small negative numbers are short, too.
                 write_unsigned((part << 1 ^ part >> 63) as u64, out);
             }
         }
@@ -348,11 +349,13 @@ fn shortest(number: &[u8]) -> &[u8] {
 fn whole_float(number: &[u8], bits: u32) -> Refusal<f64> {
     let refuse = || "the whole number has more digits than the type holds: give a float".to_owned();
     let number = i64::from_be_bytes(fixed::<8>(number, "a float").map_err(|_| refuse())?);
+    // Up to 2^bits every whole number is exact.
     if number.unsigned_abs() > 1 << bits { Err(refuse()) } else { Ok(number as f64) }
 }
 
 /// Appends an integer in one to nine bytes: the leading ones of the first byte count the bytes that follow it.
 fn write_unsigned(number: u64, out: &mut Vec<u8>) {
+    // Zero has one bit here, so that it takes one byte.
     let bits = 64 - (number | 1).leading_zeros();
     // Each byte adds seven bits, the ninth one eight.
     let more = if bits > 56 { 8 } else { (bits as usize - 1) / 7 };
@@ -360,6 +363,7 @@ fn write_unsigned(number: u64, out: &mut Vec<u8>) {
     if more == 8 {
         out.push(0xff);
     } else {
+        // The leading ones and the number's own bits do not overlap.
         out.push(bytes[7 - more] | !(0xff_u8 >> more));
     }
     out.extend(&bytes[8 - more..]);

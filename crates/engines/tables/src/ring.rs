@@ -17,6 +17,7 @@ pub(crate) struct TokenRange {
 /// Divides all tokens into at least `count` ranges of about equal length. No range crosses a token of `ring`, so all its rows
 /// have the same replicas.
 pub(crate) fn split(ring: &[i64], count: usize) -> Vec<TokenRange> {
+    // A range that ends at `i64::MIN` would be empty. The one that wraps around the ring is read as two ranges.
     let mut ends: Vec<i64> = ring.iter().copied().filter(|token| *token != i64::MIN).collect();
     ends.push(i64::MAX);
     ends.sort_unstable();

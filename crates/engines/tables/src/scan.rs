@@ -121,6 +121,7 @@ impl Tables {
         // A page may take long, and `Source::page` retries it: the driver must not send a second request in the meantime.
         statement.set_is_idempotent(false);
         let markers = statement.get_variable_col_specs();
+        // The markers of the token range come last, after those of the condition.
         let (own, tokens) = markers.as_slice().split_at(markers.len().saturating_sub(2));
         if tokens.len() != 2 {
             return Err(TablesError::Request { reason: format!("the statement lost its bounds: {cql}") });
@@ -132,6 +133,8 @@ impl Tables {
         let readers = scan.concurrency.unwrap_or((nodes * READERS_PER_NODE).clamp(2, READERS_MAX));
         let wanted = scan.ranges.unwrap_or(readers * RANGES_PER_READER);
         let identity = Identity { statement: cql, values: values.iter().map(|value| value.map(hex)).collect() };
+        // A resumed scan keeps the ranges of its file, since its paging states belong to them, even if the ring has
+        // changed.
         let recorder = scan.checkpoint.as_ref().map(|path| Recorder::open(path, identity, || self.ranges(wanted)));
         let recorder = recorder.transpose()?;
         let ranges = match &recorder {
@@ -157,6 +160,7 @@ impl Tables {
             checkpoint: scan.checkpoint.unwrap_or_default(),
         });
         Ok(RowStream::of_scan(decoder.schema(), count, recorder, |tasks: &mut JoinSet<()>, sender| {
+            // The closure owns the first sender and drops it: the channel closes when the last reader has ended.
             for _ in 0..readers.min(count) {
                 tasks.spawn(state.clone().run(sender.clone()));
             }
@@ -196,6 +200,7 @@ impl Tables {
             let reason = format!("there is no table {keyspace}.{table} (names are case-sensitive here)");
             return Err(CqlError::NoTable { reason }.into());
         }
+        // The rows come in alphabetical order; `token()` needs the columns in that of the key.
         key.sort();
         Ok(key.into_iter().map(|(_, name)| name).collect())
     }
@@ -221,6 +226,7 @@ struct ScanState {
 impl ScanState {
     /// Reads ranges until none is left, an error occurs or the receiver is dropped.
     async fn run(self: Arc<Self>, sender: mpsc::Sender<Result<Delivery>>) {
+        // The counter hands out each range once and orders no other memory, so `Relaxed` is enough.
         while let Some((number, (range, place))) = self.open.get(self.begun.fetch_add(1, Ordering::Relaxed)) {
             let source = Arc::new(self.source(*range));
             let start = match place {

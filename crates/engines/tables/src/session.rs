@@ -122,6 +122,7 @@ impl Tables {
         if parameters.is_empty() && changes_schema(cql) {
             self.session.change_schema(cql).await?;
             // A table of the same name may now have different types.
+            // Every statement contains the empty text, so all are forgotten.
             self.session.forget("");
             return Ok(None);
         }
@@ -129,6 +130,7 @@ impl Tables {
             self.session.run(cql, &call).await?
         } else {
             let mut statement = self.prepare(cql, parameters).await?;
+            // The statement is a copy: the cached one keeps its own setting.
             statement.set_is_idempotent(repeatable);
             let values = parameters.bind(statement.get_variable_col_specs().as_slice())?;
             self.session.execute(&statement, &values, &call).await?
@@ -161,6 +163,7 @@ fn first_word(cql: &str) -> &str {
         let comment_end = if rest.starts_with("--") || rest.starts_with("//") {
             rest.find('\n')
         } else if rest.starts_with("/*") {
+            // The end is the last byte of the comment, as for a line break.
             rest.find("*/").map(|at| at + 1)
         } else {
             break;

@@ -72,6 +72,7 @@ impl RowStream {
 
     fn end(&mut self) -> Option<Result<RecordBatch>> {
         self.ended = true;
+        // A reader that panics or is cancelled closes the channel like one that has finished.
         if self.ranges_left > 0 {
             let reason = format!("reading ended early: {} ranges were not finished", self.ranges_left);
             return Some(Err(TablesError::Interrupted { reason }));
@@ -109,6 +110,7 @@ impl Stream for RowStream {
             if let Some(recorder) = &mut self.recorder {
                 recorder.deliver(delivery.range, delivery.place);
             }
+            // A page without rows has only progress to note: the next delivery follows.
             if let Some(batch) = delivery.batch {
                 return Poll::Ready(Some(Ok(batch)));
             }
@@ -156,12 +158,14 @@ pub(crate) async fn read(
             _ => current.decode(decoder).map(Some),
         };
         let failed = batch.is_err();
+        // The bytes of the page are freed before the wait for the consumer.
         drop(current);
         let delivery = batch.map(|batch| Delivery { batch, range, place });
         if sender.send(delivery).await.is_err() || failed {
             return false;
         }
         let Some(mut next) = next else { return true };
+        // The handle is polled by reference, because it cannot be moved out of a type with `Drop`.
         page = match (&mut next.0).await {
             Ok(page) => page,
             Err(error) => Err(TablesError::Interrupted { reason: format!("reading a page was ended: {error}") }),
@@ -174,6 +178,7 @@ struct AbortOnDrop<T>(JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
+        // A dropped handle only detaches its task, which would go on fetching a page that nobody reads.
         self.0.abort();
     }
 }

@@ -203,6 +203,7 @@ class Node:
         process = self._running()
         process.signal(signal.SIGSTOP)
         deadline = time.monotonic() + 5
+        # The signal may take effect only after the call has returned.
         while not process.stopped() and process.alive() and time.monotonic() < deadline:
             time.sleep(0.005)
 

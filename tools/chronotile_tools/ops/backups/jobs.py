@@ -84,6 +84,7 @@ class Send:
             "sent_bytes": sent,
             "seconds": round(time.monotonic() - began, 3),
         }
+        # Write the record of the part last: a part with a record is not sent again.
         store.put_json(part_key(self.backup, self.host_id), record)
 
 
@@ -139,6 +140,7 @@ class Fetch:
         with ThreadPoolExecutor(THREADS) as pool:
             list(pool.map(fetch, wanted))
         progress.end()
+        # Write the marker last: the restore takes it as evidence that all files have arrived.
         marker = Path(self.folder, "fetched")
         marker.write_text(f"{self.backup}\n", encoding="utf-8")
 

@@ -238,6 +238,7 @@ class Backup(Procedure):
             return False
         store = Store(self.url)
         store.put_json(f"{manifests.folder(context.notes['backup'])}/schema.json", vars(schema))
+        # Parts in the store list the files of an earlier snapshot, which was cleared.
         for part in store.sizes(f"{manifests.folder(context.notes['backup'])}/parts"):
             store.delete(part)
         context.note(begun_utc=begun, ended_utc=ended, seconds=seconds)

@@ -338,6 +338,7 @@ def begin(store: Store, name: str, record: dict[str, Any]) -> None:
     if store.size(f"{folder(name)}/manifest.json") is not None:
         raise InvalidInputError(f"backup {name} already exists in {store.url}: use another name", kind="refused")
     store.put_json(f"{folder(name)}/begun.json", {"format": FORMAT, **record})
+    # Look for a removal after writing the mark: a removal does the same, so at least one of the two sees the other.
     require_no_removal(store)
 
 
@@ -483,6 +484,8 @@ def _sweep(store: Store, chosen: Sequence[str]) -> RemovalReport:
         store.delete(REMOVING)
         raise
     for name in chosen:
+        # Delete the manifest first: a backup exists as long as its manifest does, so an interrupted removal leaves no
+        # backup without its files.
         store.delete(f"{folder(name)}/manifest.json")
         store.delete_folder(folder(name))
     removed = _remove_files(store, needed, mark)

@@ -292,6 +292,7 @@ class Restore(Procedure):
             sources = tuple(self._sources(context, manifest)[address])
             folder = self._staging(context, address)
             job = Fetch(self.url, self.backup, sources, tuple(self.keyspaces), folder, self.limit_mib)
+            # Note the folder before files arrive in it: abandoning the restore removes the noted folders.
             context.note(**{f"staging {address}": folder})
             context.actuator.work(address, job, timeout_s=context.stream_s)
 
@@ -456,6 +457,7 @@ def _has_rows(context: Context, keyspace: str, table: str) -> bool:
     rows = context.nodes.query(asked, statements.select("column_name, kind", "system_schema.columns", where))
     key = next(row["column_name"] for row in rows if row["kind"] == "partition_key")
     statement = statements.any_row(statements.full(keyspace, table), key)
+    # Ask all replicas, so that a row which only one of them has counts too.
     return bool(context.nodes.query(asked, statement, consistency="ALL", timeout_s=TABLE_S))
 
 

@@ -52,6 +52,7 @@ def read(nodes: Nodes, keyspaces: Collection[str]) -> Schema:
     asked = any_serving(nodes)
     found = _without_statements(nodes, asked, keyspaces)
     for _ in range(TRIES):
+        # The statements belong to the schema only if it is the same before and after they are read.
         described = _described(nodes, asked, keyspaces)
         before, found = found, _without_statements(nodes, asked, keyspaces)
         if found == before:
@@ -190,5 +191,6 @@ def make(nodes: Nodes, backup: Schema, keyspaces: Collection[str], replication: 
             try:
                 nodes.query(asked, statement, timeout_s=SCHEMA_S)
             except InvalidInputError as error:
+                # A repeated step finds what an interrupted one has created.
                 if "already exist" not in str(error).lower():
                     raise

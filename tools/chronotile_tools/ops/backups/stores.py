@@ -53,6 +53,7 @@ class RateLimiter:
         with self._lock:
             self._due = max(self._due, time.monotonic()) + count / self._bytes_s
             pause = self._due - time.monotonic()
+        # Sleep without the lock, so that other threads can reserve their turn meanwhile.
         time.sleep(max(0.0, pause))
 
 
@@ -249,6 +250,7 @@ class Store:
         try:
             record = json.loads(content)
             body: dict[str, Any] = record["body"]
+            # Digest and signature are those of the body's canonical text, so write the body in this form again.
             text, digest = _text_of(body), record["sha256"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise damaged from None
@@ -296,10 +298,12 @@ class Store:
         for one in [*reversed(path.relative_to(self.folder).parents), path.relative_to(self.folder)]:
             inner = self.folder / one
             try:
+                # Never create the folder of the store itself: its disk may not be mounted.
                 if one.parts:
                     inner.mkdir(mode=0o700)
             except FileExistsError:
                 continue
+            # The umask reduces the mode given to `mkdir`, so set it afterwards.
             if one.parts and shared:
                 inner.chmod(0o2770)
 

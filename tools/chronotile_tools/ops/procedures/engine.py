@@ -189,6 +189,7 @@ def run_request(
 
     Returns and raises what `run` does, and what `make` raises.
     """
+    # The journal has the request as JSON: convert this one in the same way before the two are compared.
     asked = json.loads(json.dumps(asked, default=str))
     path = journal.unfinished(folder)
     if path is None or again:
@@ -289,6 +290,7 @@ def run(
             # The lease needs its own table, which is only created in a healthy cluster.
             findings.require(plan(procedure, context).findings, procedure.name)
         lease = stack.enter_context(Lease(context.nodes, about, life_s=life_s))
+        # The lease is held from here on, so undo the abandoned run before the cluster is checked for the new one.
         if kept is not None and again:
             _give_up(context, kept)
             context.notes, kept = {}, None
@@ -304,6 +306,8 @@ def run(
             kept.write("resumed")
         context.journal = kept
         _run_steps(procedure, context, kept, lease)
+        # End the journal before the mark in the cluster: commands on this machine ignore a mark whose journal has
+        # ended.
         kept.write("finished")
         lease.finish()
         context.journal = None
@@ -409,6 +413,7 @@ def _run_steps(procedure: Procedure, context: Context, kept: Journal, lease: Lea
         if step.name in done:
             continue
         lease.check()
+        # A step that an interrupted run began may already have made its changes.
         _require_unchanged(procedure, context, kept, step.changes if step.name in begun else ())
         if step.name not in begun:
             step.check()
@@ -416,6 +421,7 @@ def _run_steps(procedure: Procedure, context: Context, kept: Journal, lease: Lea
         context.echo(f"{number}/{len(steps)}  {step.text}")
         try:
             step.do()
+            # The step may have taken longer than the lease lives without renewal.
             lease.check()
             seen = step.prove()
         except ChronotileError as error:

@@ -196,6 +196,7 @@ def ended(path: Path) -> bool:
             tail = file.read()
     except OSError as error:
         raise DataFileError(f"cannot open journal {path}: {error.strerror}", kind="file-access") from error
+    # JSON escapes quotes within texts, so only an entry itself matches.
     return any(f'"event": "{end}"'.encode() in tail for end in _ENDS)
 
 

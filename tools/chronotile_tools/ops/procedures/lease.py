@@ -115,6 +115,7 @@ class Lease:
         self._ask(statements.drop_lease(_UNFINISHED, self.about["id"]))
 
     def _take(self, *, tries: int = _TRIES) -> None:
+        # Count from before the request: the nodes start the lifetime later, so the lease outlives `_until`.
         began, about = time.monotonic(), json.dumps(self.about)
         row = self._ask(statements.take_lease(_WORK, self.holder, about, self.life_s), tries=tries)
         if not _applied(row):
@@ -180,6 +181,7 @@ def unfinished(nodes: Nodes) -> dict[str, Any] | None:
     """Work marked as unfinished in the cluster."""
     if not prepared(nodes):
         return None
+    # A serial read also sees a transaction that was accepted but not completed.
     rows = nodes.query(any_serving(nodes), statements.read_lease(_UNFINISHED), consistency="SERIAL")
     return json.loads(rows[0]["about"]) if rows else None
 
@@ -205,6 +207,7 @@ def _is_over(other: dict[str, str]) -> bool:
     """Whether work on this machine was interrupted before its first step or after its last."""
     if other["host"] != socket.gethostname():
         return False
+    # The mark is set before its journal exists, and cleared after the last entry of the journal.
     path = Path(other["journal"])
     return not path.exists() or journal.ended(path)
 

@@ -228,6 +228,7 @@ class _Group:
     def run(self) -> None:
         """Repair what is not yet repaired according to the journal: small tables node by node, others in segments."""
         known = _known(self.context, self.tables)
+        # A repair that was begun in segments, according to the journal, continues in segments.
         small = _is_small(known) and not self._done()
         if not (small and self._run_nodes()):
             self.run_segments(known)
@@ -242,6 +243,7 @@ class _Group:
         workers: dict[Future[bool], RingRange] = {}
         with ThreadPoolExecutor(max_workers=8) as pool:
             while left or workers:
+                # No node takes part in two segments at once: choose a range whose replicas are all free.
                 busy = [replica for segment in workers.values() for replica in segment.replicas]
                 chosen = disjoint(left, busy)
                 if chosen is not None:
@@ -249,9 +251,11 @@ class _Group:
                     width_max = min(self.pace.width_max, self._narrow.get(chosen.start, SIZE))
                     segment = next_segment(chosen, known, width_max)
                     rest = remaining([chosen], [(segment.start, segment.end)])
+                    # Queue what is left of the range: the segments of a range are taken consecutively from its start.
                     left += rest
                     workers[pool.submit(self._segment, segment)] = segment
                     continue
+                # Every range that is left has a busy replica: wait until a segment ends.
                 for future in wait(workers, return_when=FIRST_COMPLETED).done:
                     segment = workers.pop(future)
                     if not future.result():
@@ -325,6 +329,7 @@ class _Group:
         return [entry for entry in entries if entry["tables"] == self.key and entry["purpose"] == self.purpose]
 
     def _log(self, event: str, **facts: object) -> None:
+        # Segments finish in several threads, but only one thread at a time may write to a journal.
         with self._writing:
             if self.context.journal is not None:
                 self.context.journal.write(event, tables=self.key, purpose=self.purpose, **facts)

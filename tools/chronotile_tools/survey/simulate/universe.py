@@ -151,6 +151,7 @@ class Universe(Simulation):
         blur = rng.normal(0, 0.05 / 3600, (2, len(seen)))
         new = rng.poisson(self.survey.transients / CAMERA_DETECTORS)
         new_ra, new_dec = e.on_sky(*rng.uniform(-e.side / 2, e.side / 2, (2, new)))
+        # Eight bits for the detector and twelve for the source: ids are unique, and above those of variable objects.
         first = _TRANSIENT + ((e.visit * 256 + e.detector) << 12)
         ids = np.concatenate([_VARIABLE + seen, first + np.arange(new)]).astype(np.int64)
         wide = np.maximum(np.cos(np.radians(all_dec[seen])), 1e-3)

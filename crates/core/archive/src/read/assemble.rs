@@ -158,6 +158,7 @@ impl Allowance {
 
     /// Takes more bytes; returns whether the total is within the limit.
     fn allows(&self, bytes: usize) -> bool {
+        // The counter publishes no other data, so it needs no stronger ordering.
         self.taken.fetch_add(bytes, Relaxed).saturating_add(bytes) <= self.bytes_max
     }
 }
@@ -194,6 +195,7 @@ impl<'a> Assembly<'a> {
             rows += part.head.rows as usize;
         }
         starts.push(rows);
+        // A read of the newest versions compares ids across all tiles anyway, so a tile only has to be in order.
         let is_ready = |tile: &Range<usize>| {
             let tile = &parts[tile.clone()];
             match merging {
@@ -265,10 +267,14 @@ impl<'a> Assembly<'a> {
     /// The rows to return, in order; `None` for all rows in their present order.
     fn rows_to_keep(&self) -> Result<Option<Vec<u32>>> {
         let hidden = self.parts.iter().any(|part| self.query.hides_rows_of(&part.head));
+        // If no column is decoded first, no condition and no time bound applies to single rows: all rows are returned
+        // as they are.
         let filters = !self.first.is_empty() || !matches!(self.merging, Merging::EachTile) || hidden;
         if !filters && self.dirty.is_empty() {
             return Ok(None);
         }
+        // Rows that do not count or are outside the time range leave first: they must not win over others in the
+        // comparison that follows.
         let mut keep = vec![true; self.row_count()];
         self.clear_unchosen(&mut keep);
         self.clear_hidden(&mut keep)?;
@@ -277,6 +283,8 @@ impl<'a> Assembly<'a> {
             self.keep_newest(&mut keep)?;
         }
         let order = if self.dirty.is_empty() { None } else { Some(self.merge(&mut keep)?) };
+        // Region, keys and predicates are tested after the merge. In any other order, a superseded version would
+        // reappear if the current one fails a test.
         if self.query.tests_rows() {
             self.query.filter(&|position| self.first_column(position), &mut keep)?;
         }
@@ -341,6 +349,7 @@ impl<'a> Assembly<'a> {
             }
             let rows = self.starts[tile.start]..self.starts[tile.end];
             let first = rows.start;
+            // No two rows have the same rank, so an unstable sort always gives the same order.
             order[rows].sort_unstable_by(|a, b| {
                 let (a, b) = (*a as usize, *b as usize);
                 compare_times(a, b)
@@ -489,6 +498,7 @@ impl<'a> Assembly<'a> {
     /// Columns of the given rows, in the given order; `None` if they exceed the allowance.
     fn decode_and_take(&self, columns: &[usize], rows: &[u32], allowance: &Allowance) -> Result<Option<Vec<ArrayRef>>> {
         let Some((decoded, within)) = self.decode_only(columns, rows, allowance)? else { return Ok(None) };
+        // All decoded rows are wanted in their present order: no copy is needed.
         if within.iter().copied().eq(0..decoded.num_rows() as u32) {
             return Ok(Some(decoded.columns().to_vec()));
         }
@@ -520,6 +530,8 @@ impl<'a> Assembly<'a> {
             starts[index] = set.rows() as u32;
             let before = set.bytes();
             if self.bodies[index].decodes_single_rows() && is_few(picked.len(), self.parts[index].head.rows as usize) {
+                // `append_rows` takes ascending rows, and `place` below searches among them; the rows wanted may be in
+                // another order.
                 picked.sort_unstable();
                 self.append(index, |body, count| set.append_rows(body, count, picked))?;
             } else {

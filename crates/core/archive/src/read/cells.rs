@@ -118,6 +118,7 @@ fn push_value(bytes: &mut Vec<u8>, column: &ArrayRef, row: usize) {
         return bytes.push(0);
     }
     bytes.push(1);
+    // The length keeps two columns with `ab` and `c` apart from those with `a` and `bc`.
     let mut text = |value: &[u8]| {
         bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
         bytes.extend_from_slice(value);
@@ -254,6 +255,7 @@ fn ranges(mut cells: Vec<i64>) -> Cells {
     let mut merged: Vec<(Cell, Cell)> = Vec::new();
     for cell in cells {
         match merged.last_mut() {
+            // No cell follows the greatest one.
             Some((_, last)) if last.0.checked_add(1) == Some(cell) => *last = Cell(cell),
             _ => merged.push((Cell(cell), Cell(cell))),
         }
@@ -266,6 +268,7 @@ pub(crate) fn filter_region(region: &Region, ra: &ArrayRef, dec: &ArrayRef, keep
     match (degrees(ra), degrees(dec)) {
         (Ok(ra), Ok(dec)) => match region.contains_many(ra.values(), dec.values()) {
             Ok(inside) => keep.iter_mut().zip(inside).for_each(|(keep, inside)| *keep &= inside),
+            // Writes also refuse invalid positions, so no stored row is lost here.
             Err(_) => keep.fill(false),
         },
         // Rows without a position are refused when they are written.

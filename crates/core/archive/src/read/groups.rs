@@ -55,6 +55,8 @@ pub(crate) async fn scan_all(
         return Ok(store.scan(dataset, scan).await?.map_err(ArchiveError::from).boxed());
     }
     let (early, late) = scan.slices.split_at(scan.slices.len() / 2);
+    // A stream proceeds only while it is polled. A task for each half lets the later half proceed while the earlier one
+    // is read.
     let early = ahead(store.scan(dataset, Scan { slices: early.to_vec(), ..scan.clone() }).await?);
     let late = ahead(store.scan(dataset, Scan { slices: late.to_vec(), ..scan.clone() }).await?);
     Ok(early.chain(late).boxed())
@@ -181,6 +183,8 @@ async fn in_groups(
     older: bool,
 ) -> Result<BoxStream<'static, Result<Vec<ParsedChunk>>>> {
     let what = ScanContent { bodies: bodies == Bodies::AtOnce, older };
+    // Only the first scan of a read is shared, and it has bodies. A scan that begins again after a late batch is the
+    // read's own.
     let shared = query.shared_scan.as_ref().filter(|_| what.bodies).and_then(|scan| scan.take(what.older));
     let begin = Grouping {
         chunks: match shared {
@@ -199,13 +203,18 @@ async fn in_groups(
                 let Some(mut group) = grouping.next(&query).await? else { return Ok::<_, ArchiveError>(None) };
                 let mut late = query.is_late(&group).await?;
                 if !late && !what.older {
+                    // The scan left out chunks of older versions. In a tile in which a newer version does not count, an
+                    // older one may be the newest again, so the whole tile is read.
                     let exposed = exposed_tiles(&query, &group);
                     if !exposed.is_empty() {
                         group = read_again(store.as_ref(), &query, group, exposed, what.bodies).await?;
+                        // The tiles may now have rows of batches that no head of the scan has shown.
                         late = query.is_late(&group).await?;
                     }
                 }
                 if !late {
+                    // The end is taken before chunks are left out: a tile without a row to return has been passed as
+                    // well.
                     let end = group.last().map(|part| place(&part.chunk.key));
                     group = query.visible(query.skip_unmatchable(group));
                     if bodies == Bodies::Later {
@@ -218,6 +227,8 @@ async fn in_groups(
                         return Ok(Some((group, grouping)));
                     }
                 }
+                // The group is dropped undecided. The look at all heads decides about every batch that has ended, and a
+                // new scan then continues after the last tile that was returned.
                 let slices = match &query.visible {
                     Some(visible) => {
                         visible
@@ -253,6 +264,8 @@ impl Grouping {
     async fn next(&mut self, query: &Query) -> Result<Option<Vec<ParsedChunk>>> {
         loop {
             for chunk in self.waiting.by_ref() {
+                // Scans are ordered by slice, cell and window, as these keys are. A scan that begins again returns the
+                // tiles before `taken` a second time.
                 if self.taken.is_some_and(|taken| place(&chunk.key) <= taken) {
                     continue;
                 }
@@ -260,6 +273,7 @@ impl Grouping {
                     return Ok(Some(group));
                 }
             }
+            // A stream must not be polled again after its end, but the caller asks once more after the last group.
             let more = if self.ended { None } else { self.chunks.try_next().await? };
             match more {
                 Some(more) => self.waiting = more.into_iter(),
@@ -291,6 +305,7 @@ impl Gather {
         if !query.touches(&head) {
             return Ok(None);
         }
+        // Groups end where a tile does, since rows of a tile are compared with each other.
         let border = self.held.last().is_some_and(|last| place(&last.chunk.key) != place(&chunk.key));
         let full = self.bytes >= GROUP_BYTES || self.rows >= GROUP_ROWS;
         let group = (border && full).then(|| self.take());
@@ -338,10 +353,13 @@ pub(crate) async fn fetch_tiles(
         let now = &keys[done..(done + at_once).min(keys.len())];
         done += now.len();
         let chunks = store.fetch(dataset, now.to_vec()).await?;
+        // The missing chunks were replaced or removed after the scan of their heads.
         if chunks.len() < now.len() {
             let found: HashSet<ChunkKey> = chunks.iter().map(|chunk| chunk.key).collect();
             changed.extend(now.iter().filter(|key| !found.contains(*key)).map(place));
         }
+        // While sizes are unknown, the chunks that have just arrived predict those of the next ones. A known size takes
+        // precedence above.
         let mean = chunks.iter().map(|chunk| chunk.body.len()).sum::<usize>() / chunks.len().max(1);
         at_once = (FETCH_BYTES / mean.max(1)).clamp(1, FETCH_CHUNKS);
         fetched.push_all(chunks)?;
@@ -363,10 +381,12 @@ async fn read_again(
     tiles: BTreeSet<(SliceId, Tile)>,
     bodies: bool,
 ) -> Result<Vec<ParsedChunk>> {
+    // Chunks of such a tile that were found may precede the change, and a tile is returned in one state only.
     parts.retain(|part| !tiles.contains(&place(&part.chunk.key)));
     let mut fetched = Fetched { query, parts, shelf: BodyStore::new(KEPT_BYTES) };
     for (slice, tile) in tiles {
         let cells = Cells::Ranges([(tile.cell, tile.cell)].into());
+        // A scan sees a rewrite of a tile completely or not at all, which several fetches by key do not.
         let scan = Scan { slices: vec![slice], cells, windows: Windows::one(tile.window), bodies, older: true };
         let mut chunks = store.scan(&query.frame.dataset, scan).await?;
         while let Some(chunks) = chunks.try_next().await? {

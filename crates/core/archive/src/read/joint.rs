@@ -32,6 +32,7 @@ pub(crate) async fn share_scans(store: &Arc<dyn Store>, queries: &mut [Query]) -
             query.shared_scan = Some(shared_scan);
             parts.push(part);
         }
+        // The task ends by itself at the end of the scan, or once all reads have dropped their receivers.
         tokio::spawn(hand_out(chunks, parts));
     }
     Ok(())
@@ -44,6 +45,7 @@ fn may_share(query: &Query) -> bool {
 
 fn are_together(a: &Query, b: &Query) -> bool {
     let spec = |query: &Query| query.frame.spec.clone();
+    // Reads of the same dataset do not share a scan, since their windows may overlap.
     spec(a).slices_name() == spec(b).slices_name() && spec(a).name != spec(b).name && a.cells == b.cells
 }
 

@@ -52,6 +52,8 @@ impl Dataset {
         }
         let by = by.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
         let query = this.query(&request).await?;
+        // The search ends once it has found as many keys as the request names, so rows must be grouped by exactly these
+        // keys.
         let by_key = matches!(request.place, Place::Keys(_)) && by == frame.cell_columns()?;
         let newest_first = by_key && request.ids.is_none() && versions_share_time(&frame);
         // Decode the columns that determine the result along with the requested ones.
@@ -157,6 +159,7 @@ impl Newest {
         let mut used = false;
         for (row, when) in times.into_iter().enumerate() {
             match self.rows.get_mut(&keys.get(row)) {
+                // Of rows with the same time, the later one in the order of reads replaces the earlier one.
                 Some(newest) if newest.0 > when => {}
                 Some(newest) => (*newest, used) = ((when, place, row as u32), true),
                 None => {
@@ -178,6 +181,7 @@ impl Newest {
     /// Drops all rows except the newest.
     fn compact(&mut self) -> Result<()> {
         let mut newest: Vec<&mut (TimeKey, usize, u32)> = self.rows.values_mut().collect();
+        // `gathered` keeps the order of the places, so that the entries can then be renumbered one after the other.
         newest.sort_unstable_by_key(|(_, batch, row)| (*batch, *row));
         let places: Vec<(usize, usize)> = newest.iter().map(|(_, batch, row)| (*batch, *row as usize)).collect();
         let compacted = gathered(&self.batches, &places).map_err(|e| self.query.frame.compute("selecting rows", e))?;
@@ -189,6 +193,7 @@ impl Newest {
         }
         self.batches_bytes = compacted.iter().map(bytes_of).sum();
         self.batches = compacted;
+        // The limit grows with the newest rows: otherwise, once they exceed it, every batch would compact all of them.
         self.bytes_max = BATCHES_BYTES.max(2 * self.batches_bytes);
         Ok(())
     }
@@ -263,6 +268,8 @@ async fn backwards(store: Arc<dyn Store>, query: Query, by: Vec<usize>) -> Resul
         let mut pending = cells.clone();
         for slice in slices.iter().copied().rev() {
             if let Some(visible) = &query.visible {
+                // The last look at heads covered the slices from `looked_from` on: a batch that is first found there
+                // ended later. Older slices have not been looked at.
                 visible.set_complete(looked_from.is_some_and(|from| from <= slice));
             }
             let mut open = Vec::new();
@@ -330,6 +337,7 @@ async fn search_slice(
         }
         let parts = fetch_parts(store.as_ref(), query, &fetch).await?;
         let mut parts = query.visible_or_begin_again(parts).await?;
+        // `note` takes rows of one cell, so the chunks of each cell are assembled separately.
         while let Some(cell) = parts.first().map(|part| part.chunk.key.tile.cell) {
             let end = parts.iter().position(|part| part.chunk.key.tile.cell != cell).unwrap_or(parts.len());
             let rest = parts.split_off(end);
@@ -366,6 +374,7 @@ fn next_chunks(parts: &mut Vec<ParsedChunk>, known: Option<i64>, whole_tiles: bo
     let belongs = |part: &ParsedChunk, time_min: i64| {
         part.head.zone.time_max >= time_min || (whole_tiles && part.chunk.key.tile == tile)
     };
+    // Tiles of a cell do not overlap in time, so the chunks of a tile are adjacent in the order of time.
     while let Some(part) = parts.pop_if(|part| belongs(part, time_min)) {
         time_min = time_min.min(part.head.zone.time_min);
         chunks.push(part);

@@ -63,6 +63,7 @@ pub fn exact_values(given: &ArrayRef, wanted: &DataType) -> Converted<ArrayRef> 
     if given.data_type() == wanted {
         return Ok(given.clone());
     }
+    // In a dictionary, the null may be among the values: only logical nulls show it.
     let nulls = given.logical_nulls().filter(|nulls| nulls.null_count() > 0);
     let Some(nulls) = nulls else {
         return values_at(&spots(given, wanted)?, wanted);
@@ -96,6 +97,7 @@ fn values_at(spots: &LocatedConstants, wanted: &DataType) -> Converted<ArrayRef>
         LocatedConstants::Floats(spots) => {
             let values = all(spots, wanted)?;
             let array: ArrayRef = Arc::new(Float64Array::from(values));
+            // A cast to float32 rounds without an error, so only the way back shows whether the value fits.
             let cast = cast_with_options(&array, wanted, &STRICT).map_err(|e| e.to_string())?;
             let back = cast_with_options(&cast, &DataType::Float64, &STRICT).map_err(|e| e.to_string())?;
             let differs = |(a, b): (&f64, &f64)| a != b && !(a.is_nan() && b.is_nan());
@@ -112,6 +114,7 @@ fn values_at(spots: &LocatedConstants, wanted: &DataType) -> Converted<ArrayRef>
 /// Values of a discrete type in its units; the reverse of [`whole_array`].
 fn counts(array: &ArrayRef) -> Converted<Vec<i128>> {
     match array.data_type() {
+        // The cast below would refuse values past the greatest int64.
         DataType::UInt64 => Ok(array.as_primitive::<UInt64Type>().values().iter().map(|v| i128::from(*v)).collect()),
         DataType::Decimal128(_, _) => Ok(array.as_primitive::<Decimal128Type>().values().to_vec()),
         _ => {
@@ -132,6 +135,7 @@ pub(crate) fn whole_array(counts: &[i128], wanted: &DataType) -> Converted<Array
         DataType::UInt64 => Ok(Arc::new(UInt64Array::from_iter_values(counts.iter().map(|count| *count as u64)))),
         _ => {
             let mut array: ArrayRef = Arc::new(Int64Array::from_iter_values(counts.iter().map(|count| *count as i64)));
+            // Arrow has no cast from int64 to a 32-bit time of day, only from int32.
             if wanted.is_temporal() && wanted.primitive_width() == Some(4) {
                 array = cast_with_options(&array, &DataType::Int32, &STRICT).map_err(failed)?;
             }
@@ -254,12 +258,14 @@ fn times(given: &ArrayRef, wanted: &DataType) -> Converted<Vec<ConstantPosition<
     };
     let kind = given.data_type();
     let spot = |ns: i128| {
+        // Steps are rounded down, before 1970 too: `After` names the step before the time.
         let step = ns.div_euclid(step_ns);
         within(
             if ns.rem_euclid(step_ns) == 0 { ConstantPosition::At(step) } else { ConstantPosition::After(step) },
             range,
         )
     };
+    // Text for a duration is a number of its units and is read with the numbers below.
     if *kind == DataType::Utf8 && counts_of != Clock::Length {
         let parse = |text: Option<&str>| time_ns(text.unwrap_or_default(), &counts_of, wanted).map(spot);
         return given.as_string::<i32>().iter().map(parse).collect();
@@ -279,11 +285,13 @@ fn time_ns(text: &str, counts: &Clock, wanted: &DataType) -> Converted<i128> {
     let text = text.trim();
     let fraction = text.rsplit_once('.').map_or("", |(_, fraction)| fraction);
     let digits = fraction.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    // Nanoseconds are the finest unit here, so further places could only be cut off.
     if digits.bytes().skip(9).any(|digit| digit != b'0') {
         return Err(format!("is {wanted} and takes times of up to 9 decimal places, not {text:?}"));
     }
     let utc: Tz = "+00:00".parse().map_err(|e: arrow_schema::ArrowError| e.to_string())?;
     let parsed = match counts {
+        // Nanoseconds in 64 bits end in 2262, so seconds and their fraction are added in 128 bits.
         Clock::Epoch => string_to_datetime(&utc, text)
             .map(|time| i128::from(time.timestamp()) * SECOND_NS + i128::from(time.timestamp_subsec_nanos())),
         _ => string_to_time_nanoseconds(text).map(i128::from),

@@ -49,6 +49,7 @@ impl Survivors {
             Self::All => {}
             Self::Rows(sets) => keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= sets[number].has(row)),
             Self::SelectedRows(chosen) => {
+                // The rows chosen from a chunk are ascending, as the binary search requires.
                 let rows = chosen.get(&part.chunk.key.id).map_or(&[][..], |rows| rows);
                 keep.iter_mut().enumerate().for_each(|(row, keep)| *keep &= rows.binary_search(&(row as u32)).is_ok());
             }
@@ -64,6 +65,7 @@ pub(crate) struct RowSet {
 
 impl RowSet {
     pub(crate) fn all(rows: usize) -> Self {
+        // Bits past the last row stay set: `numbers` stops before them.
         Self { bits: vec![u64::MAX; rows.div_ceil(64)], rows }
     }
 
@@ -203,6 +205,7 @@ impl Merge {
             let count = (PIECE_BYTES / self.row_bytes).clamp(1, self.order.len() - self.done);
             if let Some(rows) = self.piece(query, parts, count)? {
                 self.done += count;
+                // Rows without columns take no bytes: `max` keeps the next division defined.
                 self.row_bytes = (bytes_of(&rows) / count).max(1);
                 return Ok(Some(rows));
             }
@@ -231,6 +234,7 @@ impl Merge {
             ids.push((part.ids, part.versions));
             found.push((number as u32, part.ranks));
         }
+        // No two rows have the same rank, so an unstable sort always gives the same order.
         rows.sort_unstable_by(|a, b| {
             let by = |of_a: &Option<Keys>, of_b: &Option<Keys>| match (of_a, of_b) {
                 (Some(of_a), Some(of_b)) => of_a.get(a.2 as usize).cmp(&of_b.get(b.2 as usize)),
@@ -263,6 +267,8 @@ impl Merge {
             bytes += taken.last().map_or(0, bytes_of);
             // These rows are much larger than the previous ones: retry with fewer before too many bytes are held.
             if bytes > 2 * PIECE_BYTES && count > 1 {
+                // The last term makes the next try about half as large, also if the end of the order and not the size
+                // of rows limited this one.
                 self.row_bytes = (bytes / rows).max(2 * self.row_bytes).max(PIECE_BYTES / count * 2);
                 return Ok(None);
             }
@@ -285,6 +291,8 @@ impl Merge {
         if let Some(all) = self.cache.get(&number) {
             return taken(query, all, rows);
         }
+        // `append_rows` takes ascending rows. Those of one chunk may be wanted in another order, and are then taken
+        // from all its rows.
         let sorted = rows.is_sorted_by(|a, b| a < b);
         let (all, picked) = part.with_body(frame, |body| {
             let damaged = |damage| frame.damaged(&part.chunk.key, damage);
@@ -339,6 +347,8 @@ impl SortRows {
         part.with_body(frame, |body| {
             let mut keep = vec![true; part.head.rows as usize];
             filter(&mut keep);
+            // Columns are decoded in the order in which they exclude rows: the time first, then those with conditions,
+            // and ids only for the rows that are left.
             let times = ColumnsOf::decode(frame, part, body, vec![frame.time])?;
             let time_keys = time_keys(&times.column(frame.time));
             keep.iter_mut().zip(&time_keys).for_each(|(keep, when)| *keep &= inside(*when));
@@ -390,6 +400,7 @@ fn stretches(query: &Query, parts: &[ParsedChunk]) -> Result<TimeRuns> {
         })?;
         let last = time_keys.iter().max().copied().unwrap_or(TimeKey::MIN);
         times.push((time_keys.iter().min().copied().unwrap_or(TimeKey::MAX), last));
+        // `next` counts on from part to part, so that the sample takes every `step`-th row of all parts together.
         while next < time_keys.len() {
             sample.push(time_keys[next]);
             next += step;
@@ -402,6 +413,7 @@ fn stretches(query: &Query, parts: &[ParsedChunk]) -> Result<TimeRuns> {
     let count = rows.div_ceil(SORTED_ROWS / 2);
     let mut cuts: Vec<TimeKey> = (1..count).map(|cut| sample[cut * sample.len() / count]).collect();
     cuts.dedup();
+    // The last stretch has no end: a half-open one could not include the greatest key.
     let starts = std::iter::once(TimeKey::MIN).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().map(Some).chain([None]);
     Ok((times, starts.zip(ends).collect()))
@@ -425,6 +437,7 @@ fn interleaved(query: &Query, taken: &[RecordBatch], order: &[(usize, usize)]) -
     if query.output.is_empty() {
         return counted(query, order.len());
     }
+    // The rows of a single part were taken in the order of the result.
     if let [only] = taken {
         return Ok(only.clone());
     }

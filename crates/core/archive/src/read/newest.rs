@@ -54,12 +54,14 @@ pub(crate) async fn read(store: Arc<dyn Store>, query: Arc<Query>) -> Result<Rea
         }
     }
     let mut seen = ObservedVersions::new(&query);
+    // If the limit was not exceeded, the scan has ended, and `first` is the whole read.
     if bytes <= AT_ONCE_BYTES {
         match at_once(&query, first).await? {
             Ok(read) => return Ok(read),
             Err(parts) => first = parts,
         }
     }
+    // The first pass compares ids and versions of all groups. Which rows win is known only at its end.
     let mut groups = stream::iter([Ok(first)]).chain(groups);
     while let Some(parts) = groups.try_next().await? {
         if is_light(&parts) {
@@ -101,6 +103,7 @@ async fn at_once(
     let Some(rows) = rows else { return Ok(Err(parts)) };
     held.set(rows.get_array_memory_size())?;
     let rows = stream::iter((rows.num_rows() > 0).then_some(rows)).map(move |rows| {
+        // The closure captures the charge, which therefore lasts as long as the rows.
         let _ = &held;
         Ok(rows)
     });
@@ -259,6 +262,8 @@ fn compare(
         let arrays: Vec<_> = columns.iter().map(|position| column(*position)).collect();
         Keys::new(&arrays).map_err(|e| frame.compute("comparing ids", e))
     };
+    // Region, keys and predicates are not tested here: the newest version wins even if it fails them, and then no
+    // version of its record is returned.
     let mut keep = vec![true; rows.num_rows()];
     if !query.bounds.holds_all(part.head.zone.time_min, part.head.zone.time_max) {
         query.bounds.filter(&column(frame.time), &mut keep);
@@ -341,6 +346,8 @@ impl Replay {
     }
 
     fn won(&self, rows: &RecordBatch, places: &Places) -> Result<RecordBatch> {
+        // Candidate rows have passed all conditions in `assemble_few`: only rows that are not the newest are left to
+        // remove.
         let won =
             |(chunk, row): &(ChunkId, u32)| self.chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok());
         let won: BooleanArray = places.iter().map(|place| Some(won(place))).collect();

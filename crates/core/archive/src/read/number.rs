@@ -76,10 +76,12 @@ impl Number {
             let (digit, in_fraction) = (byte - b'0', place >= whole.len());
             if kept == DIGITS_MAX {
                 *more |= digit != 0;
+                // A digit that is cut off still counts as a place if it is before the decimal point.
                 *exponent = exponent.saturating_add(i32::from(!in_fraction));
                 continue;
             }
             *digits = *digits * 10 + u128::from(digit);
+            // Leading zeros take no room, so they do not count as kept digits.
             kept += usize::from(*digits != 0);
             *exponent = exponent.saturating_sub(i32::from(in_fraction));
         }
@@ -108,6 +110,8 @@ impl Number {
             Self::Float(value) => ConstantPosition::At(value),
             Self::Decimal { negative, digits, exponent, more } => {
                 match decimal_step(negative, digits, exponent, more) {
+                    // A whole number of up to 127 bits is located exactly. A fraction stands for the nearest float,
+                    // which is how it is stored: hardly any decimal fraction is a float itself.
                     ConstantPosition::At(whole) => whole_among_floats(whole),
                     _ => {
                         let sign = if negative { "-" } else { "" };
@@ -172,6 +176,7 @@ fn decimal_step(negative: bool, digits: u128, exponent: i32, more: bool) -> Cons
             Some(steps) => (steps, !more),
             None => return beyond,
         },
+        // The power of ten exceeds 128 bits and therefore `digits`, so the number is less than 1 away from 0.
         (false, None) => (0, false),
         (false, Some(power)) => (digits / power, digits.is_multiple_of(power) && !more),
     };
@@ -180,6 +185,7 @@ fn decimal_step(negative: bool, digits: u128, exponent: i32, more: bool) -> Cons
         (false, true) => ConstantPosition::At(steps),
         (false, false) => ConstantPosition::After(steps),
         (true, true) => ConstantPosition::At(-steps),
+        // `After` names the value below, which for negative numbers is the one farther from zero.
         (true, false) => ConstantPosition::After(-steps - 1),
     }
 }

@@ -112,6 +112,8 @@ struct Spill {
 
 impl Spill {
     fn new() -> std::io::Result<Self> {
+        // Seeking and reading are two calls on one position, which readers of other parts must not move in between.
+        // Each call seeks first, so a poisoned lock leaves nothing inconsistent.
         Ok(Self { file: Mutex::new(tempfile::tempfile()?) })
     }
 

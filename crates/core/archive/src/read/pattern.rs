@@ -71,6 +71,8 @@ fn keep_found(texts: &StringArray, finder: &Finder<'_>, keep: &mut [bool]) {
     if finder.needle().is_empty() {
         return keep_where(texts, keep, |_| true);
     }
+    // The bytes of a sliced array are those of its whole buffer: only its offsets tell where its own rows begin and
+    // end.
     let (offsets, bytes) = (texts.value_offsets(), texts.value_data());
     let mut next = 0;
     while next < keep.len() {

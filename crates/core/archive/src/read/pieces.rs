@@ -93,6 +93,7 @@ impl Pieces {
             let bytes: usize = parts.iter().map(|part| part.head.body_bytes).sum();
             let rows = match parts.len() {
                 0 => continue,
+                // A chunk cannot be split, and its format bounds its decoded bytes.
                 1 => assemble(&self.query, &parts, self.chosen.as_deref(), usize::MAX)?,
                 _ if bytes <= RUN_BYTES => assemble(&self.query, &parts, self.chosen.as_deref(), PIECE_BYTES)?,
                 _ => None,
@@ -109,6 +110,7 @@ impl Pieces {
         let tiles = tile_ranges(&parts);
         if tiles.len() > 1 {
             let rest = parts.split_off(tiles[tiles.len() / 2].start);
+            // The last group of the stack is next, so the later tiles go below the earlier ones.
             self.groups.extend([rest, parts]);
         } else {
             self.tile = Some(LargeTile::new(&self.query, parts, self.chosen.clone())?);
@@ -185,6 +187,7 @@ fn runs_in_time(parts: &[ParsedChunk]) -> VecDeque<Range<usize>> {
     let mut runs = VecDeque::new();
     let (mut start, mut last) = (0, i64::MIN);
     for (number, part) in parts.iter().enumerate() {
+        // The first condition avoids an empty run before the first part, since the initial `last` precedes its times.
         if number > start && last < part.head.zone.time_min {
             runs.push_back(start..number);
             start = number;
@@ -223,6 +226,8 @@ fn newest_of_each(query: &Query, parts: &[ParsedChunk]) -> Result<Vec<RowSet>> {
             let keys = KeyRows::of(query, part, query.identity == Identity::Versions)?;
             for (row, rank) in keys.ranks.iter().enumerate() {
                 if !keys.counts[row] {
+                    // Rows that do not count must not win over others. Each pass removes them again, which changes
+                    // nothing.
                     kept[number].remove(row);
                     continue;
                 }

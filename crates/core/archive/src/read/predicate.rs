@@ -127,6 +127,7 @@ fn exact<T: Copy>(comparison: Comparison, spots: &[ConstantPosition<T>]) -> Vec<
         (_, ConstantPosition::At(value)) => Exact::Compare(comparison, value),
         (Less | LessOrEqual, ConstantPosition::After(value)) => Exact::Compare(LessOrEqual, value),
         (Greater | GreaterOrEqual, ConstantPosition::After(value)) => Exact::Compare(Greater, value),
+        // With NaN, which is neither less nor greater, only `NotEqual` holds, as IEEE 754 defines it.
         (NotEqual, _)
         | (Less | LessOrEqual, ConstantPosition::Above)
         | (Greater | GreaterOrEqual, ConstantPosition::Below) => Exact::Always,

@@ -132,6 +132,7 @@ impl Query {
     pub(crate) fn leaves_out_older(&self) -> bool {
         let (spec, (first, last)) = (&self.frame.spec, self.windows);
         let start = spec.window_start(first);
+        // The last window may end beyond the greatest tick.
         let end = spec.window_start(last).saturating_add(spec.window_ticks()).saturating_sub(1);
         self.newest_only && (self.frame.timed_ids() || self.bounds.holds_all(start, end))
     }
@@ -221,6 +222,7 @@ impl Query {
         let left_out: Vec<bool> = part.head.origins.iter().map(|origin| self.hides(origin)).collect();
         let origins = body.row_origins().map_err(|damage| self.frame.damaged(&part.chunk.key, damage))?;
         for (row, keep) in keep.iter_mut().enumerate() {
+            // A chunk without row origins has one origin, which is that of all its rows.
             *keep &= !left_out[origins.as_ref().map_or(0, |origins| origins[row] as usize)];
         }
         Ok(())
@@ -265,6 +267,7 @@ impl Query {
             RowRule::All => {}
             RowRule::Keys(wanted) => wanted.filter(&columns(&self.rule_columns), keep).map_err(failed)?,
             RowRule::Region(region) => {
+                // The columns of a sky rule are right ascension and declination, in this order.
                 filter_region(region, &column(self.rule_columns[0]), &column(self.rule_columns[1]), keep);
             }
         }
@@ -341,6 +344,7 @@ pub(crate) async fn slices_of(slices: &SliceList<'_>, frame: &Frame, request: &R
 
 fn wanted_ids(frame: &Frame, request: &ReadRequest) -> Result<(Option<KeySet>, Vec<usize>)> {
     let Some(given) = &request.ids else { return Ok((None, vec![])) };
+    // A request may give only the leading id columns. If it gives none, `conform_keys` refuses it and names the first.
     let names: Vec<&str> = frame.spec.id.iter().map(String::as_str).take(given.len().max(1)).collect();
     if names.is_empty() {
         return Err(frame.refuse("it has no id columns to read by"));
@@ -359,6 +363,8 @@ fn zone_of_prefixes(frame: &Frame, request: &ReadRequest) -> Option<(ZoneKey, Zo
     // Use the longest prefix: shorter ones add nothing or contradict it, which the test of the rows detects.
     let prefix = texts.filter(|texts| texts.len() == 1).map(|texts| texts.value(0)).max_by_key(|text| text.len())?;
     let mut last = prefix.as_bytes().to_vec();
+    // A zone key is the beginning of a text, and no byte of UTF-8 is 255: padded with it, the prefix is at least every
+    // key of a text that begins with it.
     last.resize(prefix.len().max(ZoneKey::LEN_MAX), u8::MAX);
     (!prefix.is_empty()).then(|| (ZoneKey::from_bytes(prefix.as_bytes()), ZoneKey::from_bytes(&last)))
 }

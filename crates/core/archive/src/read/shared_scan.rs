@@ -30,6 +30,8 @@ impl SharedScan {
         }
         let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let chunks = stream::try_unfold(receiver, |mut receiver| async move {
+            // The end of the scan is a message of its own, so that a channel that closes without it is never taken for
+            // the end.
             match receiver.recv().await {
                 Some(message) => Ok(message?.map(|chunks| (chunks, receiver))),
                 // Another read received the error that ended the scan.
@@ -65,12 +67,14 @@ pub(crate) async fn hand_out(mut chunks: BoxStream<'static, Result<Vec<Chunk>>>,
         let group = match chunks.try_next().await {
             Ok(Some(group)) => group,
             Ok(None) => {
+                // Sending fails only if the read has ended: it needs nothing more.
                 for part in &parts {
                     let _ = part.sender.send(Ok(None)).await;
                 }
                 return;
             }
             Err(error) => {
+                // An error cannot be cloned: one read receives it, and the others find their channels closed.
                 if let Some(part) = parts.iter().find(|part| !part.sender.is_closed()) {
                     let _ = part.sender.send(Err(error)).await;
                 }
@@ -80,6 +84,8 @@ pub(crate) async fn hand_out(mut chunks: BoxStream<'static, Result<Vec<Chunk>>>,
         if parts.iter().all(|part| part.sender.is_closed()) {
             return;
         }
+        // A full queue holds up all reads, so they have to proceed independently of each other, as the tasks of
+        // `read_parts` do.
         for part in &parts {
             let own: Vec<Chunk> = group.iter().filter(|chunk| part.wants(chunk)).cloned().collect();
             if !own.is_empty() {

@@ -21,6 +21,7 @@ impl<'a> SliceList<'a> {
     /// As [`slices_in`].
     pub(crate) async fn within(&self, frame: &Frame, windows: (Window, Window)) -> Result<Vec<SliceId>> {
         let (first, last) = (frame.spec.slice_of(windows.0), frame.spec.slice_of(windows.1));
+        // An unbounded period covers up to 2^32 slices, so the difference takes 64 bits.
         if self.store.capabilities().cheap_missing_slices && i64::from(last.0) - i64::from(first.0) < FEW {
             return Ok((first.0..=last.0).map(SliceId).collect());
         }

@@ -97,9 +97,11 @@ impl Dataset {
         let visible = self.visibility().await?;
         let chunks: Vec<Chunk> = self.store().scan(&frame.dataset, scan).await?.try_concat().await?;
         let heads = chunks.iter().map(|chunk| frame.head(chunk)).collect::<Result<Vec<_>>>()?;
+        // Each span describes its tile alone, so a batch that ended late needs no look at other tiles.
         let _ = visible.decide_now(heads.iter()).await?;
         let mut chunks: Vec<(Chunk, Head)> = chunks.into_iter().zip(heads).collect();
         chunks.retain(|(_, head)| !visible.hides_all_of(head));
+        // A scan goes slice by slice, but spans are ordered by cell first.
         chunks.sort_by_key(|(chunk, _)| (chunk.key.tile, chunk.key.id));
         let mut spans = Vec::new();
         for tile in chunks.chunk_by(|(a, _), (b, _)| a.key.tile == b.key.tile) {

@@ -21,6 +21,8 @@ impl Dataset {
         if known.token == head.token {
             return Ok(known);
         }
+        // Pages may have grown after the head was read. Batches that are known early only cost lookups, and the older
+        // token makes the next call read the pages again.
         let home = &self.frame().dataset;
         let mut batches = HashSet::clone(&known.batches);
         // The last known page may have grown.
@@ -30,6 +32,8 @@ impl Dataset {
         }
         let SupersededHead { token, pages, unsettled } = head;
         let taken = KnownSuperseded { token, pages, unsettled, batches: Arc::new(batches) };
+        // A concurrent call may have put a newer list. The next call then notices that the tokens differ and reads the
+        // list again.
         self.known_superseded(|known| *known = taken.clone());
         Ok(taken)
     }
@@ -49,6 +53,7 @@ impl Dataset {
     pub(crate) async fn supersede_all(&self, batches: &HashSet<BatchId>) -> Result<()> {
         let known = self.superseded().await?;
         let mut new: Vec<BatchId> = batches.difference(&known.batches).copied().collect();
+        // Hash sets have another order in each run: sorting lets a seed of the simulation repeat its commits.
         new.sort_unstable();
         let home = self.frame().dataset;
         let mut page = known.pages.saturating_sub(1);
@@ -65,10 +70,13 @@ impl Dataset {
             let put =
                 catalog::put(key.clone(), catalog::to_json(&key, &ids)?, bytes.map_or(Expect::Absent, Expect::Is));
             match self.commit(Commit { before: vec![put], ..Commit::default() }).await {
+                // Another process has changed the page: the next round reads it again.
                 Err(ArchiveError::Store(StoreError::RecordConflict { .. })) => new.extend(added),
                 result => result?,
             }
         }
+        // The head changes after its pages: whoever reads the new token finds all batches in them. If the process dies
+        // in between, a repetition changes the head in any case.
         self.change_superseded(|head| head.pages = head.pages.max(page + 1)).await
     }
 
@@ -95,6 +103,7 @@ impl Dataset {
             let expect = bytes.map_or(Expect::Absent, Expect::Is);
             commit.before.push(catalog::put(key.clone(), catalog::to_json(&key, &head)?, expect));
             match self.commit(commit).await {
+                // Only a conflict of the head is resolved here: the caller set the conditions on other records.
                 Err(ArchiveError::Store(StoreError::RecordConflict { key: changed })) if changed == key => continue,
                 result => return result,
             }

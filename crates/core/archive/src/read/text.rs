@@ -91,6 +91,7 @@ impl RequirementCollector {
                     }
                     self.pattern(&repetition.sub);
                 }
+                // More repetitions may follow those that are certain, so what comes next need not be adjacent.
                 if repetition.max != Some(repetition.min) {
                     self.anything();
                 }
@@ -102,6 +103,8 @@ impl RequirementCollector {
         self.anything();
         let mut needs = Vec::with_capacity(parts.len());
         for part in parts {
+            // Each alternative begins with an empty run: the text before it was ended above, so runs across its border
+            // are not required.
             let mut walk = RequirementCollector { steps: self.steps, ..RequirementCollector::default() };
             walk.pattern(part);
             self.steps = walk.steps;

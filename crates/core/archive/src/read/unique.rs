@@ -27,6 +27,7 @@ impl Ids {
         let Some(mut numbers) = columns.iter().map(numbers).collect::<Option<Vec<_>>>() else {
             let keys = Keys::new(columns)?;
             let rows = columns.first().map_or(0, |column| column.len());
+            // Different ids may have the same code, such as null and 0: `same` then compares the keys.
             let code = |row| match keys.get(row) {
                 Key::Null => 0,
                 Key::Integer(value) => value,
@@ -63,6 +64,8 @@ impl Ids {
         mut newer: impl FnMut(usize, usize) -> Result<bool, E>,
     ) -> Result<(), E> {
         const FREE: u32 = u32::MAX;
+        // At least half of the places stay free, so that a search soon ends at a free one. With a single place, the
+        // shift would be by 64 bits, which overflows.
         let places = (2 * keep.len()).next_power_of_two().max(2);
         let shift = 64 - places.trailing_zeros();
         let mut table = vec![FREE; places];
@@ -70,6 +73,7 @@ impl Ids {
             if !keep[row] {
                 continue;
             }
+            // `spread` mixes the upper bits best, so the place is taken from them.
             let mut place = (spread(self.codes[row]) >> shift) as usize;
             loop {
                 let other = table[place];

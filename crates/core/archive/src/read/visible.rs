@@ -81,6 +81,7 @@ struct State {
 impl State {
     fn knows(&self, origin: &Origin, settled: bool, counted: bool) -> bool {
         let lasts = !self.superseded.contains(&origin.batch) && (settled && !self.unsettled || counted);
+        // A batch in `chosen` is known for all of its attempts: `hides` compares each of them with the chosen one.
         lasts || self.chosen.contains_key(&origin.batch) || self.later.contains(origin)
     }
 }
@@ -138,6 +139,8 @@ impl Visibility {
         if unknown.is_empty() {
             return None;
         }
+        // A batch that is first found after the look at all heads had not ended then, so its attempts are left out
+        // without a lookup of the record.
         if state.complete {
             self.hides.store(true, Ordering::Release);
             state.later.extend(unknown);
@@ -167,6 +170,8 @@ impl Visibility {
                 self.complete();
                 Ok(())
             }
+            // Other reads that share this visibility have not looked at their heads yet, so `complete` stays unset: it
+            // would hide their batches.
             (true, false) => Ok(()),
             (true, true) => self.begin_again(frame),
         }
@@ -207,6 +212,8 @@ impl Visibility {
         if self.joint {
             return self.begin_again(frame);
         }
+        // The list comes first: a batch that was replaced since the read began is then in it, and its record is looked
+        // up although the process may remember an attempt that counted.
         let before = self.take_in_superseded().await?;
         self.look_at_heads(store, frame, scan, taken, &before).await?;
         self.complete();
@@ -270,6 +277,8 @@ impl Visibility {
                 continue;
             };
             for batch in batches {
+                // A batch that was in the list when the read began was looked up at its first chunk. It is undecided,
+                // so none of its rows were returned. Rows of other batches may have been returned without a lookup.
                 let shown = !before.contains(&batch);
                 let chosen = match records.get(&batch) {
                     Some(record) => self.choice_beside(frame, batch, record, (taken, shown)).await?,
@@ -291,19 +300,25 @@ impl Visibility {
         (taken, shown): ((SliceId, Tile), bool),
     ) -> Result<Option<Origin>> {
         let current = record.counting(batch);
+        // All chunks of such a batch were in place before the read looked at its first one.
         if record.ended_us < self.late_us {
             return Ok(current);
         }
         let parts = catalog::parts(self.dataset.store(), &frame.dataset, batch).await?;
         let (own, _) = record.own_parts(parts);
+        // Lists of chunks cover all datasets of a group; this read has passed only the tiles of its own dataset.
         let here = own
             .iter()
             .flat_map(|part| &part.refs)
             .filter(|chunk| frame.spec.has_window(chunk.key.slice, chunk.key.tile.window));
         let missed = here.into_iter().any(|chunk| (chunk.key.slice, chunk.key.tile) <= taken);
+        // Returned rows cannot be taken back. A batch that would lack rows in the tiles that the read has passed is
+        // left out or shown in its previous state, as is one whose previous rows may have been returned.
         match &record.previous {
             None if missed => Ok(None),
             Some(previous) if missed || shown => {
+                // A record names only one previous state. If that one is late too, the read may have returned rows of a
+                // state before it.
                 if previous.ended_us >= self.late_us {
                     return Err(ArchiveError::ReadRace { dataset: frame.spec.name.clone() });
                 }
@@ -331,6 +346,8 @@ impl Visibility {
             for head in heads {
                 let consolidated = head.origins.len() > 1;
                 let is_unknown = |origin: &&Origin| {
+                    // Consolidation only shows that a batch has ended. One that was written this recently may have
+                    // ended while the read runs, after the read had passed some of its tiles.
                     let settled = consolidated && origin.written_us < self.late_us;
                     // A result obtained after this read began may be about a batch that ended since.
                     let counted = || counting.get(origin).is_some_and(|since| *since < self.began);
@@ -351,8 +368,11 @@ impl Visibility {
         let counting = batches.iter().filter_map(current);
         {
             let mut state = self.state_mut();
+            // The lock of the state is held while that of `counting` is taken, in the same order as in `unknown_to`.
             let superseded = state.superseded.clone();
             self.dataset.remember_counting(counting.filter(|origin| !superseded.contains(&origin.batch)));
+            // Such a batch must not be consolidated yet: it was written long before it ended, so `unknown_to` of a read
+            // that runs now would let its rows in consolidated chunks count without a lookup.
             let took_long = |record: &BatchRecord| {
                 record.ended_us >= self.late_us && record.ended_us - record.written_us > LATE_US / 2
             };
@@ -456,6 +476,7 @@ impl Dataset {
             let found = catalog::get::<BatchRecord>(self.store(), &catalog::batch_key(home, batch)).await?;
             Ok::<_, ArchiveError>(found.map(|(record, _)| (batch, record)))
         };
+        // The set is ordered, so that a seed of the simulation repeats its calls to the engine in the same order.
         let found = stream::iter(batches).map(look_up).buffer_unordered(LOOKED_UP_AT_ONCE);
         found.try_filter_map(|found| std::future::ready(Ok(found))).try_collect().await
     }
@@ -464,9 +485,11 @@ impl Dataset {
     pub(crate) fn remember_counting(&self, origins: impl Iterator<Item = Origin>) {
         let now = Instant::now();
         self.counting(|counting| {
+            // A forgotten attempt only costs another lookup of its record.
             if counting.len() > REMEMBERED {
                 counting.clear();
             }
+            // The earliest time stays: all reads that began after it can use the result.
             origins.for_each(|origin| _ = counting.entry(origin).or_insert(now));
         });
     }

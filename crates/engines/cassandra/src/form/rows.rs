@@ -151,6 +151,7 @@ impl RowForm {
         refresh: bool,
     ) -> std::result::Result<usize, CqlError> {
         let all = self.width();
+        // A table never loses columns: a count that covers the definition stays true, and a lower one may have grown.
         if let Some((columns, at)) = self.tables.seen(slice)
             && !refresh
             && (columns >= all || at.elapsed() < BELIEVED)
@@ -166,10 +167,12 @@ impl RowForm {
         for row in found.rows::<(String,)>().map_err(malformed)? {
             names.insert(row.map_err(malformed)?.0);
         }
+        // The schema's own tables report an unknown table by no rows, not by an error.
         if names.is_empty() {
             let reason = format!("table {} does not exist", tables.table(slice));
             return Err(CqlError::NoTable { reason });
         }
+        // Writers add columns in the order of the definition, so a table has the first ones of them.
         let fields = self.codec.native().schema.fields().iter();
         let columns = fields.take_while(|field| names.contains(field.name())).count();
         self.tables.see(slice, columns);

@@ -61,6 +61,7 @@ impl Builder for Lists {
             let mut count = 0;
             if cell.len() != 0 {
                 let mut cursor = Cursor::within(frame, *cell);
+                // Each element takes at least the four bytes of its length.
                 count = cursor.count(4)?;
                 for _ in 0..count {
                     self.inner.push(cursor.value()?);
@@ -102,6 +103,7 @@ impl Builder for Maps {
             let mut count = 0;
             if cell.len() != 0 {
                 let mut cursor = Cursor::within(frame, *cell);
+                // A key and a value take at least the four bytes of their lengths each.
                 count = cursor.count(8)?;
                 for _ in 0..count {
                     self.inner_keys.push(cursor.value()?);
@@ -148,6 +150,7 @@ impl Builder for Structs {
     fn append(&mut self, frame: &[u8], cells: &[Cell]) -> Result<(), Fault> {
         self.inner.iter_mut().for_each(Vec::clear);
         for cell in cells {
+            // A null or empty value has no bytes, so every child gets a null.
             let mut cursor = Cursor::within(frame, *cell);
             for values in &mut self.inner {
                 values.push(if cursor.left() == 0 { NULL } else { cursor.value()? });
@@ -194,6 +197,7 @@ impl Builder for Vectors {
         for cell in cells {
             self.inner.clear();
             if cell.len() == 0 {
+                // Arrow's fixed-size lists have no offsets: a null vector, too, takes `width` elements.
                 self.inner.resize(self.width, NULL);
             } else {
                 let mut cursor = Cursor::within(frame, *cell);

@@ -10,6 +10,7 @@ use super::Fault;
 pub(super) fn to_i256(bytes: &[u8]) -> Option<i256> {
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
     let filler = if negative { 0xff } else { 0 };
+    // A longer value fits if its extra bytes only repeat the sign.
     let (extra, kept) = bytes.split_at(bytes.len().saturating_sub(32));
     let mut full = [filler; 32];
     full[32 - kept.len()..].copy_from_slice(kept);
@@ -80,6 +81,7 @@ pub(super) fn rescale(bytes: &[u8], precision: u8, scale: u8) -> Result<i256, Fa
         ))
     };
     let number = to_i256(unscaled).ok_or_else(too_large)?;
+    // Zero fits every type, even if its own scale is out of the range of the powers below.
     if number == i256::ZERO {
         return Ok(number);
     }
@@ -116,6 +118,7 @@ fn digits_of(bytes: &[u8]) -> (bool, String) {
         return (number < 0, number.unsigned_abs().to_string());
     }
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
+    // Beyond 128 bits: nine digits at a time, the lowest first.
     let mut limbs = magnitude(bytes, negative);
     let mut groups = vec![];
     while !limbs.is_empty() {

@@ -38,6 +38,7 @@ impl<T: ArrowPrimitiveType, const N: usize, F: Fn([u8; N]) -> T::Native> Fixed<T
 
 impl<T: ArrowPrimitiveType, const N: usize, F: Fn([u8; N]) -> T::Native + Send> Builder for Fixed<T, N, F> {
     fn append(&mut self, frame: &[u8], cells: &[Cell]) -> Result<(), Fault> {
+        // A block without nulls needs no test of each value.
         if cells.iter().all(|cell| cell.has_len(N)) {
             self.values.extend(cells.iter().map(|cell| (self.read)(cell.array(frame))));
             self.nulls.append_n_non_nulls(cells.len());
