@@ -25,6 +25,11 @@ impl Budget {
             None => Err(Damage::malformed("the columns decode to more than a chunk may hold")),
         }
     }
+
+    /// Checks that `bytes` are left, for memory that is needed only while values that are charged are decoded.
+    pub(crate) fn check(&self, bytes: Option<usize>) -> Result<(), Damage> {
+        Self(self.0).charge(bytes)
+    }
 }
 
 /// One node of a column that grows chunk by chunk.

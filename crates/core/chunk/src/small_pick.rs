@@ -108,8 +108,8 @@ impl SmallReader<'_> {
             }
             (Store::List { offsets, item }, Kind::List(item_node)) => {
                 let (ranges, total) = self.ranges(&opened, &picked, true)?;
-                // The numbers of the items take memory before the budget is charged for the items themselves.
-                budget.charge(ranges.iter().map(Range::len).sum::<usize>().checked_mul(size_of::<u32>()))?;
+                // The numbers of the items take memory before `pick` charges the items themselves.
+                budget.check(ranges.iter().map(Range::len).sum::<usize>().checked_mul(item_node.row_bytes()))?;
                 picked.push_ends(offsets, &ranges)?;
                 let items: Vec<u32> = ranges.into_iter().flatten().map(|item| item as u32).collect();
                 self.pick(item_node, item, total, &items, budget)

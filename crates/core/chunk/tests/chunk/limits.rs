@@ -7,6 +7,7 @@ use arrow_array::types::Int16Type;
 use arrow_array::{
     Array, ArrayRef, BinaryArray, BooleanArray, Int8Array, Int32Array, ListArray, RecordBatch, StringArray, StructArray,
 };
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Schema};
 use chronotile_chunk::{
     Body, BodyLayout, ChunkRows, Columns, DECODED_BYTES_MAX, Defaults, EncodeError, Encoded, Head, Layout, ROWS_MAX,
@@ -84,6 +85,36 @@ fn a_reader_refuses_more_bytes_than_a_chunk_may_decode_to() {
         assert!(damage.contains("more than a chunk may hold"), "{damage}");
         assert_eq!(read(&layout, &chunk, &[1, 2, 3, 4, 5, 6]).unwrap().num_rows(), 16);
     }
+}
+
+#[test]
+fn long_texts_that_repeat_are_read_wherever_they_may_be_written() {
+    let (a, b) = ("a".repeat(15 << 20), "b".repeat(15 << 20));
+    for texts in [[&a, &a, &a, &a], [&a, &b, &a, &b]] {
+        let text: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
+        let batch = repeated(&text, 1, &[]);
+        let layout = Layout::new(batch.schema()).unwrap();
+        for form in [BodyLayout::Small, BodyLayout::Columnar] {
+            assert_eq!(read_all(&layout, &write_as(form, &layout, &batch)).unwrap(), batch);
+        }
+    }
+}
+
+#[test]
+fn single_rows_are_read_wherever_all_rows_are() {
+    // Of a list of bytes, the numbers of the items take more memory than the items.
+    let items = 20 << 20;
+    let field = Arc::new(Field::new_list_field(DataType::Int8, false));
+    let offsets = OffsetBuffer::from_lengths([items, items]);
+    let lists: ArrayRef = Arc::new(ListArray::new(field, offsets, Arc::new(Int8Array::from(vec![7; 2 * items])), None));
+    let batch = repeated(&lists, 1, &[]);
+    let layout = Layout::new(batch.schema()).unwrap();
+    let chunk = write_as(BodyLayout::Small, &layout, &batch);
+    assert_eq!(read_all(&layout, &chunk).unwrap(), batch);
+    let head = Head::parse(&chunk.head, &BINDING).unwrap();
+    let mut picked = Columns::new(&layout, &[0], &Defaults::none());
+    picked.append_rows(&Body::open(&head, &chunk.body).unwrap(), 1, &[0, 1]).unwrap();
+    assert_eq!(picked.finish(), batch);
 }
 
 #[test]
