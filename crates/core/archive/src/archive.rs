@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chronotile_store::{Commit, DatasetRef, Expect, Store, StoreError, Visibility};
 use chronotile_types::{DatasetSpec, SpecError, StorageLayout, name_hint};
+use tokio::time::Instant;
 
 use crate::catalog;
 use crate::catalog::clock::Clock;
@@ -132,11 +133,12 @@ impl Archive {
             let home = DatasetRef::from(&spec);
             before.push(self.take_over_name(&home).await?);
             let is_dropped = |key: &str| key == catalog::dropped_key(home.name.as_str());
+            let looked = Instant::now();
             // The keys of all these records have two parts, so an engine decides the conditions together.
             match self.store.commit(&home, Commit { before, ..Commit::default() }).await {
                 // A dataset of a group is opened with the other datasets of the group, because they share state.
                 Ok(()) if spec.group.is_some() => return self.dataset(spec.name.as_str()).await,
-                Ok(()) => return self.opened(spec, stored, self.common()),
+                Ok(()) => return self.opened(spec, (stored, looked), self.common()),
                 Err(StoreError::RecordConflict { key: changed }) if changed == key => {
                     return self.existing(&spec, exist_ok).await;
                 }
@@ -164,10 +166,16 @@ impl Archive {
         Err(ArchiveError::DatasetExists { name: wanted.name.clone(), difference })
     }
 
-    /// A dataset of this archive with a known definition; `stored` is its catalog record, empty if unknown.
-    pub(crate) fn opened(&self, spec: DatasetSpec, stored: Bytes, common: Arc<SharedState>) -> Result<Dataset> {
+    /// A dataset of this archive with a known definition; `stored` is its catalog record, empty if unknown. `looked`
+    /// precedes the request that read or wrote the definition.
+    pub(crate) fn opened(
+        &self,
+        spec: DatasetSpec,
+        (stored, looked): (Bytes, Instant),
+        common: Arc<SharedState>,
+    ) -> Result<Dataset> {
         let (store, clock, fence) = (self.store.clone(), self.clock.clone(), self.fence.clone());
-        Dataset::new(spec, stored, store, clock, fence, common, self.superseded_kept)
+        Dataset::new(spec, (stored, looked), store, clock, fence, common, self.superseded_kept)
     }
 
     pub(crate) fn common(&self) -> Arc<SharedState> {
@@ -176,13 +184,13 @@ impl Archive {
 
     /// Opens a dataset.
     pub async fn dataset(&self, name: &str) -> Result<Dataset> {
-        let key = catalog::dataset_key(name);
+        let (key, looked) = (catalog::dataset_key(name), Instant::now());
         match catalog::get::<DatasetSpec>(self.reading().as_ref(), &key).await? {
             Some((DatasetSpec { group: Some(member), .. }, _)) => {
                 let group = self.group(member.group.as_str()).await?;
                 group.dataset(name).cloned()
             }
-            Some((spec, stored)) => self.opened(spec, stored, self.common()),
+            Some((spec, stored)) => self.opened(spec, (stored, looked), self.common()),
             None => {
                 let names = self.dataset_names().await?;
                 let hint = if names.is_empty() { "; it has none yet".to_owned() } else { name_hint(name, &names) };

@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 
-/// Chunk references in one part record: 32 bytes each, well below the limit of a catalog value.
+/// Chunk references in one part record: 36 bytes each, well below the limit of a catalog value.
 pub(crate) const REFS_PER_PART_MAX: usize = 100_000;
 const PAGE: usize = 1_000;
 

@@ -70,9 +70,9 @@ impl SharedState {
         Arc::new(Self { frames, group, slices, counting: RwLock::default(), superseded: RwLock::default(), memory })
     }
 
-    /// Remembers the current record of the group.
-    pub(crate) fn saw_group(&self, stored: Bytes) {
-        *self.group.write().unwrap_or_else(PoisonError::into_inner) = Some((stored, Instant::now()));
+    /// Remembers the current record of the group. `looked` precedes the request that read it.
+    pub(crate) fn saw_group(&self, stored: Bytes, looked: Instant) {
+        *self.group.write().unwrap_or_else(PoisonError::into_inner) = Some((stored, looked));
     }
 
     fn put_frame(&self, frame: &Frame) {
@@ -91,7 +91,7 @@ struct CachedDefinition {
     stored: Bytes,
     /// Increases with each change that this process makes or observes.
     revision: u64,
-    /// When the record was last read.
+    /// When the request that last read or wrote the record began: the definition may have changed since.
     looked: Instant,
 }
 
@@ -105,17 +105,18 @@ pub struct AddedColumn {
 }
 
 impl Dataset {
-    /// A dataset of the archive to which the other arguments belong. `stored` is its catalog record, empty if unknown.
+    /// A dataset of the archive to which the other arguments belong. `stored` is its catalog record, empty if unknown;
+    /// `looked` precedes the request that read or wrote it.
     pub(crate) fn new(
         spec: DatasetSpec,
-        stored: Bytes,
+        (stored, looked): (Bytes, Instant),
         store: Arc<dyn Store>,
         clock: Arc<Clock>,
         fence: Fence,
         common: Arc<SharedState>,
         superseded_kept: std::time::Duration,
     ) -> Result<Self> {
-        let known = CachedDefinition { frame: Frame::new(spec, clock)?, stored, revision: 0, looked: Instant::now() };
+        let known = CachedDefinition { frame: Frame::new(spec, clock)?, stored, revision: 0, looked };
         common.put_frame(&known.frame);
         let shared = Shared { known: RwLock::new(known), common, index_cache: IndexCache::default() };
         Ok(Self { reading: reading(&store), store, shared: Arc::new(shared), fence, superseded_kept })
@@ -257,7 +258,7 @@ impl Dataset {
         {
             return Ok(());
         }
-        let name = self.frame().dataset.name;
+        let (name, looked) = (self.frame().dataset.name, Instant::now());
         let Some(stored) = self.reading.record(&catalog::group_key(name.as_str())).await? else {
             return Err(ArchiveError::GroupNotFound { name: name.to_string(), hint: "; it was dropped".into() });
         };
@@ -265,7 +266,7 @@ impl Dataset {
             try_join_all(datasets.iter().map(Self::refresh)).await?;
         }
         // The record is remembered last: after an error above, the next call reads the definitions again.
-        self.shared.common.saw_group(stored);
+        self.shared.common.saw_group(stored, looked);
         Ok(())
     }
 
@@ -308,13 +309,13 @@ impl Dataset {
         self.clock().stamp_us(self.store()).await
     }
 
-    fn set_frame(&self, frame: Frame, stored: Bytes) {
+    fn set_frame(&self, frame: Frame, stored: Bytes, looked: Instant) {
         let mut known = self.shared.known.write().unwrap_or_else(PoisonError::into_inner);
         // If the dataset was dropped and created again, the slices known so far are gone.
         self.known_slices(HashSet::clear);
         self.known_superseded(|known| *known = KnownSuperseded::default());
         self.shared.common.put_frame(&frame);
-        *known = CachedDefinition { frame, stored, revision: known.revision + 1, looked: Instant::now() };
+        *known = CachedDefinition { frame, stored, revision: known.revision + 1, looked };
     }
 
     /// Reads the definition again: another process may have added columns, or dropped the dataset and created another
@@ -332,7 +333,7 @@ impl Dataset {
         let changed = self.known().stored != stored;
         if changed {
             let frame = Frame::new(catalog::from_json(&key, &stored)?, self.clock())?;
-            self.set_frame(frame, stored);
+            self.set_frame(frame, stored, looked);
         } else {
             self.shared.known.write().unwrap_or_else(PoisonError::into_inner).looked = looked;
         }
@@ -410,7 +411,9 @@ impl Dataset {
         let key = catalog::dataset_key(self.spec().name.as_str());
         loop {
             let Some((mut spec, bytes)) = catalog::get::<DatasetSpec>(self.store(), &key).await? else {
-                return self.refresh().await;
+                // Dropped, unless another process has created it again by now.
+                self.refresh().await?;
+                continue;
             };
             change(&mut spec)?;
             spec.check_layout()?;
@@ -418,9 +421,10 @@ impl Dataset {
             let stored = catalog::to_json(&key, &spec)?;
             let mut before = vec![catalog::put(key.clone(), stored.clone(), Expect::Is(bytes))];
             before.extend(group_change(self.store(), &self.clock(), &spec).await?);
+            let looked = Instant::now();
             match self.store.commit(&frame.dataset, Commit { before, ..Commit::default() }).await {
                 Ok(()) => {
-                    self.set_frame(frame, stored);
+                    self.set_frame(frame, stored, looked);
                     return Ok(());
                 }
                 Err(StoreError::RecordConflict { .. }) => continue,
@@ -562,5 +566,36 @@ fn added_field(spec: &DatasetSpec, column: &AddedColumn) -> Result<Field> {
     match default_value(&field) {
         Ok(Some(read)) if read.as_ref() == default.as_ref() => Ok(field),
         _ => Err(refuse("a default of this type is not supported: add the column without one")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use chronotile_memory::MemoryStore;
+    use chronotile_store::{Decision, FaultyStore};
+
+    use super::*;
+    use crate::Archive;
+    use crate::testing::spec;
+
+    /// Another process may change the definition while the answer is under way.
+    #[tokio::test(start_paused = true)]
+    async fn a_definition_is_as_old_as_the_request_for_it() {
+        const SLOW: Duration = Duration::from_secs(5);
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::default());
+        let slow = Archive::on("memory:", Arc::new(FaultyStore::new(store.clone(), |_| Decision::Delay(SLOW))));
+        let age = |dataset: &Dataset| dataset.known().looked.elapsed();
+        let created = slow.create(spec(), false).await.unwrap();
+        assert!(age(&created) >= SLOW, "created");
+        let opened = slow.dataset("records").await.unwrap();
+        assert!(age(&opened) >= SLOW, "opened");
+        let other = Archive::on("memory:", store).dataset("records").await.unwrap();
+        other.set_retention(Some("1d".parse().unwrap())).await.unwrap();
+        opened.refresh().await.unwrap();
+        assert!(opened.spec().retention.is_some() && age(&opened) >= SLOW, "changed by another process");
+        opened.set_retention(None).await.unwrap();
+        assert!(age(&opened) >= SLOW, "changed");
     }
 }

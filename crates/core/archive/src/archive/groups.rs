@@ -2,6 +2,7 @@
 
 use chronotile_store::{Expect, RecordPut};
 use chronotile_types::{DatasetName, DatasetSpec, GROUP_DATASETS_MAX, Membership, SliceOwner, SpecError, name_hint};
+use tokio::time::Instant;
 
 use super::Archive;
 use crate::catalog::{self, GroupRecord};
@@ -14,7 +15,7 @@ impl Archive {
     /// # Errors
     /// No group of this name; the engine.
     pub async fn group(&self, name: &str) -> Result<Group> {
-        let store = self.reading();
+        let (store, looked) = (self.reading(), Instant::now());
         let Some((record, bytes)) = catalog::get::<GroupRecord>(store.as_ref(), &catalog::group_key(name)).await?
         else {
             return Err(ArchiveError::GroupNotFound { name: name.to_owned(), hint: self.groups_hint(name).await? });
@@ -26,11 +27,11 @@ impl Archive {
             let Some((spec, stored)) = catalog::get::<DatasetSpec>(store.as_ref(), &key).await? else {
                 return Err(ArchiveError::dropped(name.to_string()));
             };
-            datasets.push(self.opened(spec, stored, common.clone())?);
+            datasets.push(self.opened(spec, (stored, looked), common.clone())?);
         }
         // The record was read before the definitions: if one has changed in between, the next refresh finds another
         // record.
-        common.saw_group(bytes);
+        common.saw_group(bytes, looked);
         Ok(Group::of(DatasetName::new(name).map_err(SpecError::from)?, datasets))
     }
 

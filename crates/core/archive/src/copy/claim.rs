@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use chronotile_store::{Commit, DatasetRef, Expect, RecordPut, Store, StoreError};
 use chronotile_types::{DatasetSpec, StorageLayout};
+use tokio::time::Instant;
 
 use super::ledger::Ledger;
 use super::{Copy, CopyOptions, Shared, lost_race};
@@ -139,12 +140,12 @@ pub(super) async fn compare(dataset: &Dataset, target: &Archive, options: &CopyO
 }
 
 fn shared(dataset: &Dataset, target: &Archive, claim: Claim, options: &CopyOptions) -> Result<Arc<Shared>> {
-    let common = target.common();
+    let (common, unknown) = (target.common(), (Bytes::new(), Instant::now()));
     for spec in specs_on_target(dataset, target) {
         // Opening a dataset enters its definition in `common`, from which `into` takes those of its whole group.
-        target.opened(spec, Bytes::new(), common.clone())?;
+        target.opened(spec, unknown.clone(), common.clone())?;
     }
-    let into = target.opened(on_target(&dataset.spec(), target), Bytes::new(), common)?;
+    let into = target.opened(on_target(&dataset.spec(), target), unknown, common)?;
     Ok(Arc::new(Shared {
         from: dataset.clone(),
         source: dataset.store_arc(),
