@@ -82,8 +82,11 @@ pub(crate) async fn in_background<T: Send + 'static>(work: impl Future<Output = 
     (&mut task.0).await.map_err(|_| cancelled())
 }
 
-/// Produces the items of a stream in the background, one ahead of the consumer.
-pub(crate) fn stream_in_background<T: Send + 'static>(mut items: BoxStream<'static, T>) -> BoxStream<'static, T> {
+/// Produces the items of a stream in the background, one ahead of the consumer. If an item panics, the stream ends with
+/// an error: without one, the response would look complete.
+pub(crate) fn stream_in_background<T: Send + 'static>(
+    mut items: BoxStream<'static, Result<T>>,
+) -> BoxStream<'static, Result<T>> {
     let (sender, receiver) = mpsc::channel(1);
     let task = AbortOnDrop(background().spawn(async move {
         while let Some(item) = items.next().await {
@@ -92,10 +95,13 @@ pub(crate) fn stream_in_background<T: Send + 'static>(mut items: BoxStream<'stat
             }
         }
     }));
-    stream::unfold(
-        (receiver, task),
-        |(mut receiver, task)| async move { Some((receiver.recv().await?, (receiver, task))) },
-    )
+    stream::unfold((receiver, Some(task)), |(mut receiver, task)| async move {
+        if let Some(item) = receiver.recv().await {
+            return Some((item, (receiver, task)));
+        }
+        let panicked = (&mut task?.0).await.is_err();
+        panicked.then(|| (Err(cancelled()), (receiver, None)))
+    })
     .boxed()
 }
 
@@ -144,6 +150,8 @@ async fn on_thread<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce(
 
 #[cfg(test)]
 mod tests {
+    use futures::TryStreamExt;
+
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -181,8 +189,8 @@ mod tests {
         assert_eq!(in_background(async move { nice() }).await.unwrap(), lower);
         assert_eq!(in_turn(nice).await.unwrap(), lower);
         assert_eq!(of_front_end(nice).await.unwrap(), lower);
-        let made = stream_in_background(stream::iter(0..3).map(move |_| nice()).boxed());
-        assert_eq!(made.collect::<Vec<_>>().await, [lower; 3]);
+        let made = stream_in_background(stream::iter(0..3).map(move |_| Ok(nice())).boxed());
+        assert_eq!(made.try_collect::<Vec<_>>().await.unwrap(), [lower; 3]);
         assert_eq!(nice(), here, "this thread drives connections");
     }
 
@@ -195,7 +203,7 @@ mod tests {
             drop(work);
         });
         assert!(tokio::time::timeout(Duration::from_millis(20), given_up).await.is_err());
-        let mut endless = stream_in_background(stream::repeat(items).boxed());
+        let mut endless = stream_in_background(stream::repeat(items).map(Ok).boxed());
         assert!(endless.next().await.is_some());
         drop(endless);
         for _ in 0..1_000 {
@@ -214,5 +222,8 @@ mod tests {
             assert!(in_background::<u8>(async { panic!("as this test wants") }).await.is_err());
         }
         assert_eq!(in_turn(|| 1).await.unwrap(), 1);
+        let items = stream::iter([1, 2]).map(|item| Ok(if item == 1 { item } else { panic!("as this test wants") }));
+        let given: Vec<_> = stream_in_background(items.boxed()).collect().await;
+        assert!(matches!(given[..], [Ok(1), Err(_)]), "{given:?}");
     }
 }
