@@ -341,6 +341,21 @@ def test_of_points_of_one_time_the_one_written_last_counts(h: historian.Historia
     assert not h.write({"tag": ["t"], "time": [START + 2], "value": [4.0]}, batch="again").stored
 
 
+def test_entries_of_a_dictionary_that_no_row_refers_to_are_ignored(h: historian.Historian) -> None:
+    """A filter of pyarrow or pandas leaves such entries."""
+    h.define("a"), h.define("b")
+    names = pa.array(["a", None, "b", "unknown"])
+    tags = pa.DictionaryArray.from_arrays(pa.array([2, 0, 2, 0, 1]), names)
+    points = pa.table(
+        {"tag": tags, "time": [START, START, START + 1, START + 2, START], "value": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    )
+    h.write(points[:4])
+    h.write(points[:0])
+    assert [values(h.raw(name, START, START + 10)) for name in ("a", "b")] == [[2.0, 4.0], [1.0, 3.0]]
+    with pytest.raises(ct.InvalidInputError, match="row 4 has no tag"):
+        h.write(points)
+
+
 def test_types_are_kept_and_mixed_types_widen(h: historian.Historian) -> None:
     h.define_many(
         [

@@ -58,6 +58,7 @@ pub(crate) fn range_request(tag: i64, start: i64, end: i64) -> ReadRequest {
 }
 
 pub(crate) async fn range(dataset: &Dataset, tag: i64, start: i64, end: i64) -> Result<ReadStream> {
+    // The historian never adds columns to its datasets, so the definition need not be read again.
     Ok(dataset.read_as_known(range_request(tag, start, end)).await?)
 }
 
@@ -68,6 +69,7 @@ pub(crate) async fn range_whole(dataset: &Dataset, tag: i64, start: i64, end: i6
 /// The last point before `tick` that was not deleted.
 pub(crate) async fn last_before(dataset: &Dataset, tag: i64, mut tick: i64) -> Result<Option<RecordBatch>> {
     while let Some(span) = dataset.span_before(tag, tick).await? {
+        // A tile that extends to `tick` or beyond does not show its last point before `tick`.
         if span.tick_max < tick {
             // Usually the last point of the span is not deleted.
             let last = range_whole(dataset, tag, span.tick_max, span.tick_max.saturating_add(1)).await?;
@@ -85,6 +87,7 @@ pub(crate) async fn last_before(dataset: &Dataset, tag: i64, mut tick: i64) -> R
                 return Ok(Some(batch.slice(batch.num_rows() - 1, 1)));
             }
         }
+        // All points of this tile before `tick` are deleted, so continue with the tile before it.
         tick = span.tick_min;
     }
     Ok(None)
@@ -140,6 +143,7 @@ impl Historian {
     pub async fn points_within(&self, keys: &[TagKey], start: i64, end: i64) -> Result<u64> {
         let mut points = 0;
         for tag in self.resolve(keys).await? {
+            // Ranges of `spans` include their end.
             let spans = self.points(&tag).await?.spans(&[tag.number], (start, end.saturating_sub(1))).await?;
             let inside = spans.iter().filter(|span| span.tick_min >= start && span.tick_max < end);
             points += inside.map(|span| span.rows).sum::<u64>();
@@ -163,6 +167,7 @@ impl Historian {
             left = rest;
             let dataset = self.points(&tags[first]).await?;
             for (number, row) in newest(&dataset, here.iter().map(|index| tags[*index].number)).await? {
+                // A tag that is requested several times is read once and returned each time.
                 for index in here.iter().filter(|index| tags[**index].number == number) {
                     rows[*index] = Some(shown(&tags[*index], row.clone(), &schema)?);
                 }
@@ -278,6 +283,8 @@ pub(crate) type Sink<'a> = dyn FnMut(&Points) -> Result<bool> + Send + 'a;
 impl Feed<'_> {
     pub(crate) async fn run(&self, low: i64, high: i64, sink: &mut Sink<'_>) -> Result<()> {
         let mut rows = range(self.dataset, self.tag, low, high).await?;
+        // The first points of the range show whether earlier ones matter, but the sink takes points in order of time.
+        // So the first batch is held until the earlier points have passed.
         let mut first = None;
         while let Some(batch) = rows.try_next().await? {
             let points = Points::new(batch)?;
@@ -293,6 +300,7 @@ impl Feed<'_> {
         }
         if let Some(points) = first {
             sink(&points)?;
+            // Free this batch before the next one is read.
             drop(points);
             while let Some(batch) = rows.try_next().await? {
                 sink(&Points::new(batch)?)?;
@@ -396,6 +404,7 @@ async fn newest(dataset: &Dataset, numbers: impl Iterator<Item = i64>) -> Result
         let statuses = batch.column(3).as_primitive::<UInt32Type>();
         for row in 0..batch.num_rows() {
             let one = match statuses.value(row) {
+                // The newest row is a deletion marker, so the newest point is before it.
                 DELETED => last_before(dataset, tags.value(row), times.value(row)).await?,
                 _ => Some(batch.slice(row, 1).project(&[1, 2, 3]).map_err(HistorianError::compute("reading"))?),
             };

@@ -166,17 +166,30 @@ impl Historian {
         if let ArrowType::Dictionary(_, _) = column.data_type() {
             let dictionary = column.as_any_dictionary_opt();
             if let Some(dictionary) = dictionary {
+                // A null may be in the keys or in the values.
+                if let Some(row) =
+                    column.logical_nulls().and_then(|nulls| (0..nulls.len()).find(|row| nulls.is_null(*row)))
+                {
+                    return Err(no_tag(row));
+                }
+                // A filter leaves entries in the dictionary that no row refers to, so these may be anything.
+                let mut places = vec![None; dictionary.values().len()];
+                let mut used: Vec<u32> = Vec::new();
+                // `normalized_keys` requires a value.
+                let keys = if column.is_empty() { vec![] } else { dictionary.normalized_keys() };
+                let places_of_rows = keys.into_iter().map(|key| {
+                    *places[key].get_or_insert_with(|| {
+                        used.push(key as u32);
+                        used.len() - 1
+                    })
+                });
+                let rows: Vec<usize> = places_of_rows.collect();
+                let failed = HistorianError::compute("looking up tags");
+                let used = take(dictionary.values(), &UInt32Array::from(used), None).map_err(failed)?;
                 // An async function that calls itself needs an allocation. The distinct names are looked up once, not
                 // once per row.
-                let values = Box::pin(self.tag_column(dictionary.values())).await?;
-                let failed = HistorianError::compute("looking up tags");
-                let keys = cast(&Arc::new(dictionary.keys().slice(0, column.len())), &ArrowType::UInt32);
-                let keys = keys.map_err(&failed)?;
-                let rows: ArrayRef = Arc::new(UInt32Array::from(values.rows));
-                let rows = take(&rows, &keys, None).map_err(failed)?;
-                // The values have no nulls; the keys may have some, which `take` turns into null rows.
-                check_no_nulls(&rows)?;
-                let rows = rows.as_primitive::<UInt32Type>().values().to_vec();
+                let values = Box::pin(self.tag_column(&used)).await?;
+                let rows = rows.into_iter().map(|place| values.rows[place]).collect();
                 return Ok(TagColumn { tags: values.tags, rows });
             }
         }
@@ -301,9 +314,13 @@ fn check_no_nulls(column: &ArrayRef) -> Result<()> {
         return Ok(());
     }
     match (0..column.len()).find(|row| column.is_null(*row)) {
-        Some(row) => Err(HistorianError::Columns(format!("row {row} has no tag"))),
+        Some(row) => Err(no_tag(row)),
         None => Ok(()),
     }
+}
+
+fn no_tag(row: usize) -> HistorianError {
+    HistorianError::Columns(format!("row {row} has no tag"))
 }
 
 /// Refuses duplicate columns, and a column `Status`, which would be ignored: Bad points would be stored as Good.
