@@ -40,6 +40,7 @@ pub fn open(source: Source, options: &ReadOptions) -> Result<Reader> {
     options.check()?;
     let name = source.name();
     let format = options.format.map_or_else(|| "its start".to_owned(), |format| format.to_string());
+    // Decoders may panic at damaged bytes, which is then an error of the input.
     contained(|| open_any(source, options))
         .unwrap_or_else(|reason| Err(IoError::Damaged { name, what: format, reason }))
 }
@@ -129,6 +130,7 @@ impl Iterator for Reader {
                 Ok(Some(batch)) => return Some(Ok(batch)),
                 Ok(None) => {
                     self.ended = true;
+                    // Readers may leave out bytes, such as those of columns that are not returned.
                     self.progress.finish();
                 }
                 Err(error) => {

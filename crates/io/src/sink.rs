@@ -126,10 +126,17 @@ impl Out {
                 // Before the rename: after a crash, a file with missing content could otherwise be at the path.
                 file.as_file().sync_all().map_err(failed)?;
                 let placed = if overwrite { file.persist(&path) } else { file.persist_noclobber(&path) };
-                placed.map(drop).map_err(|e| IoError::creating(&path, e.error))
+                placed.map(drop).map_err(|e| IoError::creating(&path, e.error))?;
+                sync_folder_of(&path).map_err(failed)
             }
         }
     }
+}
+
+/// Makes a rename within the folder of `path` durable.
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(folder)?.sync_all()
 }
 
 /// Standard output as a file: the standard library's handle would silently discard output to a closed descriptor.

@@ -70,6 +70,10 @@ impl Read for PythonReader {
             let piece = self.source.call_method1(py, "read", (buffer.len(),)).map_err(io::Error::other)?;
             let piece = piece.bind(py).cast::<PyBytes>().map_err(|error| io::Error::other(error.to_string()))?;
             let bytes = piece.as_bytes();
+            if bytes.len() > buffer.len() {
+                let (wanted, got) = (buffer.len(), bytes.len());
+                return Err(io::Error::other(format!("read({wanted}) of the source returned {got} bytes")));
+            }
             buffer[..bytes.len()].copy_from_slice(bytes);
             Ok(bytes.len())
         })

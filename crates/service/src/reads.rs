@@ -32,6 +32,7 @@ pub(crate) async fn tags(app: &App, call: &Call) -> Result<Vec<TagKey>> {
     let tags_max = app.settings.limits.tags;
     let mut keys = named(call)?;
     if let Some(pattern) = call.parameters.one("match")? {
+        // One tag more than the limit shows that the pattern matches too many.
         let found = app.historian.find(pattern, tags_max + 1).await?;
         if found.is_empty() && keys.is_empty() {
             let message = format!("no tag matches {}: search for a part of its name, such as *part*", shown(pattern));
@@ -80,6 +81,8 @@ pub(crate) fn check_range(app: &App, start: i64, end: i64) -> Result<()> {
 pub(crate) async fn raw(app: Arc<App>, call: Call) -> Result<Reply> {
     let (tags, (start, end)) = (tags(&app, &call).await?, range(&app, &call)?);
     let points_max = app.settings.limits.points;
+    // This estimate reads only metadata and ignores tiles that the range cuts; `answers::rows` counts the rows that are
+    // sent.
     if start < end && app.historian.points_within(&tags, start, end).await? > points_max {
         return Err(too_many(points_max));
     }

@@ -9,7 +9,7 @@ use crate::ChunkKey;
 /// What an error says about the outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing was written, and repeating the write unchanged will not help.
+    /// Nothing was written. The kind of the error says whether repeating the write unchanged can help.
     Refused,
     /// Nothing was written because another writer was first; read the current state, then decide.
     LostRace,

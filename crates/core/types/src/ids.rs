@@ -53,7 +53,8 @@ macro_rules! id128 {
 
             /// Reads the 32 hexadecimal digits that `Display` writes.
             pub fn from_hex(text: &str) -> Option<Self> {
-                (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok().map(Self))?
+                let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+                digits.then(|| u128::from_str_radix(text, 16).ok().map(Self))?
             }
         }
 
@@ -269,6 +270,7 @@ mod tests {
         #[test]
         fn ids_survive_text_and_bytes(id: u128) {
             prop_assert_eq!(ChunkId::from_hex(&ChunkId(id).to_string()), Some(ChunkId(id)));
+            prop_assert_eq!(ChunkId::from_hex(&format!("+{:031x}", id >> 4)), None);
             prop_assert_eq!(ChunkId::from_bytes(&ChunkId(id).to_bytes()), Some(ChunkId(id)));
         }
 

@@ -532,7 +532,8 @@ impl Lease {
     }
 }
 
-/// Tries to take the lease if it is free or still buffer as `left_over`. The caller reads the record to learn who holds it.
+/// Tries to take the lease if it is free or still held by `left_over`. The caller reads the record to learn who holds
+/// it.
 async fn take(session: &Session, holder: &str, left_over: Option<&str>) -> std::result::Result<(), CqlError> {
     let keyspace = &session.settings().keyspace;
     let call = quorum_call(session);

@@ -119,7 +119,7 @@ mod tests {
     fn what_a_node_said_of_replicas_is_told_rather_than_that_another_was_not_reached() {
         let attempts = Attempts::at("SELECT");
         attempt(&attempts, Some(UNAVAILABLE));
-        // NextNodeSession for before the request ends: a lower level may have enough replicas.
+        // The answer of the node that was asked first counts, although the request ended otherwise: a lower level may have enough replicas.
         assert!(matches!(attempts.of_replicas(&refused()), Some(CqlError::Unavailable { required: 2, alive: 1, .. })));
         assert!(matches!(attempts.conclude(refused()), CqlError::Unavailable { required: 2, alive: 1, .. }));
         let denied = CqlError::Denied { reason: String::new() };
