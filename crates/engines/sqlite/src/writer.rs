@@ -147,7 +147,7 @@ impl State {
             first.reply.send(Err(error)).ok();
             return false;
         }
-        // Add the jobs that arrived while we waited for the lock.
+        // Add the jobs that arrived while this one waited for the lock.
         let group = gather(first, jobs);
         let outcomes = match self.run_group(&group) {
             Ok(outcomes) => outcomes,

@@ -201,7 +201,7 @@ impl Merge {
             self.last = self.order.iter().enumerate().map(|(at, place)| (place.0, at)).collect();
         }
         loop {
-            // The size of a row is known only after decoding, so we assume that of the previous piece.
+            // The size of a row is known only after decoding, so the size in the previous piece stands for it.
             let count = (PIECE_BYTES / self.row_bytes).clamp(1, self.order.len() - self.done);
             if let Some(rows) = self.piece(query, parts, count)? {
                 self.done += count;
