@@ -213,6 +213,19 @@ def test_a_call_without_documents_leaves_its_name_free(memory: ct.Archive, log: 
     assert log.ingest_lines(line(), batch="d").stored
 
 
+def test_a_batch_that_another_process_has_stored_meanwhile_is_not_forgotten(log: events.Events) -> None:
+    log.ingest_lines("bad", batch="a")
+    log.ingest_lines("bad", batch="b")
+    assert len(log.rejected_batches()) == 2
+    # Meanwhile another process forgets both, and stores one.
+    log.forget_rejects("a")
+    log.forget_rejects("b")
+    log.ingest_lines(f"{line()}\nbad", batch="b")
+    log.forget_rejects("b")
+    assert (log.count(), log.dead_letters()["record"].to_pylist()) == (1, [b"bad"])
+    log.forget_rejects("a")
+
+
 def test_a_refused_call_leaves_the_dead_letters_that_were_stored_before(log: events.Events) -> None:
     log.ingest_lines(line(), batch="a")
     log.ingest_lines(f"{line()}\nbad", batch="b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from chronotile.archive import open as open_archive
 from chronotile.bounds import UNBOUNDED, Bounds
 from chronotile.counting import refuse_names
 from chronotile.dataset import Dataset
-from chronotile.errors import BatchConflictError, DatasetNotFoundError, InvalidInputError
+from chronotile.errors import BatchConflictError, BatchNotFoundError, DatasetNotFoundError, InvalidInputError
 from chronotile.events import parsing, retention, summaries
 from chronotile.events.following import Follower
 from chronotile.events.limits import FloodGuard
@@ -495,9 +496,15 @@ class Events:
 
     def forget_rejects(self, batch: str) -> None:
         """Remove the dead letters of a call in which every line was rejected, before the lines are ingested again."""
-        if self._dataset.batch(batch) is not None:
-            self._dataset.remove_batch(batch)
-        self._dead.remove_batch(batch)
+        known = self._dataset.batch(batch)
+        if known is not None and known.rows:
+            # Another process has stored documents of the batch since its dead letters were listed.
+            return
+        with contextlib.suppress(BatchNotFoundError):
+            # An unfinished batch may be another process's, which still stores it; the repeated call takes it over.
+            if known is not None and known.finished:
+                self._dataset.remove_batch(batch)
+            self._dead.remove_batch(batch)
 
     def _declared(self) -> list[Field]:
         schema, paths = self._dataset.schema, self.settings.paths
