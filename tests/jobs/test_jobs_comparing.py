@@ -147,6 +147,21 @@ def test_a_number_that_is_not_one_is_equal_to_itself_only() -> None:
                 assert found.differing == (() if left is right else (1,))
 
 
+def test_the_last_hours_of_texts_in_mixed_zones_are_compared(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE jobs (job_id INTEGER, submitted TEXT, status TEXT, memory REAL)"))
+        for number, text in enumerate(["2026-01-30T23:30:00Z", "2026-01-30T22:00:00-05:00"]):
+            connection.execute(sa.text(f"INSERT INTO jobs VALUES ({number}, '{text}', 'done', 1.5)"))
+    engine.dispose()
+    with ct.open("memory:") as archive:
+        done = jobs.create(archive, schema=SCHEMA)
+        done.dataset.write(pa.Table.from_pylist([job(0, FIRST + timedelta(hours=23.5))], done.dataset.schema))
+        report = jobs.compare(done, url, "jobs")
+    assert [(each.day, each.missing) for each in report.differences] == [(date(2026, 1, 31), (1,))]
+
+
 def test_all_connections_with_the_database_are_closed(tmp_path: Path) -> None:
     opened: list[object] = []
     closed: list[object] = []

@@ -313,7 +313,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_column(made: Make, given:
     assert refused.value.kind == "invalid-rows"
 
 
-def test_the_first_and_last_time_have_a_day_to_spare_where_text_has_zones(made: Make) -> None:
+def test_the_first_and_last_time_are_found_whatever_zones_their_texts_have(made: Make) -> None:
     def extremes(*texts: str | None) -> Any:
         source = sources.Source(made(TABLE, rows=[row(n, text) for n, text in enumerate(texts)]), "jobs", archive_of())
         with closing(source):
@@ -323,8 +323,14 @@ def test_the_first_and_last_time_have_a_day_to_spare_where_text_has_zones(made: 
     plain = datetime(2026, 1, 30, tzinfo=UTC), datetime(2026, 2, 1, 10, 0, 0, 7, UTC)
     assert extremes("2026-01-31", "2026-02-01 10:00:00.000007", None, "2026-01-30") == plain
     for texts in (("2026-01-30T02:00:00+02:00", "2026-02-01 10:00:00.000007"),
-                  ("2026-01-30", "2026-02-01T11:00:00.000007+01:00")):  # fmt: skip
-        assert extremes(*texts) == (plain[0] - DAY, plain[1] + DAY)
+                  ("2026-01-30", "2026-02-01T11:00:00.000007+01:00", "2026-02-01T11:00:00.000006+01:00"),
+                  # The first or last text is not the first or last time.
+                  ("2026-01-30T00:00:01Z", "2026-01-30T14:00:00+14:00", "2026-01-31T14:00:00+14:00",
+                   "2026-01-31T22:00:00.000007-12:00", "2026-02-01T23:00:00+14:00")):  # fmt: skip
+        assert extremes(*texts) == plain
+    # The first time has a date after that of the first text.
+    texts = "2026-01-30T23:59:59Z", "2026-01-31T13:58:00+14:00", "2026-02-20"
+    assert extremes(*texts)[0] == datetime(2026, 1, 30, 23, 58, tzinfo=UTC)
 
 
 # ---------------------------------------------------------------- values

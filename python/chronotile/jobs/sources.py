@@ -196,11 +196,16 @@ class Source:
         given, sql = self._column(column), self._database.sql
         with self._database.converted_errors(), self._database.engine.connect() as connection:
             first, last = connection.execute(sql.select(sql.func.min(given), sql.func.max(given))).one()
-        if first is None or last is None:
-            return None
-        has_zone = any(isinstance(text, str) and "+" in text for text in (first, last))
-        spare = _DAY if has_zone else timedelta(0)
-        return utc(first, column) - spare, utc(last, column) + spare
+            if first is None or last is None:
+                return None
+            first, last = utc(first, column), utc(last, column)
+            if column in self._texts:
+                # Text sorts in time order only by date, in any time zone: compare the times of all dates nearby.
+                early = given < self._bound(column, first, 2 * _DAY)
+                late = given >= self._bound(column, last, -_DAY)
+                near = [utc(value, column) for value in connection.scalars(sql.select(given).where(early | late))]
+                first, last = min(near), max(near)
+        return first, last
 
     def _bound(self, column: str, moment: datetime, spare: timedelta) -> Any:
         """Convert a time to the form of the column: text is compared by date, and times without a zone are UTC."""
