@@ -35,7 +35,8 @@ class Metadata:
         return dict(self._values(self._dataset.read(where=("key", "prefix", prefix), columns=["key", "value"])))
 
     def set(self, key: str, value: str, *, force: bool = False) -> None:
-        """Set the value of a key.
+        """Set the value of a key. The check of `force` does not exclude other processes: if two set a new key at the
+        same time, both may succeed, and the later value stays.
 
         Raises
         ------
