@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 import tarfile
@@ -25,6 +27,7 @@ from support_data import SAMPLES, data_file
 
 import chronotile as ct
 from chronotile import apdb
+from chronotile.apdb import alert_containers
 from chronotile.apdb.alerts import Import, import_alerts
 from chronotile.cli.main import cli
 
@@ -129,6 +132,21 @@ def test_what_holds_no_packets_is_refused_with_what_to_do(
     with pytest.raises(ct.DataFileError, match=sentence) as caught:
         imported(tmp_path / "alerts.avro")
     assert str(caught.value).count("alerts.avro") == 1
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO, errno.ENOENT])
+def test_a_file_that_cannot_be_read_is_not_reported_as_damaged(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, *_: object) -> None:
+        raise OSError(error, os.strerror(error), str(path))
+
+    (tmp_path / "alerts.avro").write_bytes(container(packets(3)))
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(ct.DataFileError) as caught:
+        list(alert_containers.read(tmp_path / "alerts.avro"))
+    assert str(caught.value) == f"cannot read {tmp_path / 'alerts.avro'}: {os.strerror(error)}"
+    assert caught.value.kind == "file-access"
 
 
 def of_codec(codec: str) -> bytes:

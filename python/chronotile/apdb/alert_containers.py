@@ -57,7 +57,7 @@ def read(path: Path) -> Iterator[tuple[Any, list[str]]]:
     Raises
     ------
     DataFileError
-        The file is damaged, or of another format.
+        The file cannot be read (``file-access``), is damaged, or of another format (``file-format``).
     MissingPackageError
         Reading the file needs a package that is not installed.
     """
@@ -72,6 +72,9 @@ def read(path: Path) -> Iterator[tuple[Any, list[str]]]:
         raise
     except (ValueError, EOFError, KeyError, IndexError, TypeError, OSError, MemoryError, OverflowError, zlib.error,
             tarfile.TarError, pa.ArrowException) as error:  # fmt: skip
+        # Only errors of the operating system have a number; readers also raise OSError for damaged content.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataFileError(f"cannot read {path}: {os.strerror(error.errno)}", kind="file-access") from error
         raise DataFileError(f"{path} is damaged: {str(error) or type(error).__name__}", kind="file-format") from error
 
 
