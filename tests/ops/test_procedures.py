@@ -107,6 +107,28 @@ def test_an_entry_for_which_there_is_no_room_leaves_the_journal_whole(
         assert [entry.get("step") for entry in found.entries] == [None, "after"]
 
 
+def test_an_entry_for_which_there_is_no_room_takes_no_entry_of_another_thread_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    with Journal.begin(tmp_path, "one", {"procedure": "test"}) as kept:
+        other = threading.Thread(target=kept.write, args=("note",), kwargs={"step": "other"})
+
+        def cut_off(file: int, line: bytes) -> int:
+            if b"lost" not in line:
+                return write(file, line)
+            other.start()
+            other.join(0.3)
+            return write(file, line[:9])
+
+        monkeypatch.setattr(os, "write", cut_off)
+        with pytest.raises(ct.DataFileError, match="full disk"):
+            kept.write("note", step="lost")
+        other.join()
+    with Journal(kept.path) as found:
+        assert [entry.get("step") for entry in found.entries] == [None, "other"]
+
+
 # ---------------------------------------------------------------- the engine
 
 

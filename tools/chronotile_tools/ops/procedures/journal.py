@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,11 +23,12 @@ _ENDS = ("finished", "abandoned")
 
 class Journal(Closing):
     """A file of JSON lines, each synced to disk before `write` returns. The first line describes the procedure. A line
-    truncated by a crash is dropped when the file is reopened. Only one process can hold a journal.
+    truncated by a crash is dropped when the file is reopened. Only one process can hold a journal. Thread-safe.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         except OSError as error:
@@ -103,18 +105,19 @@ class Journal(Closing):
         """Append an entry; it is durable when this returns."""
         entry = {"event": event, "at": _now(), **fields}
         line = (json.dumps(entry) + "\n").encode()
-        whole = os.fstat(self._file).st_size
-        try:
-            written = os.write(self._file, line)
-            if written == len(line):
-                os.fsync(self._file)
-        except OSError as error:
-            raise DataFileError(f"cannot write journal {self.path}: {error.strerror}", kind="file-io") from error
-        if written != len(line):
-            # A later entry must not continue this line.
-            os.ftruncate(self._file, whole)
-            raise DataFileError(f"cannot write all of journal {self.path}: check for a full disk", kind="file-io")
-        self.entries.append(entry)
+        with self._lock:
+            whole = os.fstat(self._file).st_size
+            try:
+                written = os.write(self._file, line)
+                if written == len(line):
+                    os.fsync(self._file)
+            except OSError as error:
+                raise DataFileError(f"cannot write journal {self.path}: {error.strerror}", kind="file-io") from error
+            if written != len(line):
+                # A later entry must not continue this line.
+                os.ftruncate(self._file, whole)
+                raise DataFileError(f"cannot write all of journal {self.path}: check for a full disk", kind="file-io")
+            self.entries.append(entry)
 
     def _read(self) -> list[dict[str, Any]]:
         content = self.path.read_bytes()

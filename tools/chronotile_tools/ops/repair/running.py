@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -223,7 +222,6 @@ class _Group:
         """Largest segment width by start token, where a segment timed out; fast segments elsewhere do not widen it."""
         self._troubled = False
         self._calm_until: dict[str, float] = {}
-        self._writing = threading.Lock()
 
     def run(self) -> None:
         """Repair what is not yet repaired according to the journal: small tables node by node, others in segments."""
@@ -329,10 +327,8 @@ class _Group:
         return [entry for entry in entries if entry["tables"] == self.key and entry["purpose"] == self.purpose]
 
     def _log(self, event: str, **facts: object) -> None:
-        # Segments finish in several threads, but only one thread at a time may write to a journal.
-        with self._writing:
-            if self.context.journal is not None:
-                self.context.journal.write(event, tables=self.key, purpose=self.purpose, **facts)
+        if self.context.journal is not None:
+            self.context.journal.write(event, tables=self.key, purpose=self.purpose, **facts)
 
     def _log_segment(self, event: str, segment: RingRange, **facts: object) -> None:
         self._log(event, start=segment.start, end=segment.end, **facts)
