@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from support_commands import run_command
 import chronotile as ct
 from chronotile_tools.errors import NotFoundError
 from chronotile_tools.ops.backups import manifests, restoring, schemas, stores
-from chronotile_tools.ops.backups.jobs import Fetch, Send, part_key
+from chronotile_tools.ops.backups.jobs import Fetch, Progress, Send, part_key
 from chronotile_tools.ops.backups.manifests import Manifest, NodeBackup, Schema
 from chronotile_tools.ops.backups.stores import RateLimiter, Store
 from chronotile_tools.ops.procedures.actuators import Commands
@@ -169,6 +170,24 @@ def test_a_limit_is_kept(tmp_path: Path) -> None:
     for path in node.table.iterdir():
         store.put_file("files/x", path, pace=pace)
     assert time.monotonic() - began >= 0.29
+
+
+class _SlowCount(int):
+    """A number of bytes whose addition takes long enough for other threads to run."""
+
+    def __radd__(self, before: int) -> int:
+        time.sleep(0.1)
+        return before + int(self)
+
+
+def test_progress_counts_the_bytes_of_all_threads() -> None:
+    progress = Progress(lambda _: None, "sent", 3)
+    threads = [threading.Thread(target=progress.add, args=(_SlowCount(1),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert progress.done == 3
 
 
 # ---------------------------------------------------------------- damage

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import secrets
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -152,14 +153,16 @@ class Progress:
         self.echo, self.what, self.whole = echo, what, whole
         self.done = 0
         self._began = self._reported = time.monotonic()
+        self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
         """Add transferred bytes."""
-        self.done += count
-        now = time.monotonic()
-        if now - self._reported >= REPORT_S:
-            self._reported = now
-            self.echo(f"      {self}")
+        with self._lock:
+            self.done += count
+            now = time.monotonic()
+            if now - self._reported >= REPORT_S:
+                self._reported = now
+                self.echo(f"      {self}")
 
     def end(self) -> None:
         """Report the end of the transfer."""
