@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support_durable import SyncedNames
 
 import chronotile as ct
 from chronotile import jobs
@@ -148,6 +149,17 @@ def test_a_file_without_a_header_has_the_names_and_nulls_that_are_given(tmp_path
 # ---------------------------------------------------------------- rejects
 
 
+def test_rejects_survive_a_crash_of_the_machine(
+    tmp_path: Path, done: jobs.Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kept").mkdir()
+    synced = SyncedNames(monkeypatch)
+    file, kept = write(tmp_path / "a.csv", "xx"), tmp_path / "kept" / "bad.ndjson"
+    for _ in range(2):
+        jobs.load(done, file, rejects=kept)
+        assert synced.lost(tmp_path / "kept") == []
+
+
 def test_rejects_are_kept_once_however_often_a_file_is_loaded(
     tmp_path: Path, done: jobs.Jobs, two_lines_each: None
 ) -> None:
@@ -161,7 +173,7 @@ def test_rejects_are_kept_once_however_often_a_file_is_loaded(
         {"file": str(file), "line": line, "reason": reason.format(text), "record": LINE.format(text).strip()}
         for line, text in ((2, "xx"), (3, "xy"), (5, "é"))
     ]
-    assert not (tmp_path / "bad.ndjson.part").exists()
+    assert not (tmp_path / "bad.ndjson.new").exists()
     # A block of which nothing was stored may be read again with other settings.
     assert len(done.dataset.batches()) == 1
 

@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support_backups import FakeNode, back_up, fetched
 from support_commands import run_command
+from support_durable import SyncedNames
 
 import chronotile as ct
 from chronotile_tools.errors import NotFoundError
@@ -170,6 +171,17 @@ def test_a_limit_is_kept(tmp_path: Path) -> None:
     for path in node.table.iterdir():
         store.put_file("files/x", path, pace=pace)
     assert time.monotonic() - began >= 0.29
+
+
+def test_a_backup_and_what_is_fetched_of_it_survive_a_crash_of_the_machine(
+    nodes: list[FakeNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = SyncedNames(monkeypatch)
+    disk, back = tmp_path / "disk", tmp_path / "back"
+    back_up(Store(str(disk / "plant" / "store")), nodes, "b1")
+    fetched(Store(str(disk / "plant" / "store")), "b1", nodes[0].host_id, back / "staging")
+    assert synced.lost(disk) == synced.lost(back) == []
+    assert {disk, back}.isdisjoint(synced.lost(tmp_path))
 
 
 class _SlowCount(int):

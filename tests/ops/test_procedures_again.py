@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support_durable import SyncedNames
 from support_nodes import MemoryNodes, RecordingActuator
 
 import chronotile as ct
@@ -148,6 +149,14 @@ def test_only_the_owner_may_read_a_journal(tmp_path: Path) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "a").rglob("*")}
     assert modes == {"b": 0o700, "one.jsonl": 0o600}
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+
+
+def test_a_journal_in_a_new_folder_survives_a_crash_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = SyncedNames(monkeypatch)
+    Journal.begin(tmp_path / "a" / "b", "one", {"procedure": "test"}).close()
+    assert synced.lost(tmp_path) == []
 
 
 def test_a_journal_that_cannot_be_written_is_told_before_the_lease_is_taken(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from chronotile import arguments
+from chronotile import arguments, durable
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import newest
-from chronotile.apdb.slice_files import LIST, SliceFile, has_list, list_slices, require_listed, seal, sync_folder
+from chronotile.apdb.slice_files import LIST, SliceFile, has_list, list_slices, require_listed, seal
 from chronotile.apdb.slice_notes import SliceKey
 from chronotile.apdb.tables import SurveyTables
 from chronotile.dataset import Dataset
@@ -395,7 +395,7 @@ def _lock(root: Path) -> Iterator[None]:
     database. Without the lock, the later of two concurrent calls would lose rows that the earlier one archived and
     dropped.
     """
-    _make_folder(root)
+    durable.make_folder(root)
     deadline = time.monotonic() + _LOCK_WAIT_S
     with (root / ".lock").open("a") as lock:
         while not _locked_now(lock):
@@ -491,7 +491,7 @@ def merged(live: Any, cold: Any, key: list[str], order: str) -> Any:
 
 def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tuple[int, int]:
     """Replace a file atomically once the new one is complete and durable; return its rows and bytes."""
-    _make_folder(path.parent)
+    durable.make_folder(path.parent)
     fresh = path.with_suffix(".new")
     rows = 0
     with fresh.open("w+b") as file:
@@ -510,15 +510,6 @@ def _replace(path: Path, schema: Any, parts: Callable[[], Iterator[Any]]) -> tup
         raise DamagedError(
             f"{fresh} holds {found} rows but {rows} were written; nothing was dropped", kind="damaged-file"
         )
-    fresh.replace(path)
     # The rename must be durable before anything is dropped.
-    sync_folder(path.parent)
+    durable.rename(fresh, path)
     return rows, path.stat().st_size
-
-
-def _make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, and sync their names."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        sync_folder(each.parent)

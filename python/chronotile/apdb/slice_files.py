@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +19,12 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
+from chronotile import durable
 from chronotile.apdb.slice_notes import SliceKey
 from chronotile.errors import ChronotileError, DamagedError, DataFileError
 from chronotile.hints import name_list
 
-__all__ = ["LIST", "SliceFile", "has_list", "list_slices", "listed_slices", "require_listed", "seal", "sync_folder"]
+__all__ = ["LIST", "SliceFile", "has_list", "list_slices", "listed_slices", "require_listed", "seal"]
 
 LIST = "slices.json"
 """File that lists the slices in a folder: a JSON object of slice numbers by table."""
@@ -184,13 +184,7 @@ def list_slices(folder: Path, slices: Iterable[SliceKey]) -> None:
     numbers: dict[str, list[int]] = {}
     for table, number in sorted(known.union(slices)):
         numbers.setdefault(table, []).append(number)
-    fresh = folder / f"{LIST}.new"
-    with fresh.open("w", encoding="utf-8") as file:
-        json.dump(numbers, file)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(folder / LIST)
-    sync_folder(folder)
+    durable.write_text(folder / LIST, json.dumps(numbers))
 
 
 def require_listed(folder: Path, found: Iterable[SliceKey]) -> None:
@@ -206,12 +200,3 @@ def require_listed(folder: Path, found: Iterable[SliceKey]) -> None:
             "are gone for good",
             kind="file-not-found",
         )
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, which makes the names of its files durable."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from chronotile import _native, loading, scanning
+from chronotile import _native, durable, loading, scanning
 from chronotile.archive import open as open_archive
 from chronotile.dataset import Dataset
 from chronotile.errors import ChronotileError, DataFileError, InvalidInputError
@@ -235,6 +235,7 @@ def _append_rejects(path: str, block: Block, rejects: list[Reject]) -> None:
             file.write(lines)
             file.flush()
             os.fsync(file.fileno())
+        durable.sync_folder(Path(path).parent)
     except OSError as error:
         raise DataFileError(f"cannot write the reject file {path}: {error}", kind="file-access") from error
 
@@ -246,9 +247,7 @@ def _remove_duplicate_lines(path: str) -> None:
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     distinct = list(dict.fromkeys(lines))
     if len(distinct) < len(lines):
-        part = Path(f"{path}.part")
-        part.write_text("".join(f"{line}\n" for line in distinct), encoding="utf-8")
-        part.replace(path)
+        durable.write_text(Path(path), "".join(f"{line}\n" for line in distinct))
 
 
 def infer_schema(path: str, format: str | None, names: Iterable[str] | None, delimiter: str) -> dict[str, str]:

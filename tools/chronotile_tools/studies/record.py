@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
+from chronotile import durable
 from chronotile.errors import DataFileError
 from chronotile_tools.survey.simulate.runner import machine
 
@@ -71,9 +72,7 @@ class Record:
     def write(self, path: Path) -> None:
         """Replace the file atomically: after a crash it has the old content or the new."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(".new")
-        new.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n", encoding="utf-8")
-        os.replace(new, path)
+        durable.write_text(path, json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n")
 
 
 def this_run() -> Values:

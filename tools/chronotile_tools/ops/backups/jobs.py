@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from chronotile import durable
 from chronotile.errors import ChronotileError, DataFileError
 from chronotile_tools.errors import DamagedError, NotFoundError
 from chronotile_tools.ops.backups import manifests, names
@@ -130,7 +131,8 @@ class Fetch:
             if file.keyspace in self.keyspaces
         ]
         # Folders and files get the modes of Cassandra's files; the enclosing folder is private.
-        Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_folder(Path(self.folder).parent)
+        durable.make_folder(Path(self.folder), mode=0o700)
         pace, progress = RateLimiter(self.limit_mib * 2**20), Progress(echo, "fetched", sum(f.bytes for _, f in wanted))
 
         def fetch(one: tuple[NodeBackup, File]) -> None:
@@ -142,8 +144,7 @@ class Fetch:
             list(pool.map(fetch, wanted))
         progress.end()
         # Write the marker last: the restore takes it as evidence that all files have arrived.
-        marker = Path(self.folder, "fetched")
-        marker.write_text(f"{self.backup}\n", encoding="utf-8")
+        durable.write_text(Path(self.folder, "fetched"), f"{self.backup}\n")
 
 
 class Progress:
@@ -254,7 +255,7 @@ def _fetch(store: Store, file: File, path: Path, pace: RateLimiter, address: str
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     digest = hashlib.sha256()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(path.parent)
         with fresh.open("xb") as target:
             for block in store.blocks(file.key):
                 pace.wait(len(block))
@@ -264,7 +265,7 @@ def _fetch(store: Store, file: File, path: Path, pace: RateLimiter, address: str
             os.fsync(target.fileno())
         if digest.hexdigest() != file.sha256:
             raise DamagedError(f"{what} ({file.key}) was changed in {store.url}", kind="damaged-backup")
-        fresh.replace(path)
+        durable.rename(fresh, path)
     except NotFoundError:
         raise DamagedError(f"{what} ({file.key}) is missing in {store.url}", kind="damaged-backup") from None
     except OSError as error:

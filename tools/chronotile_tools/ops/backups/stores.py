@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chronotile import durable
 from chronotile.errors import (
     AccessDeniedError,
     ChronotileError,
@@ -138,7 +139,8 @@ class Store:
         """Create the store if it does not exist."""
         if self.folder is not None:
             with self._explained("made"):
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                durable.make_folder(self.folder.parent)
+                durable.make_folder(self.folder, mode=0o700)
         if self.size(_MARKER) is None:
             self.put_json(_MARKER, {"format": 1})
 
@@ -277,7 +279,7 @@ class Store:
                     file.write(block)
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(path)
+            durable.rename(fresh, path)
         finally:
             fresh.unlink(missing_ok=True)
 
@@ -301,6 +303,7 @@ class Store:
                 # Never create the folder of the store itself: its disk may not be mounted.
                 if one.parts:
                     inner.mkdir(mode=0o700)
+                    durable.sync_folder(inner.parent)
             except FileExistsError:
                 continue
             # The umask reduces the mode given to `mkdir`, so set it afterwards.

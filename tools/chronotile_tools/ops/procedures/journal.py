@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -13,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from chronotile import durable
 from chronotile.closing import Closing
 from chronotile.errors import BusyError, DataFileError
 from chronotile_tools.errors import DamagedError
@@ -68,10 +68,9 @@ class Journal(Closing):
                 file.write(json.dumps(first) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.rename(path)
+            durable.rename(fresh, path)
         except OSError as error:
             raise _not_written(folder, error) from error
-        _sync_folder(folder)
         return cls(path)
 
     def close(self) -> None:
@@ -163,10 +162,7 @@ def require_writable(folder: Path, *, make: bool = False) -> None:
     if not make:
         return
     try:
-        # Create parent folders as private, too.
-        for one in [*reversed(folder.absolute().relative_to(there.absolute()).parents)][1:]:
-            (there.absolute() / one).mkdir(mode=0o700, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        durable.make_folder(folder, mode=0o700)
     except OSError as error:
         raise _not_written(folder, error) from error
 
@@ -212,13 +208,6 @@ def root() -> Path:
 def default_folder(cluster: str) -> Path:
     """Default folder for the journals of a cluster."""
     return root() / re.sub(r"[^\w.-]", "_", cluster)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    with contextlib.suppress(OSError):
-        os.fsync(descriptor)
-    os.close(descriptor)
 
 
 def _now() -> str:
