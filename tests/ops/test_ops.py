@@ -11,11 +11,13 @@ import sys
 import termios
 import threading
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from conftest import Run
+from support_leaks import unclosed
 
 import chronotile as ct
 from chronotile.errors import ArchiveNotFoundError, InvalidInputError, UnavailableError
@@ -504,6 +506,28 @@ def test_a_dashboard_has_a_panel_for_each_metric_that_is_exported() -> None:
             assert all(f"{{{{{label}}}}}" in panel["targets"][0]["legendFormat"] for label in labels)
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
     assert len(places) == len(panels)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [recording.scrape, lambda url: ops.JolokiaRunner(f"{url}?{{host}}").beans(HOST)],
+    ids=["metrics", "jolokia"],
+)
+def test_a_refused_request_leaves_no_connection_open(ask: Callable[[str], object]) -> None:
+    exporter = Exporter(lambda: snapshot(node()), 0, age_s=0)
+    worker = threading.Thread(target=exporter.serve)
+    worker.start()
+
+    def refused() -> None:
+        with pytest.raises(UnavailableError, match=r"answered (404|501)") as caught:
+            ask(exporter.url.replace("metrics", "other"))
+        assert caught.value.kind == "no-connection"
+
+    try:
+        assert unclosed(refused) == []
+    finally:
+        exporter.stop()
+        worker.join()
 
 
 def test_metrics_are_served_and_a_cluster_that_is_gone_is_not_hidden() -> None:

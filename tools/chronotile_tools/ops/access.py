@@ -258,6 +258,7 @@ class JolokiaRunner:
             with urllib.request.urlopen(request, timeout=timeout_s) as response:
                 answer = json.loads(response.read())
         except urllib.error.HTTPError as error:
+            error.close()
             denied = " (user or password are wrong)" if error.code in (401, 403) else ""
             raise UnavailableError(
                 f"{url} answered {error.code} {error.reason}{denied}", kind="no-connection"

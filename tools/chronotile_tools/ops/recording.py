@@ -119,6 +119,7 @@ def scrape(url: str, *, timeout_s: float = 10.0) -> dict[str, float]:
         with urllib.request.urlopen(url, timeout=timeout_s) as response:
             text = response.read().decode("utf-8", "replace")
     except urllib.error.HTTPError as error:
+        error.close()
         raise UnavailableError(f"{url} answered {error.code} {error.reason}", kind="no-connection") from None
     except (OSError, ValueError) as error:
         raise UnavailableError(f"{url}: {getattr(error, 'reason', error)}", kind="no-connection") from None
