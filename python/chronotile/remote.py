@@ -106,16 +106,13 @@ class Remote(Closing):
         content_type: str = "application/json",
     ) -> Any:
         answer = self._request(method, path, parameters or [], body, content_type, "application/json")
-        with _complete(method):
-            text = answer.read()
+        text = self._read(answer, method)
         return json.loads(text) if text else None
 
     def _stream(self, path: str, parameters: Parameters) -> ReadResult:
         answer = self._request("GET", path, parameters, None, "", ARROW)
         if answer.length is not None and answer.length <= _WHOLE_BYTES_MAX:
-            with _complete("GET"):
-                body = answer.read()
-            return ReadResult(_native.read_arrow_stream(io.BytesIO(body)))
+            return ReadResult(_native.read_arrow_stream(io.BytesIO(self._read(answer, "GET"))))
         # The stream keeps this connection: other requests, which may come while it is read, get a new one.
         connection, self._local.connection = self._local.connection, None
         return ReadResult(_native.read_arrow_stream(_Answer(answer, connection)))
@@ -155,15 +152,25 @@ class Remote(Closing):
             raise self._failure(answer, method)
         raise AssertionError("a new connection either answers or fails")
 
+    def _read(self, answer: http.client.HTTPResponse, method: str) -> bytes:
+        try:
+            with _complete(method):
+                return answer.read()
+        except BaseException:
+            # The rest of the response may still arrive on the connection.
+            answer.close()
+            self._drop()
+            raise
+
     def _connections(self) -> Iterator[tuple[http.client.HTTPConnection, bool]]:
         kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if kept is not None:
             yield kept, False
         connection: http.client.HTTPConnection
         if self._tls is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+            connection = _HTTPConnection(self._host, self._port, timeout=self._timeout)
         else:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
+            connection = _HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
         self._local.connection = connection
         yield connection, True
 
@@ -174,8 +181,7 @@ class Remote(Closing):
             self._local.connection = None
 
     def _failure(self, answer: http.client.HTTPResponse, method: str) -> ChronotileError:
-        with _complete(method):
-            text = answer.read()
+        text = self._read(answer, method)
         try:
             error = dict(json.loads(text)["error"])
         except (ValueError, KeyError, TypeError):
@@ -245,6 +251,17 @@ def _complete(method: str) -> Iterator[None]:
         ) from None
 
 
+class _HTTPConnection(http.client.HTTPConnection):
+    """A connection that is closed when the thread that uses it ends."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _HTTPSConnection(_HTTPConnection, http.client.HTTPSConnection):
+    """The same with TLS."""
+
+
 class _Answer:
     """The body of a response, as a file for the reader of Arrow streams. Closes the connection at the end."""
 
@@ -252,12 +269,20 @@ class _Answer:
         self._answer, self._connection = answer, connection
 
     def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self._answer.close()
         self._connection.close()
 
     def read(self, count: int) -> bytes:
-        with _complete("GET"):
-            return self._answer.read(count)
+        try:
+            with _complete("GET"):
+                return self._answer.read(count)
+        except BaseException:
+            # The error keeps this object alive.
+            self._close()
+            raise
 
 
 def _exchange(

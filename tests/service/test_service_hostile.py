@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import support_attack
+from support_leaks import unclosed
 from support_service import Answer, Service
 from support_waiting import wait_until
 
@@ -393,6 +394,59 @@ def test_a_write_whose_answer_does_not_come_is_unknown(answers: list[bytes | Non
             h.write({"tag": ["a"], "time": ["2026-01-01"], "value": [1.0]})
     with _answering([None]) as url, historian.connect(url) as h, pytest.raises(ct.UnavailableError):
         h.groups()
+
+
+ARROW = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.apache.arrow.stream\r\nTransfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize("head", [ARROW, ARROW + b"Connection: close\r\n"], ids=["kept", "closed"])
+def test_a_truncated_stream_leaves_no_connection_open(head: bytes) -> None:
+    table = pa.table({"value": range(100_000)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    half = sink.getvalue().to_pybytes()[: table.nbytes // 2]
+
+    def read() -> None:
+        answers: list[bytes | None] = [head + b"\r\n%x\r\n" % table.nbytes + half]
+        with _answering(answers) as url, historian.connect(url) as h, pytest.raises(ct.UnavailableError) as caught:
+            h.raw("a", "2026-01-01", "2026-01-02").to_arrow()
+        assert caught.value.kind == "broken-off"
+
+    assert unclosed(read) == []
+
+
+def test_a_response_that_does_not_end_leaves_no_connection_open() -> None:
+    def read() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            ended = threading.Event()
+
+            def serve() -> None:
+                with listener.accept()[0] as connection:
+                    connection.recv(65536)
+                    connection.sendall(WHOLE.replace(b"13", b"99\r\nConnection: close"))
+                    ended.wait(20)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            with historian.connect(url, timeout=0.3) as h, pytest.raises(ct.UnavailableError) as caught:
+                h.groups()
+            ended.set()
+            thread.join()
+        assert caught.value.kind == "broken-off"
+
+    assert unclosed(read) == []
+
+
+def test_the_connection_of_a_thread_is_closed_when_the_thread_ends() -> None:
+    def read() -> None:
+        with _answering([WHOLE]) as url, historian.connect(url) as h:
+            thread = threading.Thread(target=h.groups)
+            thread.start()
+            thread.join()
+
+    assert unclosed(read) == []
 
 
 def test_a_service_that_is_not_there_did_nothing() -> None:
