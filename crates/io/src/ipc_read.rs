@@ -90,10 +90,11 @@ impl Footer {
         let file_bytes = file.seek(SeekFrom::End(0))?;
         // A file ends with the length of its footer (4 bytes) and `ARROW1`.
         let mut trailer = [0; 10];
-        file.seek(SeekFrom::End(-10))?;
+        let end = file_bytes.checked_sub(10).ok_or_else(|| damaged("it ends before its footer"))?;
+        file.seek(SeekFrom::Start(end))?;
         file.read_exact(&mut trailer)?;
         let size = read_footer_length(trailer)? as u64;
-        let start = file_bytes.checked_sub(size + 10).ok_or_else(|| damaged("its footer is longer than the file"))?;
+        let start = end.checked_sub(size).ok_or_else(|| damaged("its footer is longer than the file"))?;
         file.seek(SeekFrom::Start(start))?;
         let bytes = read_bytes(file, size)?;
         let footer = arrow_ipc::root_as_footer(&bytes).map_err(|e| damaged(e.to_string()))?;

@@ -142,6 +142,20 @@ fn lengths_of_headers_that_the_body_does_not_have_are_refused() {
 }
 
 #[test]
+fn a_file_that_is_shorter_than_its_trailer_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("short.arrow");
+    for length in 6..=16 {
+        let bytes = &b"ARROW1\0\0\0\0\0\0\0\0\0\0"[..length];
+        std::fs::write(&path, bytes).unwrap();
+        for source in [stream(bytes), Source::Path(path.clone())] {
+            let error = error(source, &ReadOptions::default());
+            assert!(matches!(error, IoError::Damaged { .. }), "{length}: {error}");
+        }
+    }
+}
+
+#[test]
 fn changed_real_tables_are_read_whole_or_refused_as_damaged() {
     let mut next = numbers(21);
     let (mut read, mut damaged) = (0, 0);
