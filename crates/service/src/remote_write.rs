@@ -133,10 +133,9 @@ impl<'a> Series<'a> {
                     let (label, value) = label_of(label)?;
                     // Labels beyond the limit are still decoded, because the name may be among them and messages show
                     // it.
-                    too_many |= labels.len() == LABELS_MAX;
                     match label {
                         "__name__" => name = value,
-                        _ if too_many => {}
+                        _ if labels.len() == LABELS_MAX => too_many = true,
                         _ => labels.push((label, value)),
                     }
                 }
@@ -278,6 +277,22 @@ mod tests {
             ]
         );
         assert_eq!(points.refused.kept.iter().map(|refused| refused.line).collect::<Vec<_>>(), [2, 3, 4]);
+    }
+
+    #[test]
+    fn labels_are_counted_in_any_order_and_without_the_name() {
+        let message = |count: usize, place: usize| {
+            let mut labels = vec![("l", "x"); count];
+            labels.insert(place, ("__name__", "up"));
+            let mut points = Points::default();
+            read(&packed(vec![series(&labels, &[(1.0, 1)])]), 1 << 20, &mut points).unwrap();
+            points.refused.kept[0].message.clone()
+        };
+        // A tag name is too short for so many labels, but that is another message.
+        for place in [0, 1, LABELS_MAX] {
+            assert!(message(LABELS_MAX, place).contains("bytes"), "{}", message(LABELS_MAX, place));
+            assert!(message(LABELS_MAX + 1, place).contains("more than 128 labels"), "{place}");
+        }
     }
 
     #[test]
