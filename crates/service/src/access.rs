@@ -175,7 +175,11 @@ fn token(line: &str) -> std::result::Result<Token, String> {
     let roles = roles.split(',').map(role).collect::<std::result::Result<_, _>>()?;
     let expires_ns = match expires {
         "-" => None,
-        date => Some(time_ns(date, 0).map_err(|_| format!("has date {date:?}: write 2027-01-31, or - for never"))?),
+        date => {
+            // A time relative to now would move whenever the file is read.
+            let time = time_ns(date, 0).ok().filter(|_| !date.starts_with("now"));
+            Some(time.ok_or_else(|| format!("has date {date:?}: write 2027-01-31, or - for never"))?)
+        }
     };
     if token.len() < TOKEN_BYTES_MIN {
         return Err(format!("has a token of fewer than {TOKEN_BYTES_MIN} characters"));
@@ -254,6 +258,7 @@ mod tests {
             ("# a\nann read\n", "line 2 does not have four words"),
             ("ann owner - aaaaaaaaaaaaaaaaaaaa", "role \"owner\""),
             ("ann read soon aaaaaaaaaaaaaaaaaaaa", "date \"soon\""),
+            ("ann read now+1d aaaaaaaaaaaaaaaaaaaa", "date \"now+1d\""),
             ("ann read - short", "fewer than 16"),
             (
                 "ann read - aaaaaaaaaaaaaaaaaaaa\nbob admin - aaaaaaaaaaaaaaaaaaaa",
