@@ -388,7 +388,7 @@ impl Columns {
                     }
                 }
                 None if node.nullable => {
-                    budget.charge(Some(rows * node.row_bytes()))?;
+                    budget.charge(rows.checked_mul(node.null_row_bytes()))?;
                     builder.push_masked(rows)?;
                 }
                 None => return Err(Damage::malformed("a column is missing that has neither nulls nor a default")),

@@ -71,6 +71,12 @@ impl Node {
             Kind::Bool | Kind::Struct(_) => 1,
         }
     }
+
+    /// Size of one null row in memory in bytes, with the children of structs.
+    pub(crate) fn null_row_bytes(&self) -> usize {
+        let children = if let Kind::Struct(children) = &self.kind { &children[..] } else { &[] };
+        self.row_bytes() + children.iter().map(Self::null_row_bytes).sum::<usize>()
+    }
 }
 
 #[derive(Debug)]

@@ -177,11 +177,16 @@ fn a_set_of_columns_takes_chunks_until_offsets_could_overflow() {
 
 #[test]
 fn bytes_of_a_set_count_what_was_decoded_and_what_was_missing() {
+    // All nodes of a struct have rows, the items of a list have none.
+    let (number, flag) = (Field::new("number", DataType::Float64, false), Field::new("flag", DataType::Boolean, true));
+    let items = Field::new_list("items", Field::new_list_field(DataType::Int64, true), true);
+    let missing = 8 + 4 + (1 + 8 + (1 + 1 + 4));
     let fields = [
         Field::new("id", DataType::Int32, false),
         Field::new("name", DataType::Utf8, true),
         Field::new("added", DataType::Float64, true),
         Field::new("text", DataType::Utf8, true),
+        Field::new_struct("nested", vec![number, Field::new_struct("inner", vec![flag, items], false)], true),
     ];
     let layout = Layout::new(Arc::new(Schema::new(fields.to_vec()))).unwrap();
     let before = Layout::new(Arc::new(Schema::new(fields[..2].to_vec()))).unwrap();
@@ -191,16 +196,16 @@ fn bytes_of_a_set_count_what_was_decoded_and_what_was_missing() {
     for form in [BodyLayout::Small, BodyLayout::Columnar] {
         let chunk = write_as(form, &before, &batch);
         let head = Head::parse(&chunk.head, &BINDING).unwrap();
-        let mut set = Columns::new(&layout, &[0, 1, 2, 3], &Defaults::none());
+        let mut set = Columns::new(&layout, &[0, 1, 2, 3, 4], &Defaults::none());
         set.reserve(usize::MAX);
         for times in 1..4 {
             set.append(&head, &chunk.body, 2).unwrap();
-            assert_eq!((set.bytes(), set.rows()), (times * (3 * (4 + 4) + 5 + 3 * (8 + 4)), times * 3));
+            assert_eq!((set.bytes(), set.rows()), (times * (3 * (4 + 4) + 5 + 3 * missing), times * 3));
         }
         let body = Body::open(&head, &chunk.body).unwrap();
         if body.decodes_single_rows() {
             set.append_rows(&body, 2, &[0, 1]).unwrap();
-            assert_eq!(set.bytes(), 3 * 65 + 2 * (4 + 4) + 3 + 2 * (8 + 4));
+            assert_eq!(set.bytes(), 3 * (3 * (4 + 4) + 5 + 3 * missing) + 2 * (4 + 4) + 3 + 2 * missing);
         }
     }
 }
