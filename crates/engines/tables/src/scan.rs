@@ -72,8 +72,12 @@ impl Scan {
     fn check(&self) -> Result<()> {
         let refuse = |reason: String| Err(TablesError::Request { reason });
         match (self.concurrency, self.ranges) {
-            (Some(0) | Some(READERS_MAX..), _) => refuse(format!("concurrency is a number from 1 to {READERS_MAX}")),
-            (_, Some(0) | Some(RANGES_MAX..)) => refuse(format!("ranges is a number from 1 to {RANGES_MAX}")),
+            (Some(readers), _) if !(1..=READERS_MAX).contains(&readers) => {
+                refuse(format!("concurrency is a number from 1 to {READERS_MAX}"))
+            }
+            (_, Some(ranges)) if !(1..=RANGES_MAX).contains(&ranges) => {
+                refuse(format!("ranges is a number from 1 to {RANGES_MAX}"))
+            }
             _ if self.columns.as_ref().is_some_and(Vec::is_empty) => refuse("columns names no column".to_owned()),
             _ if LOCAL_KEYSPACES.contains(&self.keyspace.as_str()) => refuse(format!(
                 "each node has tables of its own in {}: read what the node you are connected to has with query()",
@@ -304,7 +308,13 @@ mod tests {
         };
         assert!(reason(|scan| scan.concurrency = Some(0)).contains("1 to 256"));
         assert!(reason(|scan| scan.ranges = Some(0)).contains("1 to 1048576"));
+        assert!(reason(|scan| scan.concurrency = Some(READERS_MAX + 1)).contains("1 to 256"));
+        assert!(reason(|scan| scan.ranges = Some(RANGES_MAX + 1)).contains("1 to 1048576"));
         assert!(reason(|scan| scan.columns = Some(vec![])).contains("no column"));
         assert!(reason(|scan| scan.keyspace = "system".to_owned()).contains("query()"));
+        for (concurrency, ranges) in [(1, 1), (READERS_MAX, RANGES_MAX)] {
+            let scan = Scan { concurrency: Some(concurrency), ranges: Some(ranges), ..Scan::of("ks", "t") };
+            assert!(scan.check().is_ok());
+        }
     }
 }

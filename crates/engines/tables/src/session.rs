@@ -162,9 +162,9 @@ fn first_word(cql: &str) -> &str {
     loop {
         let comment_end = if rest.starts_with("--") || rest.starts_with("//") {
             rest.find('\n')
-        } else if rest.starts_with("/*") {
-            // The end is the last byte of the comment, as for a line break.
-            rest.find("*/").map(|at| at + 1)
+        } else if let Some(comment) = rest.strip_prefix("/*") {
+            // The end is the last byte of the comment, as for a line break. `/*/` only begins a comment.
+            comment.find("*/").map(|at| at + 3)
         } else {
             break;
         };
@@ -182,7 +182,7 @@ mod tests {
         for cql in ["CREATE TABLE t", " drop table t", "-- note\n/* more */ Alter TYPE t", "//x\ncreate index"] {
             assert!(changes_schema(cql), "{cql}");
         }
-        for cql in ["INSERT INTO t", "createx", "", "-- CREATE", "/* CREATE", "TRUNCATE t"] {
+        for cql in ["INSERT INTO t", "createx", "", "-- CREATE", "/* CREATE", "/*/ CREATE */ SELECT", "TRUNCATE t"] {
             assert!(!changes_schema(cql), "{cql}");
         }
     }
