@@ -6,7 +6,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use chronotile_cql::{Call, CqlError, Replication, Session};
+use chronotile_cql::{CATALOG_BUCKETS_MAX, Call, CqlError, Replication, Session};
 use chronotile_store::{Chunk, Result, StoreError};
 use chronotile_types::{DatasetName, SliceId};
 
@@ -69,16 +69,22 @@ async fn find(session: &Session) -> Result<Option<Meta>> {
     let keyspace = &session.settings().keyspace;
     let place = || PathBuf::from(format!("keyspace {keyspace}"));
     let Some(format) = own_record(session, "format").await.map_err(refused)? else { return Ok(None) };
-    let number = |text: &str| text.parse::<u32>().ok();
-    let unreadable =
-        |name: &str| StoreError::NotAnArchive { path: place(), reason: format!("its record {name:?} is not a number") };
-    let found = number(&format).ok_or_else(|| unreadable("format"))?;
+    let unreadable = |name: &str| StoreError::NotAnArchive {
+        path: place(),
+        reason: format!("its record {name:?} is missing or damaged"),
+    };
+    let found = format.parse().map_err(|_| unreadable("format"))?;
     if found > FORMAT {
         return Err(StoreError::NewerFormat { path: place(), found, known: FORMAT });
     }
     let buckets = own_record(session, "catalog_buckets").await.map_err(refused)?;
-    let catalog_buckets = buckets.as_deref().and_then(number).ok_or_else(|| unreadable("catalog_buckets"))?;
+    let catalog_buckets = buckets.as_deref().and_then(bucket_count).ok_or_else(|| unreadable("catalog_buckets"))?;
     Ok(Some(Meta { catalog_buckets }))
+}
+
+/// The number of catalog buckets in a stored setting; `None` if no archive is created with it.
+fn bucket_count(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|count| (1..=CATALOG_BUCKETS_MAX).contains(count))
 }
 
 fn own_record_cql(session: &Session) -> String {
@@ -562,4 +568,19 @@ async fn holder_of(session: &Session) -> std::result::Result<Option<String>, Cql
     let rows = session.execute(&statement, (LEASE_NAME,), &call).await?.into_rows_result().map_err(malformed)?;
     let row = rows.maybe_first_row::<(Option<String>,)>().map_err(malformed)?;
     Ok(row.and_then(|(holder,)| holder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_buckets_that_no_archive_has_is_refused() {
+        for (text, count) in [("1", Some(1)), ("256", Some(256)), ("65536", Some(65_536))] {
+            assert_eq!(bucket_count(text), count);
+        }
+        for text in ["", "0", "-1", "65537", "4294967295", "4294967296", "many"] {
+            assert_eq!(bucket_count(text), None, "{text}");
+        }
+    }
 }

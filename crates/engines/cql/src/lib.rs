@@ -10,8 +10,8 @@ mod tls;
 pub use error::{Applied, CqlError, Result};
 pub use session::{Call, Session};
 pub use settings::{
-    Credentials, Refusal, Replication, Settings, TableOptions, Tls, read_consistency, without_password,
-    write_consistency,
+    CATALOG_BUCKETS_MAX, Credentials, Refusal, Replication, Settings, TableOptions, Tls, read_consistency,
+    without_password, write_consistency,
 };
 
 // The driver's own types appear in the signatures above.

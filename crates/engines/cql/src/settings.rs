@@ -10,6 +10,8 @@ use crate::error::{CqlError, Result};
 
 /// Default port of the native protocol.
 pub const PORT: u16 = 9042;
+/// Maximum number of partitions for the catalog of a dataset.
+pub const CATALOG_BUCKETS_MAX: u32 = 65_536;
 
 /// How to connect to a cluster and how to use it. The form of the URL:
 /// `cassandra://[USER@]HOST[:PORT][,HOST[:PORT]...]/KEYSPACE[?NAME=VALUE&...]`.
@@ -238,7 +240,7 @@ impl<'a> Parser<'a> {
             credentials: self.credentials()?,
             tls: self.tls()?,
             replication: self.values.remove("replication").map(|text| Replication::parse(&text)).transpose()?,
-            catalog_buckets: self.number("catalog_buckets", 1..=65_536, 256)? as u32,
+            catalog_buckets: self.number("catalog_buckets", 1..=CATALOG_BUCKETS_MAX.into(), 256)? as u32,
             table: self.table()?,
             data_centre,
             rack,
