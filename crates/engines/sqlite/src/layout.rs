@@ -117,7 +117,7 @@ pub(crate) fn statistics(
         }
         let id = ChunkId::from_bytes(row.get_ref(2)?.as_blob()?);
         if let (Some(last), Some(id)) = (tiles.last_mut(), id) {
-            last.add(id, row.get(3)?, row.get::<_, i64>(4)?.unsigned_abs());
+            last.add(id, row.get(3)?, u64::from(row.get::<_, u32>(4)?));
         }
     }
     Ok(tiles)

@@ -365,10 +365,12 @@ impl Group {
     fn read(&self, conn: &Connection, dataset: &DatasetName, bodies: bool) -> rusqlite::Result<Vec<Chunk>> {
         let mut order: Vec<usize> = (0..self.places.len()).collect();
         order.sort_unstable_by_key(|&index| (self.places[index].key.slice, self.places[index].row));
-        let mut bytes = Vec::with_capacity(self.bytes);
+        // The lengths of damaged keys may add up to more than memory holds.
+        let mut bytes = Vec::with_capacity(self.bytes.min(GROUP_BYTES_MAX));
         let mut ends = vec![UNREADABLE; self.places.len()];
         // A difference of 0 is a key that a fetch names twice.
-        let adjacent = |&first: &usize, &second: &usize| self.places[second].row - self.places[first].row <= 1;
+        let adjacent =
+            |&first: &usize, &second: &usize| self.places[second].row <= self.places[first].row.saturating_add(1);
         let in_slice = |&first: &usize, &second: &usize| self.places[first].key.slice == self.places[second].key.slice;
         for order in order.chunk_by(in_slice) {
             let body = if bodies { "body" } else { "x''" };

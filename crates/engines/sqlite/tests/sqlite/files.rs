@@ -376,6 +376,35 @@ async fn chunks_that_cannot_be_read_are_empty_and_can_be_put_again() {
 }
 
 #[tokio::test]
+async fn keys_with_extreme_row_numbers_are_read_as_empty_chunks() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("archive.db");
+    archive_with_chunks(&path, 6).await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    for (cell, row) in [(1, i64::MIN), (4, i64::MAX)] {
+        other.execute("UPDATE keys_detections_0 SET chunk = ?1 WHERE cell = ?2", [row, cell]).unwrap();
+    }
+    let stored = |id: i64| match [1, 4].contains(&id) {
+        true => Chunk { head: Bytes::new(), body: Bytes::new(), ..chunk(key(id, id as u128), 3_000) },
+        false => chunk(key(id, id as u128), 3_000),
+    };
+    assert_eq!(chunks(&open(&path)).await.unwrap(), (0..6).map(stored).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_size_that_no_chunk_has_is_an_error_of_statistics() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("archive.db");
+    archive_with_chunks(&path, 3).await;
+    let other = rusqlite::Connection::open(&path).unwrap();
+    for bytes in [-1, i64::MIN, i64::MAX] {
+        other.execute("UPDATE keys_detections_0 SET bytes = ?1", [bytes]).unwrap();
+        let found = open(&path).statistics(&dataset(), SliceId(0)).await;
+        assert!(found.is_err(), "{bytes}: {found:?}");
+    }
+}
+
+#[tokio::test]
 async fn replaced_and_removed_chunks_leave_no_row_behind() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("archive.db");
