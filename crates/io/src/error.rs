@@ -361,7 +361,7 @@ impl IoError {
                 what: layer.to_owned(),
                 reason: "it ends before its content does".to_owned(),
             },
-            // Decompressors report damaged content with these kinds.
+            // flate2 reports damaged content as `InvalidInput`, zstd as `Other`.
             (Some(layer), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other) => {
                 Self::Damaged { name: name.to_owned(), what: layer.to_owned(), reason: error.to_string() }
             }

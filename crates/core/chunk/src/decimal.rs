@@ -166,7 +166,7 @@ fn scale_by<W: ScaledInteger, const SINGLE: bool>(sample: &[f64]) -> Option<Scal
     let mut exponent = 0;
     let (mut exceptions, mut extremes) = (0, None);
     for &value in sample {
-        // Most values have no more digits than earlier ones, so the search starts at the exponent found so far.
+        // All values share one exponent, the greatest that any of them needs.
         let end = POWERS[exponent..].iter().position(|power| sum_of::<W, SINGLE>(value, *power).1);
         let Some(more) = end else {
             exceptions += 1;
