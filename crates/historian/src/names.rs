@@ -188,17 +188,30 @@ impl Historian {
         let Some(dataset) = self.whole_names().await? else { return Ok(None) };
         let listed = self.names_with(&dataset, pattern.prefix).await?;
         // One name more than is looked up shows that too many match.
-        let wanted = LOOKED_UP_MAX.min(limit) + 1;
+        let wanted = LOOKED_UP_MAX + 1;
         let mut names: Vec<&str> = listed.parts.iter().flat_map(|names| pattern.first_of(names, wanted)).collect();
         names.sort_unstable();
         // The parts may have names in common, see `CachedNames`.
         names.dedup();
-        names.truncate(limit);
-        if names.len() > LOOKED_UP_MAX {
+        let too_many = names.len() > LOOKED_UP_MAX;
+        if too_many && limit > LOOKED_UP_MAX {
             return Ok(None);
         }
-        let keys: Vec<TagKey> = names.into_iter().map(|name| TagKey::Name(name.to_owned())).collect();
-        Ok(Some(self.lookup(&keys).await?.into_iter().flatten().collect()))
+        names.truncate(LOOKED_UP_MAX);
+        // A name may lack its tag. Only then are more names needed than tags.
+        let (first, more) = names.split_at(limit.min(names.len()));
+        let mut found = Vec::new();
+        for names in [first, more] {
+            if found.len() < limit {
+                let keys: Vec<TagKey> = names.iter().map(|name| TagKey::Name((*name).to_owned())).collect();
+                found.extend(self.lookup(&keys).await?.into_iter().flatten());
+            }
+        }
+        if too_many && found.len() < limit {
+            return Ok(None);
+        }
+        found.truncate(limit);
+        Ok(Some(found))
     }
 
     /// Caches the list of names in memory, where patterns without a prefix are searched.

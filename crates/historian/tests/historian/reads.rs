@@ -4,17 +4,14 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
-use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, TimestampNanosecondArray};
-use chronotile_archive::Archive;
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray};
+use chronotile_archive::{Archive, WriteOptions};
 use chronotile_historian::rules::Settings;
 use chronotile_historian::{DataType, Historian, HistorianOptions, PointsOptions, Tag, TagKey};
 use chronotile_memory::MemoryStore;
 
-#[tokio::test]
-async fn a_slope_goes_on_from_a_range_that_begins_at_the_last_point() {
-    let archive = Archive::on("test:", Arc::new(MemoryStore::new()));
-    let historian = Historian::open(archive, HistorianOptions::default()).await.unwrap();
-    let tag = Tag {
+fn tag() -> Tag {
+    Tag {
         number: 0,
         name: "t".to_owned(),
         unit: String::new(),
@@ -24,8 +21,14 @@ async fn a_slope_goes_on_from_a_range_that_begins_at_the_last_point() {
         settings: Settings { sloped_extrapolation: true, ..Settings::default() },
         exception_deviation: -1.0,
         compression_deviation: -1.0,
-    };
-    let number = historian.define(vec![tag]).await.unwrap()[0].number;
+    }
+}
+
+#[tokio::test]
+async fn a_slope_goes_on_from_a_range_that_begins_at_the_last_point() {
+    let archive = Archive::on("test:", Arc::new(MemoryStore::new()));
+    let historian = Historian::open(archive, HistorianOptions::default()).await.unwrap();
+    let number = historian.define(vec![tag()]).await.unwrap()[0].number;
     let columns: [(&str, ArrayRef); 3] = [
         ("tag", Arc::new(Int64Array::from(vec![number; 2]))),
         ("time", Arc::new(TimestampNanosecondArray::from(vec![0, 10]).with_timezone("UTC"))),
@@ -37,4 +40,28 @@ async fn a_slope_goes_on_from_a_range_that_begins_at_the_last_point() {
     let values: Vec<f64> =
         found.iter().flat_map(|batch| batch["value"].as_primitive::<Float64Type>().values().to_vec()).collect();
     assert_eq!(values, [10.0, 20.0]);
+}
+
+#[tokio::test]
+async fn names_without_a_tag_leave_no_gap_in_a_page() {
+    let store = Arc::new(MemoryStore::new());
+    let open =
+        async || Historian::open(Archive::on("test:", store.clone()), HistorianOptions::default()).await.unwrap();
+    let historian = open().await;
+    let tags = ["a.3", "a.4", "a.5"].map(|name| Tag { name: name.to_owned(), number: -1, ..tag() });
+    historian.define(tags.to_vec()).await.unwrap();
+    // A crash between listing and definition leaves such names.
+    let listed: [(&str, ArrayRef); 2] = [
+        ("name", Arc::new(StringArray::from(vec!["a.1", "a.2"]))),
+        ("time", Arc::new(TimestampNanosecondArray::from(vec![0, 0]).with_timezone("UTC"))),
+    ];
+    let names = historian.archive().dataset("historian_names").await.unwrap();
+    names.write([Ok(RecordBatch::try_from_iter(listed).unwrap())], WriteOptions::default()).await.unwrap();
+    for (limit, expected) in
+        [(1, &["a.3"][..]), (2, &["a.3", "a.4"]), (3, &["a.3", "a.4", "a.5"]), (9, &["a.3", "a.4", "a.5"]), (0, &[])]
+    {
+        // A new historian has no definitions in its cache, so it reads the list.
+        let found = open().await.find("a.*", limit).await.unwrap();
+        assert_eq!(found.iter().map(|tag| tag.name.as_str()).collect::<Vec<_>>(), expected, "{limit}");
+    }
 }
