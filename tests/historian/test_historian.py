@@ -649,6 +649,20 @@ def test_a_buffer_stores_whole_numbers_of_tags_without_deviations_as_they_are(h:
     assert values(h.raw("t", START, START + 9)) == [1.0]
 
 
+def test_a_buffer_keeps_the_points_that_it_holds_back_if_a_write_fails(h: historian.Historian) -> None:
+    h.define_many([{"name": "c", "compression_deviation": 0.1}])
+
+    def points(tag: str, offset: int, value: float) -> pa.Table:
+        return pa.table({"tag": [tag], "time": pa.array([START + offset], pa.timestamp("ns", "UTC")), "value": [value]})
+
+    with h.buffered() as buffer:
+        buffer.write(pa.concat_tables([points("c", 0, 0.0), points("c", 10, 10.0)]))
+        # The first batch ends the line, so it would release the point that is held back.
+        with pytest.raises(ct.TagNotFoundError):
+            buffer.write(pa.concat_tables([points("c", 20, -50.0), points("unknown", 20, 1.0)]))
+    assert values(h.raw("c", START, START + 99)) == [0.0, 10.0]
+
+
 CRASH = """
 import os, sys
 from chronotile import historian

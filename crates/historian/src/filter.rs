@@ -12,7 +12,7 @@ use crate::schema::nanoseconds;
 use crate::tag::Tag;
 
 /// A point: tag, time, value, status.
-type Row = (i64, i64, f64, u32);
+pub(crate) type Row = (i64, i64, f64, u32);
 
 /// State of the filters, per tag.
 ///

@@ -1,6 +1,6 @@
 //! Writes points: checks them, groups them by dataset, and stores them durably before it returns.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampNanosecondType, UInt32Type, UInt64Type};
@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 
 use crate::columns::{DELETED, cast};
 use crate::error::{HistorianError, Result};
-use crate::filter::{PointFilter, filters};
+use crate::filter::{PointFilter, Row, filters};
 use crate::historian::{Historian, SharedTag, now_ns};
 use crate::rules::Status;
 use crate::schema;
@@ -118,13 +118,29 @@ impl Historian {
     }
 
     /// The points that pass a filter, including those it held back before. Points of text tags, and of tags without
-    /// deviations, pass unchanged.
+    /// deviations, pass unchanged. If the call fails or its future is dropped, the filter is unchanged.
     ///
     /// # Errors
     /// As [`Historian::write`] for columns and tags; integers that are not exact as doubles, in which deviations are
     /// compared. Other values are not checked yet.
-    pub async fn filter(&self, filter: &mut PointFilter, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
-        let mut passed = Vec::with_capacity(batches.len());
+    pub async fn filter(&self, filter: &Mutex<PointFilter>, batches: Vec<RecordBatch>) -> Result<Vec<RecordBatch>> {
+        let points = self.filterable(batches).await?;
+        // Nothing from here on is refused or awaits, so the filter takes either all points or none.
+        let mut filter = filter.lock().unwrap_or_else(PoisonError::into_inner);
+        let pass = |points| match points {
+            Filterable::Unfiltered(batch) => Ok(batch),
+            Filterable::Points(points) => {
+                let mut rows = Vec::new();
+                points.into_iter().for_each(|(tag, point)| filter.push(&tag, point, &mut rows));
+                crate::filter::rows(rows)
+            }
+        };
+        points.into_iter().map(pass).collect()
+    }
+
+    /// Looks up the tags of points and converts the values that a filter compares.
+    async fn filterable(&self, batches: Vec<RecordBatch>) -> Result<Vec<Filterable>> {
+        let mut found = Vec::with_capacity(batches.len());
         for batch in batches.into_iter().filter(|batch| batch.num_rows() > 0) {
             check_names(&batch)?;
             let missing = |name: &str| HistorianError::Columns(format!("column {name:?} is missing"));
@@ -134,7 +150,7 @@ impl Historian {
             let is_filtered: BooleanArray =
                 tags.rows.iter().map(|tag| Some(numeric && filters(&tags.tags[*tag as usize]))).collect();
             if is_filtered.true_count() == 0 {
-                passed.push(batch);
+                found.push(Filterable::Unfiltered(batch));
                 continue;
             }
             let failed = HistorianError::compute("filtering points");
@@ -142,7 +158,7 @@ impl Historian {
             // 2^53.
             if is_filtered.false_count() > 0 {
                 let others = is_filtered.iter().map(|filtered| filtered.map(|filtered| !filtered)).collect();
-                passed.push(filter_record_batch(&batch, &others).map_err(&failed)?);
+                found.push(Filterable::Unfiltered(filter_record_batch(&batch, &others).map_err(&failed)?));
             }
             let chosen = |column: &ArrayRef| arrow_select::filter::filter(column, &is_filtered).map_err(&failed);
             let value = doubles(&chosen(&value)?)?;
@@ -150,15 +166,14 @@ impl Historian {
             let times = time_column(&chosen(&column("time")?)?)?;
             let status = batch.column_by_name("status").map(chosen).transpose()?;
             let status = status_column(status, value.len())?;
-            let mut rows = Vec::new();
             let of_rows = tags.rows.iter().map(|tag| &tags.tags[*tag as usize]).filter(|tag| filters(tag));
-            for (row, tag) in of_rows.enumerate() {
+            let points = of_rows.enumerate().map(|(row, tag)| {
                 let number = if value.is_valid(row) { value.value(row) } else { f64::NAN };
-                filter.push(tag, (tag.number, times.value(row), number, status.value(row)), &mut rows);
-            }
-            passed.push(crate::filter::rows(rows)?);
+                (tag.clone(), (tag.number, times.value(row), number, status.value(row)))
+            });
+            found.push(Filterable::Points(points.collect()));
         }
-        Ok(passed)
+        Ok(found)
     }
 
     /// The tags of a column of names or numbers.
@@ -381,6 +396,13 @@ fn status_column(column: Option<ArrayRef>, rows: usize) -> Result<UInt32Array> {
 struct TagColumn {
     tags: Vec<SharedTag>,
     rows: Vec<u32>,
+}
+
+/// Points on their way to a filter.
+enum Filterable {
+    /// Points that pass as they are.
+    Unfiltered(RecordBatch),
+    Points(Vec<(SharedTag, Row)>),
 }
 
 struct ConformedPoints<'a> {

@@ -226,15 +226,8 @@ impl Historian {
         let inner = self.open_inner()?;
         let rows = source::open(rows)?;
         let batches = py.detach(|| rows.collect::<Result<Vec<_>, _>>()).map_err(arrow_error)?;
-        // The state is taken out, not locked, during the wait: the wait takes the interpreter lock to check signals,
-        // and a thread that waits for the mutex would hold that lock.
-        let mut state = std::mem::take(&mut *filter.lock());
-        let passed = wait(py, async {
-            let passed = inner.filter(&mut state, batches).await;
-            Ok((passed, state))
-        })?;
-        *filter.lock() = passed.1;
-        Ok(passed.0.map_err(historian_error)?.into_iter().map(|batch| table(vec![batch])).collect())
+        let passed = wait(py, inner.filter(&filter.inner, batches))?;
+        Ok(passed.into_iter().map(|batch| table(vec![batch])).collect())
     }
 
     fn delete(&self, py: Python<'_>, tag: Key, start: i64, end: i64) -> PyResult<u64> {
@@ -346,12 +339,6 @@ pub struct PointFilter {
     inner: Mutex<InnerFilter>,
 }
 
-impl PointFilter {
-    fn lock(&self) -> std::sync::MutexGuard<'_, InnerFilter> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 #[pymethods]
 impl PointFilter {
     #[new]
@@ -361,7 +348,8 @@ impl PointFilter {
 
     /// The points that the filter still holds back.
     fn finish(&self) -> PyResult<Table> {
-        Ok(table(vec![self.lock().finish().map_err(historian_error)?]))
+        let mut filter = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(table(vec![filter.finish().map_err(historian_error)?]))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Reads of points that are stored in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray};
 use chronotile_archive::{Archive, WriteOptions};
 use chronotile_historian::rules::Settings;
-use chronotile_historian::{DataType, Historian, HistorianOptions, PointsOptions, Tag, TagKey};
+use chronotile_historian::{DataType, Historian, HistorianOptions, PointFilter, PointsOptions, Tag, TagKey};
 use chronotile_memory::MemoryStore;
 
 fn tag() -> Tag {
@@ -64,4 +64,30 @@ async fn names_without_a_tag_leave_no_gap_in_a_page() {
         let found = open().await.find("a.*", limit).await.unwrap();
         assert_eq!(found.iter().map(|tag| tag.name.as_str()).collect::<Vec<_>>(), expected, "{limit}");
     }
+}
+
+#[tokio::test]
+async fn a_filter_keeps_its_points_if_a_call_fails() {
+    let archive = Archive::on("test:", Arc::new(MemoryStore::new()));
+    let historian = Historian::open(archive, HistorianOptions::default()).await.unwrap();
+    historian.define(vec![Tag { compression_deviation: 0.1, ..tag() }]).await.unwrap();
+    let points = |points: &[(i64, f64)]| {
+        let (times, values): (Vec<i64>, Vec<f64>) = points.iter().copied().unzip();
+        let columns: [(&str, ArrayRef); 3] = [
+            ("tag", Arc::new(StringArray::from(vec!["t"; times.len()]))),
+            ("time", Arc::new(TimestampNanosecondArray::from(times).with_timezone("UTC"))),
+            ("value", Arc::new(Float64Array::from(values))),
+        ];
+        RecordBatch::try_from_iter(columns).unwrap()
+    };
+    let values = |batch: &RecordBatch| batch["value"].as_primitive::<Float64Type>().values().to_vec();
+    let filter = Mutex::new(PointFilter::default());
+    let passed = historian.filter(&filter, vec![points(&[(0, 0.0), (10, 10.0)])]).await.unwrap();
+    assert_eq!(values(&passed[0]), [0.0]);
+    // The first batch ends the line, so it would release the point that is held back.
+    let (off, unknown) = (points(&[(20, -50.0)]), points(&[(30, 0.0)]).project(&[0, 1]).unwrap());
+    assert!(historian.filter(&filter, vec![off.clone(), unknown]).await.is_err());
+    let passed = historian.filter(&filter, vec![off]).await.unwrap();
+    assert_eq!(values(&passed[0]), [10.0]);
+    assert_eq!(values(&filter.lock().unwrap().finish().unwrap()), [-50.0]);
 }
