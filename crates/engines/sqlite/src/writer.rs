@@ -151,6 +151,10 @@ impl State {
         let group = gather(first, jobs);
         let outcomes = match self.run_group(&group) {
             Ok(outcomes) => outcomes,
+            // The commit record may be durable: a job that ran again would meet its own effect and report a lost race.
+            Err(StoreError::Unknown { engine, reason }) => {
+                group.iter().map(|_| Err(StoreError::Unknown { engine, reason: reason.clone() })).collect()
+            }
             Err(_) if group.len() > 1 => group.iter().map(|job| self.run_alone(job)).collect(),
             Err(error) => vec![Err(error)],
         };
@@ -183,7 +187,7 @@ impl State {
         }
     }
 
-    /// After a failure of the engine each job gets a transaction and an outcome of its own.
+    /// After a failure of the engine that undid the group, each job gets a transaction and an outcome of its own.
     fn run_alone(&mut self, job: &Job) -> Result<()> {
         self.begin(Instant::now())?;
         let mut outcomes = self.run_group(std::slice::from_ref(job))?;
@@ -358,5 +362,39 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
+    }
+
+    #[test]
+    fn a_commit_of_a_group_with_an_unknown_outcome_is_unknown_to_all_its_jobs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("archive.db");
+        let options = Options::default();
+        prepare(&path, &options).unwrap();
+        let conn = connect(&path, &options, Role::Writer).unwrap();
+        // A deferred constraint fails at COMMIT, after all jobs have run.
+        conn.execute_batch(
+            "PRAGMA foreign_keys = ON;
+             CREATE TEMP TABLE parent (id PRIMARY KEY);
+             CREATE TEMP TABLE child (id REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
+             CREATE TEMP TRIGGER orphan AFTER INSERT ON main.slices BEGIN INSERT INTO child VALUES (1); END;",
+        )
+        .unwrap();
+        let file = Identity::opened(&path).unwrap();
+        let mut state = State { path: path.clone(), file, options, idle: IDLE, conn: Some(conn), logged: false };
+        let (sender, receiver) = channel();
+        let name = DatasetName::new("detections").unwrap();
+        let outcomes = [0, 1].map(|slice| {
+            let (reply, outcome) = oneshot::channel();
+            let work = WriterRequest::CreateSlice(SliceId(slice));
+            sender.send(Job { dataset: name.clone(), work, since: Instant::now(), reply }).unwrap();
+            outcome
+        });
+        state.serve(receiver.recv().unwrap(), &receiver);
+        for outcome in outcomes {
+            let outcome = outcome.blocking_recv().unwrap();
+            assert!(matches!(outcome, Err(StoreError::Unknown { .. })), "{outcome:?}");
+        }
+        let stored = Connection::open(&path).unwrap().query_row("SELECT count(*) FROM slices", [], |row| row.get(0));
+        assert_eq!(stored, Ok(0), "no job ran again");
     }
 }
