@@ -8,7 +8,7 @@ use chronotile_cql::scylla::statement::batch::{Batch, BatchType};
 use chronotile_cql::scylla::value::CqlValue;
 use chronotile_cql::{Applied, Call, CqlError};
 use chronotile_store::{Chunk, ChunkKey, StoreError};
-use chronotile_types::SliceId;
+use chronotile_types::{ChunkId, SliceId};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::failure::{malformed, of_write, refused};
@@ -263,8 +263,9 @@ async fn read_tile_state(tables: &DatasetTables, keys: &[ChunkKey]) -> Result<Ve
     let mut seen = Vec::new();
     for row in found.rows::<(Option<i64>, Option<Vec<u8>>, Option<i64>)>().map_err(malformed)? {
         let (epoch, id, written_us) = row.map_err(malformed)?;
-        if let Some(id) = id.and_then(|id| chronotile_types::ChunkId::from_bytes(&id)) {
-            seen.push((ChunkKey { id, ..key }, epoch, written_us.unwrap_or(0)));
+        // A partial row counts as removed, as it does to scans.
+        if let (Some(id), Some(written_us)) = (id.and_then(|id| ChunkId::from_bytes(&id)), written_us) {
+            seen.push((ChunkKey { id, ..key }, epoch, written_us));
         }
     }
     Ok(seen)
@@ -319,11 +320,16 @@ pub(crate) async fn swap(
             .map_err(reported)?
             .unwrap_or_default();
         if let Some(key) = state.missing(swap) {
-            // Our own attempt whose answer was lost may have removed it. Then the chunks to put are present.
-            if lost.is_some() && state.present.is_empty() && all_present(tables, &swap.put).await.map_err(reported)? {
-                return Ok(());
-            }
-            return Err(StoreError::ChunkConflict { dataset: tables.dataset.name.clone(), key: *key });
+            // An attempt removes all of them or none: while one is present, no attempt has taken effect.
+            let Some(lost) = lost.filter(|_| state.present.is_empty()) else {
+                return Err(StoreError::ChunkConflict { dataset: tables.dataset.name.clone(), key: *key });
+            };
+            // The attempt whose answer was lost took effect if its chunks are present. If not, another swap may have been first, or
+            // have removed them since.
+            return match !swap.put.is_empty() && all_present(tables, &swap.put).await.unwrap_or(false) {
+                true => Ok(()),
+                false => Err(of_write(lost, true)),
+            };
         }
         match transact(tables, swap, &state, deadline).await {
             // The transaction has taken effect: after a failure from here on, the outcome of the commit is unknown.

@@ -179,7 +179,7 @@ async fn create_table(session: &Session, cql: &str) -> Result<()> {
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
     for _ in 0..TRIES {
         match session.change_schema(cql).await {
-            Err(CqlError::NoTable { .. }) => tokio::time::sleep(PAUSE).await,
+            Err(error) if error.names_no_table() => tokio::time::sleep(PAUSE).await,
             changed => return changed.map_err(refused),
         }
         session.agree_on_schema().await.map_err(refused)?;

@@ -176,6 +176,15 @@ impl CqlError {
         }
     }
 
+    /// Whether the last attempt met a node that does not know the table or its keyspace.
+    pub fn names_no_table(&self) -> bool {
+        match self {
+            Self::NoTable { .. } => true,
+            Self::InDoubt { last } => last.names_no_table(),
+            _ => false,
+        }
+    }
+
     /// Whether the error reports the required and the available replicas.
     pub(crate) fn names_replicas(&self) -> bool {
         match self {

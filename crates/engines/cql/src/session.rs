@@ -277,15 +277,18 @@ impl Session {
         let call = Call { consistency: self.settings.write_consistency, timeout, instead: None };
         let mut statement = scylla::statement::unprepared::Statement::new(cql);
         statement.set_request_timeout(Some(timeout));
+        let attempts = Arc::new(Attempts::at(cql));
+        statement.set_history_listener(attempts.clone());
         let send = || async { Ok(self.inner.query_unpaged(statement.clone(), &[]).await?) };
-        self.repeat(&call, true, &Attempts::default(), send).await?;
-        self.agree_on_schema().await?;
+        self.repeat(&call, true, &attempts, send).await?;
+        // The change is made: no later failure may claim that it is not.
+        self.agree_on_schema().await.map_err(|error| attempts.conclude(error))?;
         // Routing needs to know new keyspaces and tables.
         let refresh = || async {
             let refreshed = self.inner.refresh_metadata().await;
             refreshed.map_err(|e| CqlError::Broken { reason: e.to_string(), sent: true })
         };
-        self.repeat(&call, true, &Attempts::default(), refresh).await
+        self.repeat(&call, true, &attempts, refresh).await
     }
 
     /// Waits until all nodes that are up, and a majority of all nodes, have the same schema. A node that was down may take a minute to

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use chronotile_cassandra::CassandraStore;
-use chronotile_cql::Session;
+use chronotile_cql::scylla::statement::Consistency;
+use chronotile_cql::{Call, Session};
 use chronotile_store::{
     CallOptions, Capabilities, Chunk, ChunkKey, Commit, DatasetRef, DropSlice, Placement, Record, Result, Scan, Store,
-    TileStatistics, Visibility, conformance,
+    StoreError, TileStatistics, Visibility, conformance,
 };
 use chronotile_types::{Cell, ChunkId, DatasetName, SliceId, Tile, Window};
 use futures::stream::BoxStream;
@@ -157,6 +158,29 @@ async fn tables_that_nodes_have_not_learnt_of_are_waited_for() {
     });
     made.unwrap();
     assert_eq!(found.unwrap(), None);
+    drop_keyspace(&hosts, &keyspace).await;
+}
+
+/// A chunk of which another client's deletion and late write have left a part is as absent to commits as it is to scans.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_partial_row_counts_as_removed() {
+    let Some(hosts) = contact_points() else { return };
+    let keyspace = keyspace();
+    let store = open(&hosts, &keyspace, "").await;
+    let dataset = DatasetRef::of_chunks(DatasetName::new("a").unwrap());
+    store.create_slice(&dataset, SliceId(0)).await.unwrap();
+    let key = ChunkKey { slice: SliceId(0), tile: Tile { cell: Cell(1), window: Window(1) }, id: ChunkId(1) };
+    let chunk = Chunk { key, rows: 1, head: Bytes::from_static(b"head"), body: Bytes::from_static(b"body") };
+    store.commit(&dataset, Commit { put: vec![chunk], ..Commit::default() }).await.unwrap();
+    let session = Session::connect(settings(&hosts, &keyspace, "")).await.unwrap();
+    let part =
+        format!("row_count FROM {keyspace}.c_a_0 WHERE cell = 1 AND time_window = 1 AND chunk_id = 0x{:032x}", 1);
+    let call = Call { consistency: Consistency::Quorum, timeout: Duration::from_secs(60), instead: None };
+    session.run(&format!("DELETE {part}"), &call).await.unwrap();
+    assert_eq!(store.fetch(&dataset, vec![key]).await.unwrap(), []);
+    let commit = Commit { remove: vec![key], require_removed: true, ..Commit::default() };
+    let error = store.commit(&dataset, commit).await.unwrap_err();
+    assert!(matches!(error, StoreError::ChunkConflict { key: missing, .. } if missing == key), "{error}");
     drop_keyspace(&hosts, &keyspace).await;
 }
 
