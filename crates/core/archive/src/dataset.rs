@@ -7,7 +7,7 @@ use arrow_array::{Array, ArrayRef};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use arrow_schema::{Field, Schema};
 use bytes::Bytes;
-use chronotile_chunk::Origin;
+use chronotile_chunk::{Head, Origin};
 use chronotile_store::{
     CallOptions, Chunk, ChunkKey, Commit, DatasetRef, Expect, RecordPut, Store, StoreError, Visibility,
 };
@@ -357,6 +357,22 @@ impl Dataset {
             }
         }
         Ok(())
+    }
+
+    /// Call this before chunks with these heads are decoded with `frame`: reads the definition again if columns were
+    /// added to the dataset since.
+    ///
+    /// # Errors
+    /// The engine.
+    pub(crate) async fn learn_columns(&self, frame: &Frame, heads: impl Iterator<Item = &Head> + Clone) -> Result<()> {
+        if frame.decodes(heads) {
+            return Ok(());
+        }
+        let key = catalog::dataset_key(frame.spec.name.as_str());
+        match catalog::get::<DatasetSpec>(self.reading.as_ref(), &key).await? {
+            Some((spec, _)) => frame.extend(spec),
+            None => Ok(()),
+        }
     }
 
     /// As [`Self::refresh`], before a write, which might otherwise store rows in the windows of a dropped dataset. On a

@@ -1,6 +1,6 @@
 //! A dataset's definition in compiled form: what every write and read needs, computed once.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow_array::{Array, ArrayRef, StringArray, new_null_array};
 use arrow_cast::{CastOptions, cast_with_options};
@@ -34,6 +34,8 @@ pub(crate) struct Frame {
     pub text: Vec<usize>,
     /// The clock of the archive's writers; reading a chunk's head advances it.
     pub clock: Arc<Clock>,
+    /// The same definition with more columns, once a chunk was found that has them ([`Frame::extend`]).
+    extended: Arc<OnceLock<Frame>>,
 }
 
 impl std::fmt::Debug for Frame {
@@ -61,7 +63,8 @@ impl Frame {
         let places = |names: &[String]| names.iter().map(|name| place(name)).collect::<Result<Vec<_>>>();
         let (ids, text) = (places(&spec.id)?, places(&spec.text)?);
         let dataset = DatasetRef::from(&spec);
-        Ok(Self { layout, defaults, time, ids, version, text, clock, dataset, spec: Arc::new(spec) })
+        let (spec, extended) = (Arc::new(spec), Arc::default());
+        Ok(Self { layout, defaults, time, ids, version, text, clock, dataset, spec, extended })
     }
 
     /// Position of a column a caller names.
@@ -96,6 +99,40 @@ impl Frame {
         let head = Head::parse(&chunk.head, &binding(&chunk.key)).map_err(|damage| self.damaged(&chunk.key, damage))?;
         self.clock.saw_head(&head);
         Ok(head)
+    }
+
+    /// The definition that decodes chunks with these heads: this one, or one with columns that were added since. Columns
+    /// have the same positions in both.
+    pub(crate) fn decoding<'a>(&self, heads: impl IntoIterator<Item = &'a Head>) -> &Self {
+        let version = heads.into_iter().map(|head| head.schema_version).max().unwrap_or(0);
+        let mut frame = self;
+        while frame.spec.columns_in(version).is_none()
+            && let Some(extended) = frame.extended.get()
+        {
+            frame = extended;
+        }
+        frame
+    }
+
+    /// Whether [`Frame::decoding`] has all columns of chunks with these heads.
+    pub(crate) fn decodes<'a>(&self, heads: impl IntoIterator<Item = &'a Head, IntoIter: Clone>) -> bool {
+        let mut heads = heads.into_iter();
+        let frame = self.decoding(heads.clone());
+        heads.all(|head| frame.spec.columns_in(head.schema_version).is_some())
+    }
+
+    /// Notes that columns were added to the dataset. Ignores the definition of another dataset, which was created under
+    /// the name since.
+    pub(crate) fn extend(&self, spec: DatasetSpec) -> Result<()> {
+        if let Some(extended) = self.extended.get() {
+            return extended.extend(spec);
+        }
+        let (own, given) = (self.spec.schema.fields(), spec.schema.fields());
+        if given.starts_with(own) && given.len() > own.len() {
+            // If another read has noted columns meanwhile, those suffice, or a later call adds the rest.
+            self.extended.set(Self::new(spec, self.clock.clone())?).ok();
+        }
+        Ok(())
     }
 
     /// Number of columns in a chunk with this head.

@@ -326,6 +326,10 @@ impl<'a> Consolidation<'a> {
                 Err(error) => failed.push(TileFailure { tile, reason: error.to_string() }),
             }
         }
+        for part in &parts {
+            let frame = self.frame(slice, part.chunk.key.tile);
+            self.dataset.learn_columns(frame, std::iter::once(&part.head)).await?;
+        }
         // A batch that has ended a moment ago may count or not: a rewrite only needs one consistent state of the tile.
         let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;
         for part in parts.iter().filter(|part| visible.hides_all_of(&part.head)) {

@@ -242,6 +242,8 @@ pub(super) fn rewrite(
     unwanted: Option<&dyn Fn(&Origin) -> bool>,
 ) -> Result<Vec<Rewrite>> {
     let mut rewrites = Vec::new();
+    // New chunks keep the columns that were added since `frame` was read.
+    let frame = frame.decoding(parts.iter().map(|part| &part.head));
     // The parts are in order of time, so that rows that are close in time share new chunks, even if the rewrite takes
     // several steps.
     parts.sort_by_key(order_key);

@@ -184,6 +184,7 @@ impl Dataset {
             let mut tiles: BTreeMap<Tile, Vec<ParsedChunk>> = BTreeMap::new();
             for chunk in chunks {
                 let head = frame.head(&chunk)?;
+                self.learn_columns(frame, std::iter::once(&head)).await?;
                 tiles.entry(chunk.key.tile).or_default().push(ParsedChunk::new(chunk, head));
             }
             let (worker, exposed) = (frame.clone(), exposed.clone());

@@ -151,6 +151,8 @@ impl Dataset {
         let scan = Scan { slices: vec![slice], cells: Cells::All, windows, bodies: true, older: true };
         let mut groups = self.store().scan(&frame.dataset, scan).await?;
         while let Some(chunks) = groups.try_next().await? {
+            let heads: Vec<Head> = chunks.iter().filter_map(|chunk| frame.head(chunk).ok()).collect();
+            self.learn_columns(frame, heads.iter()).await?;
             let worker = frame.clone();
             let check = move |chunk: Chunk| {
                 let checked = check(&worker, &chunk);
@@ -334,6 +336,7 @@ impl Dataset {
                 // `verify_slice` reports damaged heads.
                 let Ok(head) = frame.head(&chunk) else { continue };
                 if head.origins.iter().any(|origin| Some(*origin) == of) {
+                    self.learn_columns(frame, std::iter::once(&head)).await?;
                     let part = ParsedChunk::new(chunk, head);
                     let found = part.with_body(frame, |body| identities(frame, &part, body, of, &hasher));
                     // `verify_slice` reports damaged bodies, too.
@@ -553,6 +556,7 @@ fn identities(
     let damaged = |damage| frame.damaged(&part.chunk.key, damage);
     let origins = body.row_origins().map_err(damaged)?;
     let ordinals = body.ordinals().map_err(damaged)?;
+    let frame = frame.decoding([&part.head]);
     let mut set = Columns::new(&frame.layout, &columns, &frame.defaults);
     set.append_body(body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
     let rows = set.finish();
@@ -572,6 +576,7 @@ fn identities(
 /// Decodes every column of a chunk and checks that its rows belong to its tile; also counts the rows of each origin.
 fn check(frame: &Frame, chunk: &Chunk) -> std::result::Result<(Head, Vec<u64>), Damage> {
     let head = Head::parse(&chunk.head, &binding(&chunk.key))?;
+    let frame = frame.decoding([&head]);
     let columns = frame.spec.columns_in(head.schema_version);
     let columns = columns.ok_or(Damage::malformed("its schema version is newer than the dataset's"))?;
     let body = Body::open(&head, &chunk.body)?;

@@ -165,6 +165,8 @@ impl Allowance {
 
 struct Assembly<'a> {
     query: &'a Query,
+    /// The definition that decodes all parts.
+    decoding: &'a Frame,
     parts: &'a [ParsedChunk],
     merging: Merging<'a>,
     bodies: &'a [Body<'a>],
@@ -208,6 +210,7 @@ impl<'a> Assembly<'a> {
         let first = first_columns(query, parts, (!dirty.is_empty(), compares));
         let mut work = Self {
             query,
+            decoding: query.frame.decoding(parts.iter().map(|part| &part.head)),
             parts,
             merging,
             bodies,
@@ -239,7 +242,7 @@ impl<'a> Assembly<'a> {
 
     /// Decodes columns of all rows; `None` if they exceed the allowance.
     fn decode(&self, columns: &[usize], allowance: &Allowance) -> Result<Option<RecordBatch>> {
-        let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
+        let mut set = Columns::new(&self.decoding.layout, columns, &self.decoding.defaults);
         set.reserve(self.row_count());
         for index in 0..self.parts.len() {
             let before = set.bytes();
@@ -254,7 +257,7 @@ impl<'a> Assembly<'a> {
     /// Calls `append` with the body of a part and the number of columns that the part has.
     fn append(&self, index: usize, append: impl FnOnce(&Body, usize) -> std::result::Result<(), Damage>) -> Result<()> {
         let part = &self.parts[index];
-        let count = self.frame().columns_in(&part.chunk.key, &part.head)?;
+        let count = self.decoding.columns_in(&part.chunk.key, &part.head)?;
         append(&self.bodies[index], count).map_err(|damage| self.frame().damaged(&part.chunk.key, damage))
     }
 
@@ -524,7 +527,7 @@ impl<'a> Assembly<'a> {
             let part = self.part_of(*row);
             picked[part].push(*row - self.starts[part] as u32);
         }
-        let mut set = Columns::new(&self.frame().layout, columns, &self.frame().defaults);
+        let mut set = Columns::new(&self.decoding.layout, columns, &self.decoding.defaults);
         let mut starts = vec![0; self.parts.len()];
         for (index, picked) in picked.iter_mut().enumerate().filter(|(_, picked)| !picked.is_empty()) {
             starts[index] = set.rows() as u32;

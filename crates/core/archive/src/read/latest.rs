@@ -44,20 +44,20 @@ impl Dataset {
     /// As [`Dataset::read`]; no columns to group rows by.
     pub async fn latest(&self, request: ReadRequest, by: Option<Vec<String>>) -> Result<ReadStream> {
         let this = &self.reader();
-        this.refresh().await?;
-        let frame = this.frame();
-        let by = by.unwrap_or_else(|| default_by(&frame));
+        let query = this.query(&request).await?;
+        // Not the dataset's current definition: it may have more columns by now.
+        let frame = &query.frame;
+        let by = by.unwrap_or_else(|| default_by(frame));
         if by.is_empty() {
             return Err(frame.refuse("latest needs columns that identify records: name them with by"));
         }
         let by = by.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
-        let query = this.query(&request).await?;
         // The search ends once it has found as many keys as the request names, so rows must be grouped by exactly these
         // keys.
         let by_key = matches!(request.place, Place::Keys(_)) && by == frame.cell_columns()?;
-        let newest_first = by_key && request.ids.is_none() && versions_share_time(&frame);
+        let newest_first = by_key && request.ids.is_none() && versions_share_time(frame);
         // Decode the columns that determine the result along with the requested ones.
-        let inner = ReadRequest { columns: Some(decoded(&frame, &query, &by)), ..request };
+        let inner = ReadRequest { columns: Some(decoded(frame, &query, &by)), ..request };
         let newest = if newest_first {
             let (planned, begun) = futures::join!(this.replan_without_visibility(&inner), this.begin_read());
             backwards(this.store_arc(), planned?.with_visibility(begun?.jointly()), by).await?

@@ -130,6 +130,7 @@ impl ColumnsOf {
         positions.sort_unstable();
         positions.dedup();
         let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+        let frame = frame.decoding([&part.head]);
         let mut set = Columns::new(&frame.layout, &positions, &frame.defaults);
         set.append_body(body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
         Ok(Self { positions, rows: set.finish() })
@@ -296,6 +297,7 @@ impl Merge {
         let sorted = rows.is_sorted_by(|a, b| a < b);
         let (all, picked) = part.with_body(frame, |body| {
             let damaged = |damage| frame.damaged(&part.chunk.key, damage);
+            let frame = frame.decoding([&part.head]);
             let count = frame.columns_in(&part.chunk.key, &part.head)?;
             let mut set = Columns::new(&frame.layout, &query.output, &frame.defaults);
             let picked = sorted && body.decodes_single_rows() && is_few(rows.len(), part.head.rows as usize);

@@ -250,6 +250,7 @@ fn compare(
     if !columns.contains(&frame.time) {
         columns.push(frame.time);
     }
+    let frame = frame.decoding([&part.head]);
     let mut set = Columns::new(&frame.layout, &columns, &frame.defaults);
     set.append_body(body, frame.columns_in(&part.chunk.key, &part.head)?).map_err(damaged)?;
     let rows = set.finish();

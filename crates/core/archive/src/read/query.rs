@@ -163,6 +163,7 @@ impl Query {
     /// so, they stay undecided.
     pub(crate) async fn is_late(&self, parts: &[ParsedChunk]) -> Result<bool> {
         let Some(visible) = &self.visible else { return Ok(false) };
+        visible.learn_columns(&self.frame, parts.iter().map(|part| &part.head)).await?;
         Ok(visible.decide(parts.iter().map(|part| &part.head)).await? == DecideOutcome::Late)
     }
 
@@ -198,6 +199,7 @@ impl Query {
     /// As [`Self::visible`], for tiles that need not show batches in a common state.
     pub(crate) async fn visible_now(&self, parts: Vec<ParsedChunk>) -> Result<Vec<ParsedChunk>> {
         if let Some(visible) = &self.visible {
+            visible.learn_columns(&self.frame, parts.iter().map(|part| &part.head)).await?;
             let _ = visible.decide_now(parts.iter().map(|part| &part.head)).await?;
         }
         Ok(self.visible(parts))

@@ -97,6 +97,11 @@ pub(crate) enum DecideOutcome {
 }
 
 impl Visibility {
+    /// As [`Dataset::learn_columns`].
+    pub(crate) async fn learn_columns(&self, frame: &Frame, heads: impl Iterator<Item = &Head> + Clone) -> Result<()> {
+        self.dataset.learn_columns(frame, heads).await
+    }
+
     /// Decides which attempts in these heads count. Call this before asking about their rows.
     ///
     /// # Errors

@@ -1,15 +1,20 @@
 //! Columns that are added later, and changes that are refused.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow_array::{Array, ArrayRef, BinaryArray, Int32Array, RecordBatch, StringArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use chronotile_archive::{
-    AddedColumn, Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, Predicate, ReadRequest,
+    AddedColumn, Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate,
+    ReadRequest,
 };
+use chronotile_memory::MemoryStore;
+use chronotile_store::Store;
 use chronotile_types::{DatasetName, DatasetSpec, MergeRule, StorageLayout};
 
 use crate::common::*;
+use crate::interposed::{Action, Interposed};
 
 fn added(name: &str, default: Option<ArrayRef>) -> AddedColumn {
     let data_type = default.as_ref().map_or(DataType::Int32, |value| value.data_type().clone());
@@ -92,6 +97,88 @@ async fn a_handle_from_before_reads_writes_and_replaces() {
         write(&dataset, &later, named("c")).await.unwrap();
         assert_eq!(read_all(&stale).await, read_all(&dataset).await);
         assert_sound(&stale).await;
+    }
+}
+
+/// What runs while another process adds a column, and writes rows that have it beside those of the tile.
+const BESIDE: [&str; 8] =
+    ["read", "read by id", "count", "latest", "count by index", "consolidate", "remove", "verify"];
+
+/// The ids that are then read, given three rows of which the last is the one with the new column.
+async fn beside(what: &str, dataset: &Dataset) -> Vec<i64> {
+    let ids_of = |wanted: &[i64]| ReadRequest {
+        ids: Some(vec![Arc::new(Int64Array::from(wanted.to_vec()))]),
+        ..ReadRequest::default()
+    };
+    match what {
+        "read" => return ids(&read_all(dataset).await),
+        "read by id" => return ids(&read(dataset, ids_of(&[1, 2, 3])).await.unwrap()),
+        "count" => {
+            let rows = dataset.count(ReadRequest::default()).await.unwrap();
+            return (1..).take(rows as usize).collect();
+        }
+        // All rows have the same key.
+        "latest" => {
+            let newest = ids(&latest(dataset, ReadRequest::default()).await.unwrap());
+            return (1..=newest[0]).collect();
+        }
+        "count by index" => {
+            dataset.build_indexes(&IndexBuildOptions::default(), None).await.unwrap();
+            let by = ["id".to_owned()];
+            return ids(&dataset.count_by(ReadRequest::default(), &by, false, None).await.unwrap().0);
+        }
+        "consolidate" => {
+            assert!(dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap().failed.is_empty())
+        }
+        "remove" => _ = dataset.remove_batch("a").await.unwrap(),
+        _ => assert_sound(dataset).await,
+    }
+    ids(&read_all(dataset).await)
+}
+
+#[tokio::test]
+async fn a_column_may_be_added_and_written_between_any_two_calls_of_another_process() {
+    for (what, consolidates) in BESIDE.into_iter().flat_map(|what| [(what, false), (what, true)]) {
+        let gone: i64 = if what == "remove" { 1 } else { 0 };
+        for at in 0.. {
+            let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            let dataset = create(&store, spec()).await;
+            write(&dataset, &rows(&[(1, 1, 0)]), named("a")).await.unwrap();
+            write(&dataset, &rows(&[(2, 2, 0)]), named("b")).await.unwrap();
+            dataset.create_index("by_id", &["id".to_owned()]).await.unwrap();
+            if gone > 0 {
+                dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+            }
+            let happened = Arc::new(AtomicBool::new(false));
+            let (theirs, noted) = (dataset.clone(), happened.clone());
+            let action: Action = Box::new(move || {
+                let (theirs, noted) = (theirs.clone(), noted.clone());
+                Box::pin(async move {
+                    noted.store(true, Ordering::SeqCst);
+                    theirs.add_columns(vec![added("given", int(7))]).await.unwrap();
+                    let new = with(&rows(&[(3, 3, 0)]), "given", Arc::new(Int32Array::from(vec![70])));
+                    write(&theirs, &new, named("c")).await.unwrap();
+                    if consolidates {
+                        theirs.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+                    }
+                })
+            });
+            let busy = open(&Interposed::at(store.clone(), at, action), "records").await;
+            let opened = happened.load(Ordering::SeqCst);
+            let found = beside(what, &busy).await;
+            let whole: Vec<i64> = (gone + 1..=3).collect();
+            assert!(found == whole || !opened && found == whole[..whole.len() - 1], "{what} at {at}: {found:?}");
+            if !happened.load(Ordering::SeqCst) {
+                assert!(at > 4, "{what} made only {at} calls");
+                break;
+            }
+            // The new column survives whatever was rewritten beside it.
+            let found = only(&dataset, &["id", "given"]).await;
+            let given = found.column(1).as_any().downcast_ref::<Int32Array>().unwrap();
+            let place = integers(&found, "id").iter().position(|id| *id == 3).unwrap();
+            assert_eq!(given.value(place), 70, "{what} at {at}");
+            assert_sound(&dataset).await;
+        }
     }
 }
 
