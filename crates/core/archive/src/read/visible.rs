@@ -20,6 +20,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use chronotile_chunk::{Head, Origin};
 use chronotile_store::{Scan, Store};
@@ -345,15 +346,25 @@ impl Visibility {
         self.unknown_to(&self.state(), heads)
     }
 
+    /// The stamp before which rows in consolidated chunks count without a lookup of their batches.
+    ///
+    /// Consolidation only shows that a batch has ended, perhaps while this read ran, after it had passed some of the
+    /// batch's tiles. Batches that took long are not consolidated for [`LATE_US`] after their end ([`State::fresh`]), so
+    /// a short read meets none that ended after it began, except recent ones. A long read may meet any that was still
+    /// being written.
+    fn settled_before_us(&self) -> i64 {
+        let long = self.began.elapsed() >= Duration::from_micros(LATE_US as u64 / 2);
+        self.late_us - if long { catalog::EXPIRES_US } else { 0 }
+    }
+
     fn unknown_to<'a>(&self, state: &State, heads: impl Iterator<Item = &'a Head>) -> HashSet<Origin> {
+        let settled_before_us = self.settled_before_us();
         self.dataset.counting(|counting| {
             let mut unknown = HashSet::new();
             for head in heads {
                 let consolidated = head.origins.len() > 1;
                 let is_unknown = |origin: &&Origin| {
-                    // Consolidation only shows that a batch has ended. One that was written this recently may have
-                    // ended while the read runs, after the read had passed some of its tiles.
-                    let settled = consolidated && origin.written_us < self.late_us;
+                    let settled = consolidated && origin.written_us < settled_before_us;
                     // A result obtained after this read began may be about a batch that ended since.
                     let counted = || counting.get(origin).is_some_and(|since| *since < self.began);
                     let known = state.knows(origin, settled, !settled && counted());
@@ -497,5 +508,48 @@ impl Dataset {
             // The earliest time stays: all reads that began after it can use the result.
             origins.for_each(|origin| _ = counting.entry(origin).or_insert(now));
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicI64;
+
+    use arrow_array::{RecordBatch, TimestampMicrosecondArray};
+    use chronotile_memory::MemoryStore;
+    use chronotile_store::{Cells, Windows};
+
+    use super::*;
+    use crate::testing::spec;
+    use crate::{Archive, ConsolidateOptions, WriteOptions};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_read_looks_up_batches_that_may_have_ended_since_it_began() {
+        const HOUR_US: i64 = 3_600_000_000;
+        let (store, now_us): (Arc<dyn Store>, _) = (Arc::new(MemoryStore::new()), Arc::new(AtomicI64::new(HOUR_US)));
+        let open = || {
+            let now_us = now_us.clone();
+            Archive::on("memory:", store.clone()).with_machine_time(move || now_us.load(Ordering::SeqCst))
+        };
+        let writer = open().create(spec(), false).await.unwrap();
+        for time in 1..=2 {
+            let times = Arc::new(TimestampMicrosecondArray::from(vec![time]));
+            let rows = RecordBatch::try_new(writer.spec().schema.clone(), vec![times]).unwrap();
+            writer.write([Ok(rows)], WriteOptions::default()).await.unwrap();
+        }
+        writer.consolidate(ConsolidateOptions::default(), None).await.unwrap();
+        for (age_us, unknown) in [(HOUR_US, 2), (25 * HOUR_US, 0)] {
+            now_us.store(HOUR_US + age_us, Ordering::SeqCst);
+            let reader = open().dataset("records").await.unwrap();
+            let visible = reader.visibility().await.unwrap();
+            let slices = reader.slices().await.unwrap();
+            let all = Scan { slices, cells: Cells::All, windows: Windows::ALL, bodies: false, older: true };
+            let chunks = store.scan(&reader.frame().dataset, all).await.unwrap().try_concat().await.unwrap();
+            let heads: Vec<Head> = chunks.iter().map(|chunk| reader.frame().head(chunk).unwrap()).collect();
+            assert_eq!((heads.len(), heads[0].origins.len()), (1, 2));
+            assert_eq!(visible.unknown(heads.iter()).len(), 0);
+            tokio::time::advance(Duration::from_secs(150)).await;
+            assert_eq!(visible.unknown(heads.iter()).len(), unknown, "written {age_us} us before the read");
+        }
     }
 }
