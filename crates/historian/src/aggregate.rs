@@ -191,7 +191,7 @@ async fn together(mut group: Vec<AggregateJob>) -> Result<Vec<(SharedTag, Output
     }
     let tasks: Vec<_> = group.into_iter().map(|work| (work.tag.clone(), Task(tokio::spawn(work.run())))).collect();
     for (tag, mut task) in tasks {
-        let output = (&mut task.0).await.map_err(|_| chronotile_archive::ArchiveError::Cancelled)??;
+        let output = (&mut task.0).await.map_err(chronotile_archive::ArchiveError::from)??;
         outputs.push((tag, output));
     }
     Ok(outputs)

@@ -8,6 +8,7 @@ use chronotile_archive::memory::MemoryError;
 use chronotile_historian::HistorianError;
 use chronotile_types::ErrorKind;
 use serde_json::{Map, Value, json};
+use tokio::task::JoinError;
 
 use crate::points::cut;
 
@@ -117,6 +118,12 @@ impl From<HistorianError> for Failure {
 impl From<MemoryError> for Failure {
     fn from(error: MemoryError) -> Self {
         Self::new(error.kind(), error.to_string())
+    }
+}
+
+impl From<JoinError> for Failure {
+    fn from(error: JoinError) -> Self {
+        ArchiveError::from(error).into()
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 
 /// Work on fewer bytes runs on the calling thread: starting another would take longer.
 pub(crate) const APART_BYTES: usize = 32 << 10;
@@ -79,7 +79,7 @@ impl<T> Drop for AbortOnDrop<T> {
 /// The work panicked.
 pub(crate) async fn in_background<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> Result<T> {
     let mut task = AbortOnDrop(background().spawn(work));
-    (&mut task.0).await.map_err(|_| cancelled())
+    Ok((&mut task.0).await?)
 }
 
 /// Produces the items of a stream in the background, one ahead of the consumer. If an item panics, the stream ends with
@@ -99,18 +99,14 @@ pub(crate) fn stream_in_background<T: Send + 'static>(
         if let Some(item) = receiver.recv().await {
             return Some((item, (receiver, task)));
         }
-        let panicked = (&mut task?.0).await.is_err();
-        panicked.then(|| (Err(cancelled()), (receiver, None)))
+        let failed = (&mut task?.0).await.err()?;
+        Some((Err(failed.into()), (receiver, None)))
     })
     .boxed()
 }
 
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-fn cancelled() -> Failure {
-    ArchiveError::Cancelled.into()
 }
 
 /// Runs work on `bytes` bytes: on the calling thread if they are few, otherwise as [`in_turn`].
@@ -138,18 +134,20 @@ pub(crate) async fn of_front_end<T: Send + 'static>(work: impl FnOnce() -> T + S
 }
 
 async fn on_thread<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let turn = turns.clone().acquire_owned().await.map_err(|_| cancelled())?;
+    // The semaphores are never closed.
+    let turn = turns.clone().acquire_owned().await.map_err(|_| ArchiveError::Cancelled)?;
     let work = move || {
         // The permit is held until the work ends, even if the caller has stopped waiting.
         let _turn = turn;
         work()
     };
     // Threads of the background runtime have the lower priority, also those for blocking work.
-    background().spawn_blocking(work).await.map_err(|_| cancelled())
+    Ok(background().spawn_blocking(work).await?)
 }
 
 #[cfg(test)]
 mod tests {
+    use chronotile_types::ErrorKind;
     use futures::TryStreamExt;
 
     use super::*;
@@ -218,8 +216,14 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_gives_its_turn_back() {
         for _ in 0..2 * processors() {
-            assert!(in_turn::<u8>(|| panic!("as this test wants")).await.is_err());
-            assert!(in_background::<u8>(async { panic!("as this test wants") }).await.is_err());
+            for failed in [
+                in_turn::<u8>(|| panic!("as this test wants")).await,
+                in_background::<u8>(async { panic!("as this test wants") }).await,
+            ] {
+                let failure = failed.unwrap_err();
+                assert_eq!(failure.kind, ErrorKind::Internal);
+                assert!(failure.message.contains("as this test wants"), "{failure:?}");
+            }
         }
         assert_eq!(in_turn(|| 1).await.unwrap(), 1);
         let items = stream::iter([1, 2]).map(|item| Ok(if item == 1 { item } else { panic!("as this test wants") }));

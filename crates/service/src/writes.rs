@@ -212,7 +212,7 @@ async fn store_separately(
         drop(charge);
         report
     });
-    let report = write.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))??;
+    let report = write.await??;
     app.metrics.commits.inc();
     app.metrics.points_in.inc_by(report.points);
     Ok(json!({ "points": report.points, "duplicates": report.duplicates, "stored": report.stored }))
@@ -283,7 +283,7 @@ pub(crate) async fn delete(app: Arc<App>, call: Call) -> Result<Reply> {
     let historian = app.historian.clone();
     // Spawned, so that the deletion continues if the client disconnects.
     let deleting = tokio::spawn(async move { historian.delete(&tag, start, end).await });
-    let deleted = deleting.await.map_err(|_| Failure::from(chronotile_archive::ArchiveError::Cancelled))??;
+    let deleted = deleting.await??;
     Ok(Reply::json(&json!({ "deleted": deleted })))
 }
 

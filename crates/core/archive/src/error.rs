@@ -5,6 +5,7 @@ use chronotile_chunk::EncodeError;
 use chronotile_sky::SkyError;
 use chronotile_store::{Outcome, StoreError};
 use chronotile_types::{Damage, DatasetName, ErrorKind, SchemaError, SliceId, SpecError, Tile, TimeError};
+use tokio::task::JoinError;
 
 use crate::memory::MemoryError;
 
@@ -261,6 +262,12 @@ pub enum ArchiveError {
     /// Work on a background thread was cancelled because the process is ending.
     #[error("the operation was interrupted because the process is exiting")]
     Cancelled,
+    /// Work on a background thread panicked.
+    #[error("an internal error, please report it: {message}")]
+    Panicked {
+        /// What the panic says.
+        message: String,
+    },
     /// An Arrow kernel failed; `work` names what it was used for.
     #[error("{work} of dataset {dataset} failed: {source}")]
     Compute {
@@ -332,6 +339,7 @@ impl ArchiveError {
             Self::Damaged { .. } => ErrorKind::DamagedChunk,
             Self::Catalog { .. } => ErrorKind::DamagedCatalog,
             Self::Cancelled => ErrorKind::Cancelled,
+            Self::Panicked { .. } => ErrorKind::Internal,
             Self::Compute { .. } => ErrorKind::Compute,
             Self::TooManyGroups { .. } => ErrorKind::TooLarge,
             Self::Memory(error) => error.kind(),
@@ -348,9 +356,18 @@ impl ArchiveError {
             | Self::SliceRetired { .. }
             | Self::SliceInUse { .. }
             | Self::RetireRace { .. } => Outcome::LostRace,
-            Self::Cancelled | Self::RetiredMeanwhile { .. } => Outcome::Unknown,
+            Self::Cancelled | Self::Panicked { .. } | Self::RetiredMeanwhile { .. } => Outcome::Unknown,
             _ => Outcome::Refused,
         }
+    }
+}
+
+impl From<JoinError> for ArchiveError {
+    fn from(error: JoinError) -> Self {
+        let Ok(panic) = error.try_into_panic() else { return Self::Cancelled };
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Self::Panicked { message: message.unwrap_or_else(|| "a background thread panicked".to_owned()) }
     }
 }
 
@@ -381,6 +398,20 @@ mod tests {
         ] {
             assert_eq!((error.kind(), error.outcome()), (kind, outcome), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_a_background_thread_is_reported_as_one() {
+        for text in ["a place", "an index"] {
+            let panicked =
+                tokio::task::spawn_blocking(move || if text.len() > 7 { panic!("{text}") } else { panic!("a place") });
+            let error = ArchiveError::from(panicked.await.unwrap_err());
+            assert_eq!((error.kind(), error.outcome()), (ErrorKind::Internal, Outcome::Unknown));
+            assert_eq!(error.to_string(), format!("an internal error, please report it: {text}"));
+        }
+        let task = tokio::spawn(std::future::pending::<()>());
+        task.abort();
+        assert!(matches!(ArchiveError::from(task.await.unwrap_err()), ArchiveError::Cancelled));
     }
 
     #[test]

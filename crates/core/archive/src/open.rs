@@ -65,7 +65,7 @@ async fn open_sqlite(
     let path = Path::new(path).to_path_buf();
     // SQLite blocks its thread, for up to `timeout_s` while another process holds the lock.
     let opened = tokio::task::spawn_blocking(move || SqliteStore::open(&path, settings)).await;
-    Ok(Arc::new(opened.map_err(|_| ArchiveError::Cancelled)??))
+    Ok(Arc::new(opened??))
 }
 
 async fn open_cassandra(

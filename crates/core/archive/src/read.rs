@@ -370,8 +370,7 @@ async fn read_parts(
             let rows = stream(dataset.store_arc(), Arc::new(query)).await?;
             Ok::<Rows, ArchiveError>((rows.schema(), rows.try_collect().await?))
         });
-        // Joining fails only if the task has panicked or the runtime shuts down.
-        async { read.await.map_err(|_| ArchiveError::Cancelled)? }
+        async { read.await? }
     });
     // Wait for all of them, also after an error: none may still decide which attempts count while the caller looks at
     // the heads.
@@ -463,5 +462,5 @@ pub(crate) async fn on_pool<T: Send + 'static>(work: impl FnOnce() -> Result<T> 
     if rayon::current_thread_index().is_some() {
         return work();
     }
-    tokio::task::spawn_blocking(work).await.map_err(|_| ArchiveError::Cancelled)?
+    tokio::task::spawn_blocking(work).await?
 }
