@@ -387,7 +387,7 @@ fn loads(wanted: &[ObservedChunk]) -> Vec<&[ObservedChunk]> {
     let mut loads = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (at, seen) in wanted.iter().enumerate() {
-        if at > start && bytes + seen.bytes > LOAD_BYTES {
+        if at > start && (bytes + seen.bytes > LOAD_BYTES || at - start == LOAD_CHUNKS) {
             loads.push(&wanted[start..at]);
             (start, bytes) = (at, 0);
         }

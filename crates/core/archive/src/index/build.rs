@@ -262,7 +262,8 @@ impl<'a> Builder<'a> {
         gathered: &mut Gathered,
         report: &mut IndexBuildReport,
     ) -> Result<Vec<ChunkKey>> {
-        let prints: HashMap<i64, u64> = work.tiles.iter().map(|seen| (seen.tile.cell.0, seen.print)).collect();
+        let prints: HashMap<i64, u64> =
+            work.tiles.iter().map(|seen| (seen.tile.cell.0, counting_print(seen))).collect();
         let mut kept: HashMap<i64, u64> = HashMap::new();
         if let Some(before) = before {
             let (store, name) = (self.dataset.store(), &self.query.frame.spec.name);

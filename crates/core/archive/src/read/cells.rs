@@ -23,7 +23,11 @@ pub(crate) type CellFailure = (String, usize, String);
 
 /// Checks the pixelization of a cell rule.
 pub(crate) fn check(spec: &DatasetSpec) -> Result<()> {
-    pixelization(&spec.cell).map(|_| ())
+    if let Some(pixels) = pixelization(&spec.cell)? {
+        // Fails for indices that no cell can hold.
+        pixels.index_many(&[], &[], &mut [])?;
+    }
+    Ok(())
 }
 
 fn pixelization(rule: &CellRule) -> Result<Option<Pixelization>> {

@@ -123,7 +123,10 @@ fn positions(rows: &[Position]) -> RecordBatch {
 #[tokio::test]
 async fn a_sky_that_cannot_be_divided_so_is_refused_when_a_dataset_is_created() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    for (scheme, level, sound) in [("healpix", 6, true), ("healpix", 200, false), ("circles", 6, false)] {
+    let mq3c = [("mq3c", 29, true), ("mq3c", 30, false)];
+    for (scheme, level, sound) in
+        [("healpix", 6, true), ("healpix", 200, false), ("circles", 6, false)].into_iter().chain(mq3c)
+    {
         let (ra, dec) = ("ra".to_owned(), "dec".to_owned());
         let cell = CellRule::Sky { ra, dec, scheme: scheme.to_owned(), level };
         let name = DatasetName::new(format!("{scheme}_{level}")).unwrap();

@@ -453,4 +453,11 @@ async fn rows_of_a_removed_batch_are_not_counted_from_an_index() {
     assert_eq!(counts().await, [4, 4, 4, 4]);
     dataset.remove_batch("b").await.unwrap();
     assert_eq!(counts().await, [4, 0, 4, 4]);
+    build(&dataset, &IndexBuildOptions::default()).await;
+    // A chunk of a replaced batch also stays, where the new rows are in another tile.
+    write(&dataset, &noted(&[(1, 1, 2)], "e"), replacing("d")).await.unwrap();
+    build(&dataset, &IndexBuildOptions::default()).await;
+    assert_eq!(counts().await, [4, 0, 4, 0]);
+    let again = build(&dataset, &IndexBuildOptions::default()).await;
+    assert_eq!((again.windows, again.windows_built), (1, 0), "nothing has changed since");
 }
