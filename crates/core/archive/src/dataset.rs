@@ -387,7 +387,8 @@ impl Dataset {
     /// Adds columns at the end. Rows written earlier read as the default given, or as null.
     ///
     /// # Errors
-    /// A name that exists; a type that cannot be stored; a column that allows no nulls and has no default.
+    /// A name that exists; a type that cannot be stored; a column that allows no nulls and has no default; more than
+    /// 8 KiB of added columns for each older row.
     pub async fn add_columns(&self, columns: Vec<AddedColumn>) -> Result<()> {
         self.alter(|spec| {
             let mut fields: Vec<Field> = spec.schema.fields().iter().map(|f| f.as_ref().clone()).collect();
@@ -396,7 +397,7 @@ impl Dataset {
             }
             spec.schema = normalize_schema(&Schema::new_with_metadata(fields, spec.schema.metadata().clone()))?;
             spec.schema_versions.push(spec.schema.fields().len() as u32);
-            Ok(())
+            Frame::new(spec.clone(), self.clock())?.check_added_columns()
         })
         .await
     }

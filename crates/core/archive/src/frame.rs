@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use arrow_array::{Array, ArrayRef, StringArray, new_null_array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, Field};
-use chronotile_chunk::{Binding, Defaults, Head, Layout};
+use chronotile_chunk::{Binding, Defaults, Head, Layout, MISSING_BYTES_MAX};
 use chronotile_store::{Chunk, ChunkKey, DatasetRef};
 use chronotile_types::{Damage, DatasetSpec, MergeRule, name_hint};
 
@@ -15,6 +15,9 @@ use crate::keys::Keys;
 
 /// Metadata key of an added column's default, as text: the value that older rows read as.
 pub(crate) const DEFAULT_METADATA: &str = "chronotile.default";
+
+/// Most rows in a chunk that this release writes.
+pub(crate) const CHUNK_ROWS_MAX: usize = 1 << 16;
 
 /// The compiled definition of a dataset.
 #[derive(Clone)]
@@ -99,6 +102,20 @@ impl Frame {
         let head = Head::parse(&chunk.head, &binding(&chunk.key)).map_err(|damage| self.damaged(&chunk.key, damage))?;
         self.clock.saw_head(&head);
         Ok(head)
+    }
+
+    /// Refuses a definition of which a chunk of the fewest columns and the most rows could not be read any more.
+    pub(crate) fn check_added_columns(&self) -> Result<()> {
+        let first = self.spec.columns_in(0).unwrap_or(0);
+        let (bytes, bytes_max) =
+            (self.defaults.missing_row_bytes(&self.layout, first), MISSING_BYTES_MAX / CHUNK_ROWS_MAX);
+        if bytes <= bytes_max {
+            return Ok(());
+        }
+        Err(self.refuse(format!(
+            "its added columns would take {bytes} bytes in each older row, more than {bytes_max}: add fewer, or with \
+             shorter defaults, or create another dataset"
+        )))
     }
 
     /// The definition that decodes chunks with these heads: this one, or one with columns that were added since. Columns

@@ -7,9 +7,9 @@ use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema, SchemaRef};
 use chronotile_types::Damage;
 
-use crate::DECODED_BYTES_MAX;
 use crate::builder::{Budget, Builder};
 use crate::columnar_read::{self, Directory, read_column};
+use crate::encode::Metered;
 use crate::error::EncodeError;
 use crate::extract::{Scratch, extract};
 use crate::head::BodyLayout;
@@ -21,9 +21,10 @@ use crate::small_read::{self, SmallReader};
 use crate::small_write::SmallWriter;
 use crate::stats::ColumnStats;
 use crate::wire::Reader;
+use crate::{DECODED_BYTES_MAX, MISSING_BYTES_MAX};
 
 /// Size in decoded bytes at which a set of columns takes no more chunks, so that 32-bit offsets never overflow.
-const SET_BYTES_MAX: usize = i32::MAX as usize - 2 * DECODED_BYTES_MAX;
+const SET_BYTES_MAX: usize = i32::MAX as usize - DECODED_BYTES_MAX - MISSING_BYTES_MAX;
 
 /// Maximum number of rows for which capacity is reserved at a time.
 const ROWS_RESERVED_MAX: usize = 1 << 20;
@@ -179,6 +180,8 @@ pub struct Defaults(HashMap<usize, DefaultValue>);
 struct DefaultValue {
     /// One row of the column as a small block.
     block: Vec<u8>,
+    /// Its decoded size.
+    bytes: usize,
 }
 
 impl Defaults {
@@ -195,12 +198,19 @@ impl Defaults {
         if value.is_empty() {
             return Err(EncodeError::RowCount(0));
         }
-        let mut writer = SmallWriter::default();
-        extract(&layout.columns()[column], value.slice(0, 1).as_ref(), &mut writer, &mut Scratch::default())?;
+        let (mut writer, mut bytes) = (SmallWriter::default(), 0);
+        let mut metered = Metered { sink: &mut writer, bytes: &mut bytes };
+        extract(&layout.columns()[column], value.slice(0, 1).as_ref(), &mut metered, &mut Scratch::default())?;
         let mut block = Vec::new();
         writer.append_to(&mut block);
-        self.0.insert(column, DefaultValue { block });
+        self.0.insert(column, DefaultValue { block, bytes });
         Ok(())
+    }
+
+    /// Decoded size in bytes of one row of the columns from `first` on, where a chunk lacks them.
+    pub fn missing_row_bytes(&self, layout: &Layout, first: usize) -> usize {
+        let columns = layout.columns().iter().enumerate().skip(first);
+        columns.map(|(column, node)| self.0.get(&column).map_or(node.null_row_bytes(), |value| value.bytes)).sum()
     }
 }
 
@@ -214,6 +224,8 @@ pub struct Columns {
     builders: Vec<Builder>,
     rows: usize,
     bytes: usize,
+    /// Most decoded bytes of one chunk.
+    decoded_bytes_max: usize,
     scratch: Vec<u8>,
 }
 
@@ -238,8 +250,15 @@ impl Columns {
             builders: projection.iter().map(|column| Builder::new(&layout.columns()[*column])).collect(),
             rows: 0,
             bytes: 0,
+            decoded_bytes_max: DECODED_BYTES_MAX,
             scratch: Vec::new(),
         }
+    }
+
+    /// Sets the limit of a chunk's decoded columns, at most [`DECODED_BYTES_MAX`]. For tests.
+    #[doc(hidden)]
+    pub fn limit_decoded_bytes(&mut self, decoded_bytes_max: usize) {
+        self.decoded_bytes_max = decoded_bytes_max.min(DECODED_BYTES_MAX);
     }
 
     /// Reserves capacity for `rows` more rows. Text and lists still grow as needed.
@@ -317,12 +336,12 @@ impl Columns {
             return Err(Damage::malformed("the set of columns is full: finish it and start another"));
         }
         // Missing columns have a separate budget, so that a chunk at the limit stays readable after columns were added.
-        let (mut budget, mut missing) = (Budget(DECODED_BYTES_MAX), Budget(DECODED_BYTES_MAX));
+        let (mut budget, mut missing) = (Budget(self.decoded_bytes_max), Budget(MISSING_BYTES_MAX));
         let present = columns_in_schema.min(self.layout.columns().len());
         match append(self, present, &mut budget).and_then(|()| self.append_missing(rows, present, &mut missing)) {
             Ok(()) => {
                 self.rows += rows;
-                self.bytes += 2 * DECODED_BYTES_MAX - budget.0 - missing.0;
+                self.bytes += self.decoded_bytes_max - budget.0 + MISSING_BYTES_MAX - missing.0;
                 Ok(())
             }
             Err(damage) => {

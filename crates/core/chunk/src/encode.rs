@@ -181,9 +181,9 @@ fn check_rows(layout: &Layout, rows: &ChunkRows) -> Result<(), EncodeError> {
 }
 
 /// Counts the decoded size of a chunk by the decoder's rule, and passes the nodes to `sink`.
-struct Metered<'a, S> {
-    sink: &'a mut S,
-    bytes: &'a mut usize,
+pub(crate) struct Metered<'a, S> {
+    pub sink: &'a mut S,
+    pub bytes: &'a mut usize,
 }
 
 impl<S: Sink> Sink for Metered<'_, S> {
@@ -214,6 +214,20 @@ fn extract_column(
         EncodeError::Column { column: layout.schema().field(column).name().clone(), reason: Box::new(reason) }
     })?;
     if *bytes > DECODED_BYTES_MAX { Err(EncodeError::TooLarge) } else { Ok(()) }
+}
+
+/// The decoded size of a chunk in bytes, as the encoder counts it. For tests.
+#[doc(hidden)]
+pub fn decoded_bytes(layout: &Layout, rows: &ChunkRows) -> Result<usize, EncodeError> {
+    struct Ignore;
+    impl Sink for Ignore {
+        fn node(&mut self, _: NodeData) {}
+    }
+    let (mut bytes, mut scratch) = (0, Scratch::default());
+    for column in 0..layout.columns().len() {
+        extract_column(layout, rows, column, &mut Ignore, &mut bytes, &mut scratch)?;
+    }
+    Ok(bytes)
 }
 
 /// Passes the hidden columns, which are not part of the schema, to `put`.

@@ -37,6 +37,8 @@ mod text;
 mod wire;
 
 pub use columns::{Body, Columns, Defaults, ordinals, row_origins};
+#[doc(hidden)]
+pub use encode::decoded_bytes;
 pub use encode::{Encoded, encode, encode_as, encode_plain, plain_body};
 pub use error::EncodeError;
 #[doc(hidden)]
@@ -54,3 +56,6 @@ pub const ROWS_MAX: u32 = 1 << 20;
 
 /// Maximum size of a body, of a decompressed block, and of a chunk's decoded columns, in bytes.
 pub const DECODED_BYTES_MAX: usize = 64 << 20;
+
+/// Maximum size of the columns that a chunk lacks, in bytes: those that were added to the schema after it was written.
+pub const MISSING_BYTES_MAX: usize = 512 << 20;

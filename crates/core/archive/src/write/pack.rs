@@ -8,7 +8,7 @@ use chronotile_store::{Chunk, ChunkKey};
 use chronotile_types::{ChunkId, StorageLayout, Tile, ZoneKey};
 
 use crate::error::{ArchiveError, Result};
-use crate::frame::{Frame, binding};
+use crate::frame::{CHUNK_ROWS_MAX, Frame, binding};
 use crate::keys::zone_keys;
 
 /// Target size of a chunk in decoded bytes: large enough for columns to compress, small enough to encode below the
@@ -16,7 +16,6 @@ use crate::keys::zone_keys;
 const CHUNK_RAW_BYTES: usize = 1 << 20;
 /// Encoded chunks above this are split again. Engines with replication move and repair small values better.
 pub(crate) const CHUNK_BYTES_MAX: usize = 480 << 10;
-const CHUNK_ROWS_MAX: usize = 1 << 16;
 
 /// Rows of one tile, sorted by time and ids.
 pub(crate) struct TileRows<'a> {

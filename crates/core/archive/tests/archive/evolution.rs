@@ -11,7 +11,7 @@ use chronotile_archive::{
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::Store;
-use chronotile_types::{DatasetName, DatasetSpec, MergeRule, StorageLayout};
+use chronotile_types::{CellRule, DatasetName, DatasetSpec, MergeRule, StorageLayout};
 
 use crate::common::*;
 use crate::interposed::{Action, Interposed};
@@ -98,6 +98,32 @@ async fn a_handle_from_before_reads_writes_and_replaces() {
         assert_eq!(read_all(&stale).await, read_all(&dataset).await);
         assert_sound(&stale).await;
     }
+}
+
+#[tokio::test]
+async fn chunks_of_many_rows_are_read_whatever_columns_were_added() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let few = |rows: &RecordBatch| rows.project(&[0, 1]).unwrap();
+    let rows: Vec<_> = (0..1 << 16).map(|id| (id, id, 0)).collect();
+    let rows = few(&noted(&rows, "n"));
+    let narrow = DatasetSpec { schema: rows.schema(), cell: CellRule::Single, text: vec![], ..spec() };
+    let dataset = create(&store, narrow).await;
+    write(&dataset, &rows, named("a")).await.unwrap();
+    assert_eq!(chunks(store.as_ref(), &placed()).await.len(), 1, "as many rows as a chunk may have");
+    let wide = |name: &str, bytes: i32| AddedColumn {
+        field: Field::new(name, DataType::FixedSizeBinary(bytes), true),
+        default: None,
+    };
+    dataset.add_columns(vec![wide("wide", 8_000), added("given", int(7))]).await.unwrap();
+    let found = read_all(&dataset).await;
+    assert_eq!((found.num_rows(), found.column(2).null_count()), (1 << 16, 1 << 16));
+    let error = dataset.add_columns(vec![wide("wider", 189)]).await.unwrap_err().to_string();
+    assert!(error.contains("8193 bytes in each older row, more than 8192"), "{error}");
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(185)]));
+    let error = dataset.add_columns(vec![added("text", Some(text))]).await.unwrap_err().to_string();
+    assert!(error.contains("8193 bytes"), "{error}");
+    dataset.add_columns(vec![wide("wider", 188)]).await.unwrap();
+    assert_eq!(only(&dataset, &["wider", "given"]).await.num_rows(), 1 << 16);
 }
 
 /// What runs while another process adds a column, and writes rows that have it beside those of the tile.

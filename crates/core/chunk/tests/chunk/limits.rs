@@ -10,8 +10,8 @@ use arrow_array::{
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Schema};
 use chronotile_chunk::{
-    Body, BodyLayout, ChunkRows, Columns, DECODED_BYTES_MAX, Defaults, EncodeError, Encoded, Head, Layout, ROWS_MAX,
-    Zone, encode, encode_as, reseal,
+    Body, BodyLayout, ChunkRows, Columns, DECODED_BYTES_MAX, Defaults, EncodeError, Encoded, Head, Layout,
+    MISSING_BYTES_MAX, ROWS_MAX, Zone, encode, encode_as, reseal,
 };
 
 use crate::common::*;
@@ -162,12 +162,12 @@ fn a_set_of_columns_takes_chunks_until_offsets_could_overflow() {
     let append = |set: &mut Columns, chunk: &Encoded| {
         set.append(&Head::parse(&chunk.head, &BINDING).unwrap(), &chunk.body, all.len())
     };
-    for _ in 0..29 {
+    for _ in 0..22 {
         append(&mut set, &full).unwrap();
     }
     append(&mut set, &odd).unwrap();
-    // Two more chunks could reach 2^31 - 1, the maximum offset.
-    assert_eq!(set.bytes(), i32::MAX as usize - 2 * DECODED_BYTES_MAX);
+    // One more chunk and the columns that it lacks could reach 2^31 - 1, the maximum offset.
+    assert_eq!(set.bytes(), i32::MAX as usize - DECODED_BYTES_MAX - MISSING_BYTES_MAX);
     append(&mut set, &full).unwrap();
     let (rows, bytes) = (set.rows(), set.bytes());
     let damage = append(&mut set, &full).unwrap_err().to_string();

@@ -8,8 +8,8 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, Schema};
 use chronotile_chunk::{
-    Binding, Body, BodyLayout, ChunkRows, ColumnStats, Columns, Defaults, EncodeError, Head, Layout, Origin, encode,
-    encode_as, ordinals, row_origins,
+    Binding, Body, BodyLayout, ChunkRows, ColumnStats, Columns, Defaults, EncodeError, Head, Layout, Origin,
+    decoded_bytes, encode, encode_as, ordinals, row_origins,
 };
 use chronotile_types::{BatchId, ZoneKey};
 use proptest::prelude::*;
@@ -79,6 +79,38 @@ proptest! {
         }
         let wanted = arrow_array::UInt32Array::from(wanted);
         prop_assert_eq!(picked.finish(), arrow_select::take::take_record_batch(&whole.finish(), &wanted).unwrap());
+    }
+
+    /// Otherwise rows could be written that no reader accepts.
+    #[test]
+    fn a_reader_needs_as_many_bytes_as_the_writer_has_counted(seed: u64, columns in 1..12usize, rows in row_counts(), share in 0..101u64) {
+        let mut rng = Rng(seed);
+        let schema = arbitrary_schema(&mut rng, columns);
+        let layout = Layout::new(schema.clone()).unwrap();
+        let batch = arbitrary_batch(&mut rng, &schema, rows);
+        let counted = {
+            let rows = ChunkRows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
+            decoded_bytes(&layout, &rows).unwrap()
+        };
+        let all: Vec<usize> = (0..columns).collect();
+        let limited = |bytes_max: usize| {
+            let mut set = Columns::new(&layout, &all, &Defaults::none());
+            set.limit_decoded_bytes(bytes_max);
+            set
+        };
+        for form in FORMS {
+            let chunk = write_as(form, &layout, &batch);
+            let head = Head::parse(&chunk.head, &BINDING).unwrap();
+            let body = Body::open(&head, &chunk.body).unwrap();
+            let mut set = limited(counted);
+            set.append_body(&body, columns).unwrap();
+            prop_assert_eq!(set.bytes(), counted);
+            prop_assert!(counted == 0 || limited(counted - 1).append_body(&body, columns).is_err());
+            if body.decodes_single_rows() {
+                let picked: Vec<u32> = (0..rows as u32).filter(|_| rng.chance(share)).collect();
+                limited(counted).append_rows(&body, columns, &picked).unwrap();
+            }
+        }
     }
 
     #[test]
