@@ -303,6 +303,7 @@ impl Store for EngineConnection {
             engine: "simulated",
             atomic_commits: one_step,
             atomic_drops: one_step,
+            group_commits: one_step,
             clock: if one_step { ClockSource::LatestStamp } else { ClockSource::MachineTime },
             cheap_missing_slices: one_step,
             ..self.world.memory.capabilities()

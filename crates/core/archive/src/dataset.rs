@@ -457,12 +457,11 @@ impl Dataset {
             // to the writers of other processes.
             commit.stamp_us = self.clock().last_us();
         }
-        if self.store.capabilities().atomic_commits {
-            // Such engines find chunks by the name of the group and the slice, so a single commit covers all datasets.
+        if self.store.capabilities().group_commits {
             return self.commit_to(self.frame().dataset, commit).await;
         }
         let Commit { before, put, remove, require_removed, after, stamp_us } = commit;
-        // On a cluster, a call names one dataset with its tables, so chunks are divided by the owner of their slice.
+        // Each call names one dataset with its tables, so chunks are divided by the owner of their slice.
         let mut parts: BTreeMap<u8, (Vec<Chunk>, Vec<ChunkKey>)> = BTreeMap::new();
         put.into_iter().for_each(|chunk| parts.entry(self.owner_of(chunk.key.slice)).or_default().0.push(chunk));
         remove.into_iter().for_each(|key| parts.entry(self.owner_of(key.slice)).or_default().1.push(key));

@@ -79,7 +79,7 @@ pub const CLOCK_KEY: &str = "clock";
 /// Prefix of the keys of [`changes_key`].
 pub const CHANGES: &str = "changes/";
 
-/// The key of a record that some engines maintain for each slice. Every commit that changes the slice's set of chunks, or their bytes,
+/// The key of a record that engines with [`Capabilities::records_changes`] maintain for each slice. Every commit that changes the slice's set of chunks, or their bytes,
 /// gives it a value that never occurred before. While the value is unchanged, the slice holds the same chunks, in every process.
 ///
 /// Not promised: that the record exists; without it, changes cannot be detected. No listing of records includes it.
@@ -292,6 +292,10 @@ pub struct Capabilities {
     /// Whether [`Store::drop_slice`] is one step: every [`Commit::put`] into the slice takes effect before it, and is compared, or
     /// after it, and fails with [`StoreError::NoSlice`].
     pub atomic_drops: bool,
+    /// Whether a commit may put and remove chunks of all datasets of a group, whichever of them it names.
+    pub group_commits: bool,
+    /// Whether the engine maintains the record of changes of each slice ([`changes_key`]).
+    pub records_changes: bool,
     /// Which time the record under [`CLOCK_KEY`] gives.
     pub clock: ClockSource,
     /// Whether a scan finds out which of its slices exist at no more cost than a call of [`Store::slices`]. Says nothing of

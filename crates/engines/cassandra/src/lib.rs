@@ -248,6 +248,8 @@ impl Store for CassandraStore {
             engine: ENGINE,
             atomic_commits: false,
             atomic_drops: false,
+            group_commits: false,
+            records_changes: false,
             clock: ClockSource::MachineTime,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             cell_bytes_good: Some(CELL_BYTES_GOOD),

@@ -63,6 +63,8 @@ impl Store for MemoryStore {
             engine: ENGINE,
             atomic_commits: true,
             atomic_drops: true,
+            group_commits: true,
+            records_changes: false,
             clock: ClockSource::LatestStamp,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             cell_bytes_good: None,

@@ -114,6 +114,8 @@ impl Store for SqliteStore {
             engine: ENGINE,
             atomic_commits: true,
             atomic_drops: true,
+            group_commits: true,
+            records_changes: true,
             clock: ClockSource::LatestStamp,
             chunk_bytes_max: CHUNK_BYTES_MAX,
             cell_bytes_good: None,

@@ -199,8 +199,7 @@ async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Opti
 
 /// A value that differs after every change of a slice; `None` if the engine does not provide one.
 async fn state_of(store: &dyn Store, frame: &Frame, slice: SliceId) -> Result<Option<Bytes>> {
-    // Engines on several machines do not, and asking would cost a request.
-    if !store.capabilities().atomic_commits {
+    if !store.capabilities().records_changes {
         return Ok(None);
     }
     store.record(&changes_key(&frame.dataset.name, slice)).await.map_err(ArchiveError::from)

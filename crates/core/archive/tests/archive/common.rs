@@ -276,9 +276,10 @@ impl LimitedStore {
 pub type CapabilityChange = fn(&mut Capabilities);
 
 /// Capabilities beyond the contract, each with a function that removes it.
-pub const PROMISES: [(&str, CapabilityChange); 4] = [
+pub const PROMISES: [(&str, CapabilityChange); 5] = [
     ("atomic_commits", |promises| promises.atomic_commits = false),
     ("atomic_drops", |promises| promises.atomic_drops = false),
+    ("group_commits", |promises| promises.group_commits = false),
     ("clock", |promises| promises.clock = ClockSource::MachineTime),
     ("cheap_missing_slices", |promises| promises.cheap_missing_slices = false),
 ];
