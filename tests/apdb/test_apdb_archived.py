@@ -443,9 +443,7 @@ def test_a_visit_that_the_database_knows_stays_in_files_when_another_night_is_re
     assert set(everything(survey, cold)[0]) == {11_001, 11_002, 11_003}
 
 
-def test_a_database_of_an_earlier_release_learns_of_files_when_they_are_restored(
-    survey: apdb.Apdb, tmp_path: Path
-) -> None:
+def test_a_database_without_notes_learns_of_files_when_they_are_restored(survey: apdb.Apdb, tmp_path: Path) -> None:
     cold = tmp_path / "cold"
     survey.store(**visit_of(0, [1, 2, 3]))
     survey.archive_before(LATER, cold)

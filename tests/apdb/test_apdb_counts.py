@@ -250,23 +250,6 @@ def test_without_the_first_rows_of_objects_every_count_may_have_lost_sources(sur
             assert counts_of(database) == {1: 2, 5: 9}
 
 
-def test_an_index_that_was_built_later_says_nothing_of_what_left_before(path: Path) -> None:
-    with apdb.create(path, "small", object_index_partitions=0) as database:
-        database.store(**visit(0, {1: 1, 2: 1}))
-        database.store(**visit(600, {1: 2, 5: 1}))
-        assert database.reassign({source(0, 2): 5}) == 1
-        assert counts_of(database) == {1: 2, 2: 0, 5: 2}
-        assert database.retire(LATER)["dia_source"]
-        # As an earlier release has left it.
-        layout = json.loads(database.layout.to_json())
-        del layout["object_index_partitions"]
-        database.metadata.set("apdb:layout", json.dumps(layout), force=True)
-    with apdb.open(path) as database:
-        assert "apdb_object_index" in database.maintain().statistics
-        assert database.maintain(counts=True).counts_corrected == 0
-        assert counts_of(database) == {1: 2, 2: 0, 5: 2}
-
-
 def test_objects_that_are_younger_than_all_slices_that_left_have_lost_no_sources() -> None:
     # An object may have had a source at the end of a slice, which rounding may put before or behind it.
     first = {1: 0, 2: 150, 3: 226, 4: 227, 5: 228, 6: 346}

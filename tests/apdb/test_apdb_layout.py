@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 import pytest
@@ -82,17 +81,9 @@ def test_pixels_that_share_a_partition_are_those_of_a_coarser_level() -> None:
     assert (usual.shared, rows.shared) == (True, False)
 
 
-def test_a_layout_is_kept_as_text_and_one_of_before_is_completed() -> None:
+def test_a_layout_is_kept_as_text() -> None:
     chosen = apdb.Layout(scheme="healpix", level=7, partition_levels=1, object_moves_arcsec=2.0, slice=3, feed=True)
     assert apdb.Layout.from_json(chosen.to_json()) == chosen
-    kept = json.loads(apdb.Layout().to_json())
-    for name in ("partition_levels", "object_partition_levels", "object_moves_arcsec", "slice"):
-        del kept[name]
-    for window, windows in (("10d", 3), ("30d", 1), ("31d", 1), ("15d", 2), ("372h", 1), ("120d", 1)):
-        old = apdb.Layout.from_json(json.dumps({**kept, "window": window}))
-        assert (old.partition_levels, old.object_partition_levels, old.object_moves_arcsec) == (0, 0, 0)
-        assert old.slice == windows, "as many windows as a month has"
-    assert apdb.Layout.from_json(json.dumps({**kept, "slice": None})).slice == 1
 
 
 # ---------------------------------------------------------------------- datasets

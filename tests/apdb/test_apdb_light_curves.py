@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ STEPS = st.lists(
         st.tuples(st.just("archive")),
         st.tuples(st.just("restore")),
         st.tuples(st.just("maintain")),
-        st.tuples(st.just("forget the index")),
     ),
     min_size=3,
     max_size=14,
@@ -119,8 +117,6 @@ class Steps:
             database.restore(self.cold)
         elif kind == "maintain":
             database.maintain()
-        elif kind == "forget the index":
-            database.metadata.delete("apdb:object_index")
         elif (source := self.source(what[1])) is not None:
             self.change(kind, source, what)
 
@@ -162,45 +158,6 @@ def test_ids_find_every_row_that_a_scan_finds_whatever_was_stored_changed_and_re
 def survey(path: Path) -> Iterator[apdb.Apdb]:
     with apdb.create(path, "small") as made:
         yield made
-
-
-@pytest.fixture
-def older(path: Path) -> Path:
-    """A database that was created before databases kept an index of objects."""
-    with apdb.create(path, "small", object_index_partitions=0) as made:
-        for number in range(3):
-            made.store(**far_visit(number, [1, 2, 3]))
-        made.reassociate({1_001: 5_001})
-        layout = json.loads(made.layout.to_json())
-        del layout["object_index_partitions"]
-        made.metadata.set("apdb:layout", json.dumps(layout), force=True)
-        assert names.OBJECT_INDEX not in made.archive
-    return path
-
-
-def test_an_older_database_is_scanned_until_maintenance_has_indexed_it(older: Path) -> None:
-    with apdb.open(older, read_only=True) as database:
-        assert curves(database) == scanned(database)
-        assert len(database.light_curve(2)) == 6
-        with pytest.raises(ct.InvalidInputError, match="no object 77"):
-            database.light_curve(77)
-    with apdb.open(older) as database, apdb.open(older) as other, apdb.open(older, read_only=True) as reader:
-        assert not database.store(**far_visit(0, [1, 2, 3])).stored, "it was stored without entries"
-        with pytest.raises(ct.BatchConflictError, match="other rows"):
-            database.store(**far_visit(0, [1, 2]))
-        assert database.store(**far_visit(3, [3, 4])).stored
-        assert curves(database) == scanned(database)
-        assert database.metadata.get("apdb:object_index") is None
-        report = database.maintain()
-        assert "apdb_object_index" in report.statistics
-        assert database.metadata.get("apdb:object_index") is not None
-        # One that was opened before.
-        assert other.store(**far_visit(4, [4, 5])).stored
-        other.withdraw_sources([11_002], START)
-        for each in (database, other, reader):
-            assert curves(each) == scanned(each)
-            assert requested_pixels(each, [5]) == requested_pixels(database, [5]) != []
-        assert database.metadata.get("apdb:object_index") is not None
 
 
 def test_a_database_may_keep_no_index(path: Path) -> None:

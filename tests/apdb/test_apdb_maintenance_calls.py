@@ -102,24 +102,10 @@ def test_windows_that_are_still_written_and_tiles_of_few_chunks_are_left(survey:
     assert survey.sources()["ssObjectId"].null_count == 5, "nothing was done"
 
 
-def test_the_first_of_several_processes_completes_the_index_and_none_records_statistics() -> None:
-    with apdb.create("memory:", "small", object_index_partitions=0) as made:
-        made.store(**visit_of(0, [1]))
-        layout = made.layout.to_json().replace('"object_index_partitions": 0', '"object_index_partitions": 1')
-        made.metadata.set("apdb:layout", layout, force=True)
-        survey = apdb.open(made.archive)
-        survey.maintain(shard=(2, 2))
-        assert names.OBJECT_INDEX not in survey.archive
-        stages: list[tuple[str, int, int]] = []
-        report = survey.maintain(shard=(1, 2), progress=lambda *stage: stages.append(stage))
-        assert names.OBJECT_INDEX in survey.archive
+def test_none_of_several_processes_records_statistics(survey: apdb.Apdb) -> None:
+    for number in (2, 1):
+        report = survey.maintain(shard=(number, 2))
         assert (report.statistics, report.crowded, survey.statistics()) == ({}, [], {})
-        assert [stage for stage in stages if stage[0] == "index of objects"] == [
-            ("index of objects", number, 3) for number in range(3)
-        ]
-        stages.clear()
-        assert OWN[2] in survey.maintain(progress=lambda *stage: stages.append(stage)).statistics
-        assert "index of objects" not in {what for what, _, _ in stages}, "it is complete"
 
 
 def test_associations_are_made_by_parts_in_the_order_of_time(

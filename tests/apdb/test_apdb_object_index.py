@@ -42,7 +42,7 @@ def notes(archive: ct.Archive) -> SliceNotes:
 
 @pytest.fixture
 def index(archive: ct.Archive) -> ObjectIndex:
-    return ObjectIndex(archive, Layout(), Metadata(archive[names.METADATA]))
+    return ObjectIndex(archive, Layout())
 
 
 # ---------------------------------------------------------------- notes
@@ -141,7 +141,7 @@ def test_an_object_has_an_entry_for_each_pixel_and_window(
 ) -> None:
     with ct.open("memory:") as archive:
         create_own(archive, Layout())
-        index = ObjectIndex(archive, Layout(), Metadata(archive[names.METADATA]))
+        index = ObjectIndex(archive, Layout())
         given_ = dict(zip(TABLES, (objects, sources, forced), strict=True))
         tables = {name: table_of(rows, TABLES[name]) for name, rows in given_.items()}
         # A table of another kind has no objects.
@@ -158,31 +158,22 @@ def test_rows_that_lack_the_column_belong_to_no_object(index: ObjectIndex) -> No
     assert index.entries({}).num_rows == 0
 
 
-def test_entries_are_read_by_object_once_the_index_is_complete(index: ObjectIndex, archive: ct.Archive) -> None:
+def test_entries_are_read_by_object(index: ObjectIndex) -> None:
     rows = [(1, 10.0, 5.0, 61_000.0), (1, 200.0, 5.0, 61_000.0), (2, 10.0, -5.0, 61_000.0)]
     index.dataset.write(index.entries({"dia_source": table_of(rows, names.TIME)}), batch="one")
-    ids = np.array([1], "int64")
-    assert not index.complete
-    assert index.entries_of(ids) is None
-    assert index.pixels_of(ids) is None
-    index.set_complete()
-    index.set_complete()
-    assert index.complete
-    assert index.pixels_of(ids) == sorted({pixel(10.0, 5.0), pixel(200.0, 5.0)})
+    assert index.pixels_of(np.array([1], "int64")) == sorted({pixel(10.0, 5.0), pixel(200.0, 5.0)})
     assert index.pixels_of(np.array([1, 2], "int64")) == sorted({pixel(ra, dec) for _, ra, dec, _ in rows})
     assert index.pixels_of(np.array([7], "int64")) == []
     found = index.entries_of(np.array([2], "int64"))
     assert found.to_pydict() == {names.OBJECT_ID: [2], names.PIXEL: [pixel(10.0, -5.0)]}
-    again = ObjectIndex(archive, Layout(), Metadata(archive[names.METADATA]))
-    assert again.complete, "it is recorded in the database"
 
 
-def test_a_database_without_an_index_is_never_complete(archive: ct.Archive) -> None:
-    metadata = Metadata(archive[names.METADATA])
-    without = ObjectIndex(archive, Layout(object_index_partitions=0), metadata)
-    without.set_complete()
-    assert (without.kept, without.complete, without.entries_of(np.array([1]))) == (False, False, None)
-    assert ObjectIndex(archive, Layout(object_index_partitions=1), metadata).kept
+def test_a_database_without_an_index_has_no_entries(archive: ct.Archive) -> None:
+    without, ids = ObjectIndex(archive, Layout(object_index_partitions=0)), np.array([1])
+    assert (without.kept, without.entries_of(ids), without.pixels_of(ids), without.first_times(ids)) == (
+        False, None, None, None,
+    )  # fmt: skip
+    assert ObjectIndex(archive, Layout(object_index_partitions=1)).kept
 
 
 def test_pixels_are_distinct_and_sorted() -> None:
@@ -192,41 +183,16 @@ def test_pixels_are_distinct_and_sorted() -> None:
 # ---------------------------------------------------------------- maintenance
 
 
-def main_tables(archive: ct.Archive, window: str = "360d", **more: Any) -> dict[str, ct.Dataset]:
+def main_tables(archive: ct.Archive, window: str = "360d") -> dict[str, ct.Dataset]:
     """Datasets of the main tables, with slices of a window."""
     made = {}
     for table in names.MAIN_TABLES:
         name = names.dataset_name(table)
         made[table] = archive.create(
             name, schema=table_of([], TABLES[name]).schema, cell=ct.sky(names.RA, names.DEC),
-            time=ct.mjd(TABLES[name], scale="tai"), window=window, slice=1, **more,
+            time=ct.mjd(TABLES[name], scale="tai"), window=window, slice=1,
         )  # fmt: skip
     return made
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 100])
-def test_rows_that_were_stored_before_are_indexed(
-    index: ObjectIndex, archive: ct.Archive, monkeypatch: pytest.MonkeyPatch, at_once: int
-) -> None:
-    monkeypatch.setattr("chronotile.apdb.object_index._BUILD_ROWS", at_once)
-    datasets = main_tables(archive)
-    rows = {
-        table: [(number + 10 * at, 10.0 + number, 5.0, 61_000.0) for number in range(3)]
-        for at, table in enumerate(datasets)
-    }
-    for table, dataset in datasets.items():
-        for row in rows[table]:
-            dataset.write(table_of([row], TABLES[names.dataset_name(table)]))
-    seen: list[tuple[int, int]] = []
-    for _ in range(2):
-        index.build(datasets, lambda done, total: seen.append((done, total)))
-        everything = [row for part in rows.values() for row in part]
-        stored = index.dataset.read(columns=[names.OBJECT_ID, names.PIXEL]).to_arrow()
-        assert sorted(zip(*(column.to_pylist() for column in stored.columns), strict=True)) == sorted(
-            (id, pixel(ra, dec)) for id, ra, dec, _ in everything
-        )
-        assert index.complete
-    assert seen == [(0, 3), (1, 3), (2, 3)] * 2
 
 
 TIMES = [UNIX_EPOCH + 17.0 * number for number in range(-30, 90)]
@@ -263,24 +229,6 @@ def test_an_entry_is_retired_after_its_rows_and_not_before(
         first, end = min((part.start, part.end) for part in slices)
         assert all(part.end >= first - WINDOW_DAYS / 2 for part in index.dataset.info().slices)
         datasets[table].retire(before=end)
-
-
-def test_older_versions_are_indexed_too(index: ObjectIndex, archive: ct.Archive) -> None:
-    datasets = main_tables(archive, id=names.OBJECT_ID, merge="latest")
-    for time in (61_000.0, 61_000.0 + WINDOW_DAYS):
-        datasets[names.OBJECT].write(table_of([(1, 10.0, 5.0, time)], names.VALID_FROM))
-    index.build(datasets, lambda done, total: None)
-    assert index.dataset.count(history=True) == 2
-
-
-def test_an_index_is_created_for_a_database_that_has_none() -> None:
-    with ct.open("memory:") as archive:
-        create_own(archive, Layout(object_index_partitions=0))
-        assert names.OBJECT_INDEX not in archive
-        index = ObjectIndex(archive, Layout(), Metadata(archive[names.METADATA]))
-        index.create()
-        index.create()
-        assert index.dataset.count() == 0
 
 
 def test_slices_that_end_after_the_limit_stay(index: ObjectIndex, archive: ct.Archive) -> None:

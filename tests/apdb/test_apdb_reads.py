@@ -277,19 +277,6 @@ def test_ids_that_no_row_has_are_ignored_or_refused(partitions: int) -> None:
         assert error.value.kind == "invalid-request"
 
 
-def test_an_index_that_another_process_built_is_used() -> None:
-    with apdb.create("memory:", "small", object_index_partitions=0) as made:
-        made.store(**visit(0))
-        layout = made.layout.to_json().replace('"object_index_partitions": 0', '"object_index_partitions": 1')
-        made.metadata.set("apdb:layout", layout, force=True)
-        reader, other = apdb.open(made.archive), apdb.open(made.archive)
-        assert seen(reader.sources(object_ids=[1])) == [(0, 1)]
-        other.maintain()
-        assert names.OBJECT_INDEX in made.archive
-        assert seen(reader.light_curve(1)) == [(0, 1)] * 2
-        assert seen(reader.sources(object_ids=[2])) == [(0, 2)]
-
-
 # ---------------------------------------------------------------------- streams
 
 

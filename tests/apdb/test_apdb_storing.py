@@ -296,22 +296,6 @@ def test_a_replacement_reports_files_that_another_process_wrote_meanwhile(
         survey.store(**visit_of(0, [3]), replace=True)
 
 
-def test_what_was_stored_before_there_was_an_index_is_recognized() -> None:
-    with apdb.create("memory:", "small", object_index_partitions=0) as older:
-        older.store(**visit_of(0, [1, 2]))
-        layout = older.layout.to_json().replace('"object_index_partitions": 0', '"object_index_partitions": 1')
-        older.metadata.set("apdb:layout", layout, force=True)
-        survey = apdb.open(older.archive)
-        done = survey.store(**visit_of(0, [1, 2]))
-        assert (done.stored, done.sources) == (False, 2)
-        with pytest.raises(ct.BatchConflictError, match="visit 0, detector 1 is stored with other rows"):
-            survey.store(**visit_of(0, [3]))
-        assert survey.store(**visit_of(1, [3])).stored
-        with pytest.raises(ct.BatchConflictError, match="visit 1, detector 1 is stored with other rows"):
-            survey.store(**visit_of(1, [2]))
-        assert set(seen_sources(survey)) == {1_001, 1_002, 11_003}
-
-
 # ---------------------------------------------------------------------- what is there
 
 

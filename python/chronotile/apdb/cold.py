@@ -247,7 +247,7 @@ class ColdStorage:
                 limits = _limits(part)
                 if part.rows and limits["max"] >= first and limits["min"] < last:
                     back.append(part)
-            # An earlier release may have archived them.
+            # The database may be a backup from before the slices were archived.
             self._tables.slice_notes.add_archived([SliceKey(part.table, part.slice) for part in back], str(root))
             for part in back:
                 self._restore(part)

@@ -18,7 +18,7 @@ from chronotile.errors import InvalidInputError
 
 __all__ = ["Layout"]
 
-_SLICE_DAYS, _OBJECT_SLICE_DAYS, _MONTH_DAYS = 120, 360, 30
+_SLICE_DAYS, _OBJECT_SLICE_DAYS = 120, 360
 _INDEX_PARTITIONS_MAX = 256
 
 
@@ -57,8 +57,7 @@ class Layout:
         per record, for tools that read the cluster's tables.
     object_moves_arcsec : float
         Largest distance between two versions of an object, whose position is refined over time: reads of a region also
-        search this far around it. Databases created before this setting existed have 0;
-        ``dataset("DiaObject").set_moves`` changes it.
+        search this far around it. ``dataset("DiaObject").set_moves`` changes it.
     object_index_partitions : int
         Number of partitions, in each object slice of a cluster, over which the index from object ids to pixels is
         spread. Every store writes to all of them. The index takes 3 to 9 bytes for each object in each detector-visit,
@@ -125,12 +124,7 @@ class Layout:
     @staticmethod
     def from_json(text: str) -> Layout:
         """Parse text from :meth:`to_json`."""
-        fields = json.loads(text)
-        # Databases created before pixels could share a partition have one pixel per partition, and slices of a month.
-        before: dict[str, Any] = {"partition_levels": 0, "object_partition_levels": 0, "object_moves_arcsec": 0.0}
-        if fields.get("slice") is None:
-            fields["slice"] = _windows_in(_MONTH_DAYS, fields["window"])
-        return Layout(**{**before, **fields})
+        return Layout(**json.loads(text))
 
 
 def _windows_in(days: float, window: str) -> int:
@@ -240,7 +234,12 @@ def create_own(archive: Archive, layout: Layout) -> None:
         window="1d", slice="360d", id="key", merge="latest", group=names.GROUP, exist_ok=True,
     )  # fmt: skip
     if layout.object_index_partitions:
-        create_object_index(archive, layout)
+        archive.create(
+            names.OBJECT_INDEX, schema=OBJECT_INDEX_SCHEMA,
+            cell=cells.hash(names.OBJECT_ID, buckets=layout.object_index_partitions),
+            time=times.mjd(names.INDEX_TIME, scale="tai"), window=layout.object_window, slice=layout.object_slice,
+            id=[names.OBJECT_ID, names.PIXEL], merge="latest", group=names.GROUP, exist_ok=True,
+        )  # fmt: skip
     if layout.feed:
         archive.create(
             names.FEED, schema=FEED_SCHEMA, cell=cells.id_bucket("chunk", 6 * layout.feed_chunk_s),
@@ -252,16 +251,6 @@ def create_own(archive: Archive, layout: Layout) -> None:
             time=times.mjd("update_mjd_tai", scale="tai"), window="1d", slice="360d", id=["operation", "update_order"],
             merge="latest", group=names.GROUP, exist_ok=True,
         )  # fmt: skip
-
-
-def create_object_index(archive: Archive, layout: Layout) -> None:
-    """Create the index from object ids to pixels."""
-    archive.create(
-        names.OBJECT_INDEX, schema=OBJECT_INDEX_SCHEMA,
-        cell=cells.hash(names.OBJECT_ID, buckets=layout.object_index_partitions),
-        time=times.mjd(names.INDEX_TIME, scale="tai"), window=layout.object_window, slice=layout.object_slice,
-        id=[names.OBJECT_ID, names.PIXEL], merge="latest", group=names.GROUP, exist_ok=True,
-    )  # fmt: skip
 
 
 def migrate(archive: Archive, stored: Schema, wanted: Schema, layout: Layout) -> None:

@@ -124,9 +124,9 @@ class Maintenance:
             rules of :meth:`reassign`. Scans the objects, and the ids of all sources, in bounded memory. Sources that
             were never stored, such as those before the first imported alert, are not counted.
         shard, tiles_per_s
-            As for :meth:`chronotile.Dataset.consolidate`, so that several processes share the merging of chunks. The
-            first of them also completes the index of objects. None records statistics: maintain without `shard` when
-            all have ended. Give `associations` and `counts` to one of them.
+            As for :meth:`chronotile.Dataset.consolidate`, so that several processes share the merging of chunks. None
+            of them records statistics: maintain without `shard` when all have ended. Give `associations` and `counts`
+            to one of them.
         progress : callable, optional
             Called with (what, parts done, parts in total): associations, then objects whose sources are counted, then
             tiles, then tables.
@@ -150,8 +150,6 @@ class Maintenance:
                 kind="invalid-request",
             )
         changed, unknown = (0, 0) if associations is None else self._associate(associations, notify)
-        if shard is None or shard[0] == 1:
-            self._index_objects(notify)
         corrected, damage = self._correct_counts(notify) if counts else (0, None)
         consolidated, more_damage = self._consolidate(moment, chunks_min, (shard, tiles_per_s), notify)
         damage = damage or more_damage
@@ -226,13 +224,6 @@ class Maintenance:
         except DamagedError as error:
             return corrected, error
         return corrected, None
-
-    def _index_objects(self, notify: Progress) -> None:
-        """Index the rows of a database that was created before it kept an index of objects."""
-        index = self._tables.object_index
-        if index.kept and not index.complete:
-            self._tables.create_object_index()
-            index.build(self._tables.datasets, functools.partial(notify, "index of objects"))
 
     def _note(self, statistics: Mapping[str, DatasetInfo]) -> None:
         tables = {

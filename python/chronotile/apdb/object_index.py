@@ -8,7 +8,7 @@ remaining row has an entry. An entry without rows costs the read of one pixel an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -17,17 +17,12 @@ import pyarrow.compute as pc
 
 from chronotile import sky
 from chronotile.apdb import names, values
-from chronotile.apdb.layout import OBJECT_INDEX_SCHEMA, Layout, create_object_index
-from chronotile.apdb.metadata import Metadata
+from chronotile.apdb.layout import OBJECT_INDEX_SCHEMA, Layout
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.reports import SliceInfo
 
 __all__: list[str] = []
-
-_COMPLETE_KEY, _BUILT = "apdb:object_index", "built"
-_BUILD_ROWS = 1_000_000
-"""Rows whose entries are written together when the index is built."""
 
 _TABLE_OF = {names.dataset_name(table): table for table in names.MAIN_TABLES}
 _PLACES = pa.schema([("id", pa.int64()), ("ra", pa.float64()), ("dec", pa.float64()), ("time", pa.float64())])
@@ -42,10 +37,9 @@ class ObjectIndex:
         Whether the database keeps an index.
     """
 
-    def __init__(self, archive: Archive, layout: Layout, metadata: Metadata) -> None:
-        self._archive, self._layout, self._metadata = archive, layout, metadata
+    def __init__(self, archive: Archive, layout: Layout) -> None:
+        self._archive, self._layout = archive, layout
         self._window_days = values.days(layout.object_window, "object_window")
-        self._complete = False
         self._dataset: Dataset | None = None
         self.kept = layout.object_index_partitions > 0
 
@@ -55,22 +49,6 @@ class ObjectIndex:
         if self._dataset is None:
             self._dataset = self._archive[names.OBJECT_INDEX]
         return self._dataset
-
-    @property
-    def complete(self) -> bool:
-        """Whether every row of the database has its entry."""
-        if not self._complete and self.kept:
-            # A complete index stays complete, so only that answer is cached: another process may complete the index.
-            self._complete = self._metadata.get(_COMPLETE_KEY) is not None
-        return self._complete
-
-    def set_complete(self) -> None:
-        """Record that every row of a new database will have its entry."""
-        self._metadata.set(_COMPLETE_KEY, "complete", force=True)
-
-    def create(self) -> None:
-        """Create the index of a database that has none yet."""
-        create_object_index(self._archive, self._layout)
 
     # ------------------------------------------------------------------ writing
 
@@ -92,30 +70,6 @@ class ObjectIndex:
         first[1:] = (ids[1:] != ids[:-1]) | (pixels[1:] != pixels[:-1]) | (windows[1:] != windows[:-1])
         return pa.table([ids[first], pixels[first], windows[first]], OBJECT_INDEX_SCHEMA)
 
-    def build(self, datasets: Mapping[str, Dataset], progress: Callable[[int, int], object]) -> None:
-        """Index the rows that were stored before the database kept an index. The call may be repeated.
-
-        `datasets` are those of the main tables; `progress` is called with tables done and tables in total.
-        """
-        for number, table in enumerate(names.MAIN_TABLES):
-            progress(number, len(names.MAIN_TABLES))
-            columns = [names.OBJECT_ID, names.RA, names.DEC, _time_column(table)]
-            # Index older versions too: if the batch of a newer version is removed, an older one is the newest again.
-            buffered: list[Any] = []
-            for batch in datasets[table].read(columns=columns, history=True).batches():
-                buffered.append(batch)
-                if sum(each.num_rows for each in buffered) >= _BUILD_ROWS:
-                    self._add(table, buffered)
-                    buffered = []
-            if buffered:
-                self._add(table, buffered)
-        # Reads rely on the index as soon as this record exists, so write it after all entries.
-        self._metadata.set(_COMPLETE_KEY, _BUILT, force=True)
-
-    def _add(self, table: str, batches: list[Any]) -> None:
-        rows = {names.dataset_name(table): pa.Table.from_batches(batches)}
-        self.dataset.write(self.entries(rows))
-
     # ------------------------------------------------------------------ reading
 
     @staticmethod
@@ -127,11 +81,11 @@ class ObjectIndex:
         return {"keys": ids, "ids": ids, "columns": [names.OBJECT_ID, names.PIXEL]}
 
     def entries_of(self, ids: Any) -> Any:
-        """The entries of objects as a table with the columns of :meth:`request`; None if the index is not complete."""
-        return self.dataset.read(**self.request(ids)).to_arrow() if self.complete else None
+        """The entries of objects as a table with the columns of :meth:`request`; None without an index."""
+        return self.dataset.read(**self.request(ids)).to_arrow() if self.kept else None
 
     def pixels_of(self, ids: Any) -> list[int] | None:
-        """Pixels, sorted, that hold all rows of objects; None if the index is not complete."""
+        """Pixels, sorted, that hold all rows of objects; None without an index."""
         found = self.entries_of(ids)
         return None if found is None else distinct_pixels(found)
 
@@ -139,10 +93,9 @@ class ObjectIndex:
         """Lower bound for the time of each object's first row, as an array of MJD (TAI): the start of its window; minus
         infinity for objects without entries.
 
-        Rows of retired or archived slices count until their entries are retired. None if the index may lack such rows,
-        because it is incomplete or was built later than the database.
+        Rows of retired or archived slices count until their entries are retired. None without an index.
         """
-        if self._metadata.get(_COMPLETE_KEY) in (None, _BUILT):
+        if not self.kept:
             return None
         request = {**self.request(ids), "columns": [names.OBJECT_ID, names.INDEX_TIME], "history": True}
         entries = self.dataset.read(**request).to_arrow()

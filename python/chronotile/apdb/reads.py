@@ -185,14 +185,11 @@ class Reads:
 
     def _read_of_objects(self, ids: Any, plans_for: Callable[[_Selection], list[_Plan]]) -> tuple[list[Rows], Any]:
         """Read tables in the pixels of objects, as of one moment. Also returns the index entries of the objects; None
-        if the index is incomplete and the tables were scanned.
+        if the database keeps no index and the tables were scanned.
         """
         index = self._tables.object_index
-        if not index.complete:
+        if not index.kept:
             return self._read_together(plans_for(_Selection(ids=ids))), None
-        if names.OBJECT_INDEX not in self._tables.group:
-            # Another process built the index after this one opened the database.
-            self._tables.use_schema(self._tables.schema)
         plans = plans_for(_Selection(ids=ids))
         requests = {names.dataset_name(plan.table): plan.request for plan in plans}
         # The index is read first, and the tables only in the pixels that its entries name; all as of one moment.

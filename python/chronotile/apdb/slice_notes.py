@@ -31,8 +31,7 @@ class SliceKey(NamedTuple):
 class SliceNotes:
     """Notes on slices of sources and forced sources, and on retired slices of object versions.
 
-    Databases of earlier releases have no notes on what was done to slices before. A note is never removed, because
-    nobody can know that the last copy of a file is gone.
+    A note is never removed, because nobody can know that the last copy of a file is gone.
 
     A slice is noted before its rows are read for a file, and a removal looks for notes again after it removed rows: so
     either the file lacks these rows, or the removal finds the note.

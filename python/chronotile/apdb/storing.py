@@ -154,7 +154,7 @@ class Stores:
             chunk = int(values.unix_tai(time)) // self._tables.layout.feed_chunk_s * self._tables.layout.feed_chunk_s
             tables[names.FEED] = pa.table({**row, "chunk": [chunk], "done": [False]}, layouts.FEED_SCHEMA)
         with _conflicts_named(visit, detector):
-            reports = self._replace(tables, key) if replace else self._write(tables, key)
+            reports = self._replace(tables, key) if replace else self._tables.write(tables, key)
         counts = {name: 0 if rows is None else rows.num_rows for name, rows in given.items()}
         return StoreReport(
             reports[names.VISITS].stored, counts[names.OBJECT], counts[names.SOURCE], counts[names.FORCED],
@@ -167,7 +167,7 @@ class Stores:
         in_files = self._tables.slice_notes.archived(slices)
         try:
             # If files may have the earlier rows, write without `replace`: equal rows are accepted, others conflict.
-            reports = self._write(rows, key, replace=not in_files)
+            reports = self._tables.write(rows, key, replace=not in_files)
         except BatchConflictError as error:
             if error.kind != "batch-differs" or not in_files:
                 raise
@@ -188,16 +188,6 @@ class Stores:
     def _slices_in(self, table: str, part: BatchInfo) -> set[SliceKey]:
         """Slices with rows of a batch in a table."""
         return self._tables.slices_between(table, *cast(tuple[float, float], part.period)) if part.period else set()
-
-    def _write(self, rows: dict[str, Any], key: str, replace: bool = False) -> dict[str, WriteReport]:
-        try:
-            return self._tables.write(rows, key, replace=replace)
-        except BatchConflictError as error:
-            stored = self._tables.group.batch(key)
-            if error.kind != "batch-differs" or stored is None or names.OBJECT_INDEX in stored.datasets:
-                raise
-            # The batch was stored before the database had an index: compare it without index entries.
-            return self._tables.group.write(rows, key)
 
     def _versions(self, objects: Any, time: float) -> Any:
         """Convert objects to versions that are valid from `time` on."""

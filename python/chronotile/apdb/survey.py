@@ -15,7 +15,6 @@ from chronotile.apdb.density import Density
 from chronotile.apdb.layout import Layout
 from chronotile.apdb.maintenance import Maintenance
 from chronotile.apdb.metadata import Metadata
-from chronotile.apdb.object_index import ObjectIndex
 from chronotile.apdb.reads import Footprint, Reads
 from chronotile.apdb.schema import Migration, Schema
 from chronotile.apdb.storing import StoreReport, Stores
@@ -102,8 +101,6 @@ def _make(archive: Archive, schema: Schema, layout: Layout) -> None:
     for table in schema.stored_tables:
         layouts.create_table(archive, table, layout)
     metadata.set(SCHEMA_KEY, schema.to_json(), force=True)
-    if layout.object_index_partitions:
-        ObjectIndex(archive, layout, metadata).set_complete()
     # Write this key last: without it, a database counts as unfinished and is created again.
     metadata.set(LAYOUT_KEY, layout.to_json(), force=True)
 

@@ -67,7 +67,7 @@ class SurveyTables:
                 kind="dataset-not-found",
             )
         self.layout = Layout.from_json(found)
-        self.object_index = ObjectIndex(archive, self.layout, self.metadata)
+        self.object_index = ObjectIndex(archive, self.layout)
         # A removal must find the notes of other processes: read them at a level that overlaps with that of writes.
         self.slice_notes = SliceNotes(Metadata(archive[names.METADATA].seeing_every_write()))
         # `use_schema` replaces the group, so look it up at each use.
@@ -93,15 +93,8 @@ class SurveyTables:
         """
         if not self.object_index.kept:
             return self.group.write(rows, batch, replace=replace)
-        self.create_object_index()
         entries = self.object_index.entries(rows if indexed is None else indexed)
         return self.group.write({**rows, names.OBJECT_INDEX: entries}, batch, replace=replace)
-
-    def create_object_index(self) -> None:
-        """Create the index of objects if the database, from an earlier release, has none."""
-        if names.OBJECT_INDEX not in self.group:
-            self.object_index.create()
-            self.use_schema(self.schema)
 
     def dataset(self, table: str) -> Dataset:
         """Dataset of a table, for operations that this class does not provide."""

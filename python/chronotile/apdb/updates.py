@@ -108,7 +108,7 @@ class Updates:
         included, so a count that was wrong is right afterwards. An object that may have had sources in slices that were
         retired or archived, restored or not, may have more sources than are stored: its count is never lowered below
         the previous one, plus gained, minus lost sources. The index of objects tells which objects are younger than
-        these slices. Slices that an earlier release retired or archived are not known.
+        these slices.
 
         Parameters
         ----------

@@ -198,7 +198,7 @@ def run_request(
         with Journal(path) as kept:
             header = kept.header
         if "asked" not in header:
-            # Started from Python or by an earlier release: compare the arguments.
+            # Started from Python: compare the arguments.
             work = create_procedure(make, context, folder)
         elif (header["procedure"], header["asked"]) == (name, asked):
             work = recreate_procedure(header)
