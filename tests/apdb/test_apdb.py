@@ -210,8 +210,6 @@ def test_times_convert_as_astropy_converts_them() -> None:
         wanted = astropy_time.Time(text, scale="utc")
         assert values.mjd_tai(text + "Z") == pytest.approx(wanted.tai.mjd, abs=1e-9)
         assert values.mjd_tai(wanted) == wanted.tai.mjd
-        # To a second: astropy stretches the days that have a leap second.
-        assert values.utc_of(wanted.tai.mjd) == pytest.approx(wanted.mjd, abs=1.01 / 86_400)
     with pytest.raises(ct.InvalidInputError, match="before 1972"):
         values.mjd_tai("1960-01-01")
 

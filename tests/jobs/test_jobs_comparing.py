@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ TABLE = sa.Table(
 )  # fmt: skip
 
 Row = dict[str, Any]
-Comparison = Callable[..., comparing.CompareReport]
 
 
 def job(number: int, at: datetime = FIRST, status: str | None = "done", memory: float | None = 1.5) -> Row:

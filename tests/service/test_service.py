@@ -27,7 +27,6 @@ import chronotile as ct
 from chronotile import historian
 
 S = 10**9
-HOUR = 3_600 * S
 START = 1_767_225_600 * S
 """2026-01-01T00:00:00Z."""
 ARROW = "application/vnd.apache.arrow.stream"

@@ -10,7 +10,6 @@ from typing import Any
 from chronotile.errors import ChronotileError, UnavailableError
 from chronotile_tools.ops.procedures.nodes import Row
 
-Answer = Callable[[str], "list[Row] | None"]
 _LEASE_INSERT = re.compile(r"INSERT INTO \S+ \(name, holder, about\) VALUES \('(.*?)', '(.*?)', '(.*)'\) IF NOT EXISTS")
 _LEASE_UPDATE = re.compile(
     r"UPDATE \S+ USING TTL \d+ SET holder = '(.*?)', about = '(.*)' WHERE name = '(.*?)' IF holder = '(.*?)'"

@@ -13,7 +13,6 @@ __all__ = [
     "CPU_BURNT",
     "CPU_BURNT_TIMEOUTS",
     "CPU_BURNT_WRITES",
-    "CROSS_NODE_P99_MS",
     "FOOTPRINT_READS",
     "FOOTPRINT_READS_180K",
     "FOOTPRINT_ROWS",
@@ -37,7 +36,6 @@ __all__ = [
     "SETUPS",
     "SURVEY_BYTES",
     "TIME_PARTITIONS",
-    "VALIDATION_BYTES_PER_S",
     "VERSIONS",
     "FootprintRead",
     "FourthNode",
@@ -160,11 +158,8 @@ clients, up to a day of values per read."""
 CPU_BURNT_WRITES = {0: (7.0, 7.1, 7.2), 1: (23.8, 58.1, 56.6), 2: (80.6, 73.2, 79.7), 3: (105.0, 106.0, 110.0)}
 """The same for writes; 5,000 values per second."""
 
-CROSS_NODE_P99_MS = {0: (41, 57), 1: (333, 455), 2: (473, 505), 3: (540, 550)}
-"""The same, 99th percentile of messages between nodes: smallest and largest of the three."""
-
 CPU_BURNT_TIMEOUTS = {0: 0, 1: 0, 2: 1, 3: 12}
-"""The same, requests between nodes that timed out. No request of a client failed."""
+"""The same: requests between nodes that timed out. No request of a client failed."""
 
 GROWING = "20 clients, 0.1 to 10 days for 44 h: 16,000-20,500 internode time-outs and 40-95 client failures a node"
 
@@ -212,9 +207,6 @@ class FourthNode:
 
 FOURTH_NODE = FourthNode(130.0, 97.0, (8 * 3_600 + 15 * 60, 4 * 3_600 + 33 * 60, 7 * 3_600 + 35 * 60))
 """Cleanup took 8 h 15, 4 h 33 and 7 h 35."""
-
-VALIDATION_BYTES_PER_S = 330e9 / 86_400
-"""Speed of a repair's validation on one node: that of a table of 330 GB exceeded the limit of 24 hours."""
 
 # ---------------------------------------------------------------------- log records
 

@@ -72,11 +72,6 @@ def tai_minus_utc_s(mjd_utc: float) -> int:
     return _LEAPS[max(bisect.bisect_right(_LEAP_DAYS, mjd_utc) - 1, 0)][1]
 
 
-def utc_of(mjd: float) -> float:
-    """Convert an MJD in TAI to UTC; accurate to a second at leap seconds."""
-    return mjd - tai_minus_utc_s(mjd) / _DAY_S
-
-
 def unix_tai(mjd: float) -> float:
     """Seconds since 1970-01-01T00:00 TAI."""
     return (mjd - MJD_OF_UNIX_EPOCH) * _DAY_S

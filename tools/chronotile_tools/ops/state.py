@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -321,20 +320,6 @@ class Snapshot:
             and len(self.releases) == 1
             and len(self.schemas) == 1
         )
-
-    def reasons_not_settled(self) -> Iterator[str]:
-        """Reasons why the cluster is not settled, one sentence each."""
-        for node in self.nodes:
-            if node.status != "UN":
-                yield f"{node.address} is {node.status}"
-            elif not node.agreed:
-                yield f"the nodes disagree about {node.address}"
-            elif not node.cql:
-                yield f"{node.address} accepts no clients"
-        if len(self.releases) > 1:
-            yield f"releases differ: {', '.join(sorted(self.releases))}"
-        if len(self.schemas) > 1:
-            yield f"{len(self.schemas)} schema versions"
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain types, with times in ISO 8601."""

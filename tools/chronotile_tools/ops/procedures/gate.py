@@ -24,17 +24,13 @@ _STREAM = re.compile(
 )
 
 
-def gate(nodes: Nodes, *, down: Collection[str] = (), mixed: bool = False, busy: bool = False) -> list[Finding]:
+def gate(nodes: Nodes, *, down: Collection[str] = ()) -> list[Finding]:
     """Check the whole cluster.
 
     Parameters
     ----------
     down : collection of str
         Addresses of nodes that are expected to be down.
-    mixed : bool
-        Whether nodes may run different releases, as within a rolling upgrade.
-    busy : bool
-        Whether repairs may run, as within a repair.
     """
     asked = any_serving(nodes)
     known = members(nodes, asked)
@@ -45,11 +41,9 @@ def gate(nodes: Nodes, *, down: Collection[str] = (), mixed: bool = False, busy:
         return findings
     versions = schema_versions(nodes, live)
     findings.append(_one("schema", versions, "schema version", "wait, or restart the node that lags behind"))
-    if not mixed:
-        releases = {member.release for member in known}
-        findings.append(_one("releases", releases, "release", "finish the upgrade first"))
-    if not busy:
-        findings += _quiet(nodes, live)
+    releases = {member.release for member in known}
+    findings.append(_one("releases", releases, "release", "finish the upgrade first"))
+    findings += _quiet(nodes, live)
     findings.append(_clocks(nodes, live))
     findings += _disks(nodes, live)
     return findings
