@@ -16,7 +16,6 @@ from chronotile.urls import has_scheme
 
 __all__ = ["Archive", "open"]
 
-_UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _SLICE_SECONDS = 30 * 86_400
 
 
@@ -320,4 +319,4 @@ def _windows_per_slice(given: int | str | timedelta | None, window: str) -> int:
 
 
 def _seconds(text: str) -> int | None:
-    return scanning.length_of_time(text, _UNIT_SECONDS) or None
+    return scanning.length_of_time(text) or None

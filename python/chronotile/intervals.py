@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Interval", "interval"]
 
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _MONTHS = {"mo": 1, "y": 12}
 _MONTHS_MAX = 120_000
 _SECONDS_MAX = 100_000 * 86_400
@@ -62,7 +61,7 @@ def interval(value: str | timedelta | Any) -> Interval:
     months = scanning.length_of_time(text, _MONTHS)
     if months is not None and 1 <= months <= _MONTHS_MAX:
         return Interval(0, months)
-    seconds = scanning.length_of_time(text, _SECONDS)
+    seconds = scanning.length_of_time(text)
     if seconds is None or not 1 <= seconds <= _SECONDS_MAX:
         raise InvalidInputError(
             f'invalid interval {scanning.shown(text)}: give text such as "1d", "6h" or "15m", or "1mo", "3mo" or '

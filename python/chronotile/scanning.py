@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
-    "call", "comparison", "is_number", "json_value", "length_of_time", "outside_brackets", "shown", "whole_number",
+    "UNIT_SECONDS", "call", "comparison", "is_number", "json_value", "length_of_time", "outside_brackets", "shown",
+    "whole_number",
 ]  # fmt: skip
 
 TEXT_CHARS_MAX = 65_536
@@ -23,6 +24,9 @@ NUMBER_CHARS_MAX = 400
 
 NESTING_MAX = 32
 """Deepest nesting of lists and objects in a JSON text."""
+
+UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+"""Units of a length of time."""
 
 _SIGNS = ("<=", ">=", "==", "!=", "<>", "=", "<", ">")
 _WORDS = ("in", "between", "contains", "matches", "prefix", "exists")
@@ -52,7 +56,7 @@ def _are_digits(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-def length_of_time(text: str, units: Mapping[str, int]) -> int | None:
+def length_of_time(text: str, units: Mapping[str, int] = UNIT_SECONDS) -> int | None:
     """Parse a whole number and a unit, such as ``30d``; return number times unit, or None for other texts."""
     if len(text) > NUMBER_CHARS_MAX:
         return None

@@ -46,12 +46,17 @@ def test_numbers_are_what_the_grammar_says(text: str) -> None:
 @given(lengths)
 @example("5ms")
 @example("5 m")
+@example("5w")
+@example("5h")
+@example("5s")
 @example("9" * 18 + "d")
 @example("9" * 19 + "d")
 @example("-1d")
 def test_lengths_of_time_are_what_the_grammar_says(text: str) -> None:
     found = LENGTH.fullmatch(text)
-    assert scanning.length_of_time(text, UNITS) == (int(found[1]) * UNITS[found[2]] if found else None)
+    length = int(found[1]) * UNITS[found[2]] if found else None
+    assert scanning.length_of_time(text, UNITS) == length
+    assert scanning.length_of_time(text) == (None if found and found[2] in ("ms", "us", "ns") else length)
 
 
 @given(st.lists(pieces, max_size=7).map("".join))

@@ -27,7 +27,6 @@ _LEAPS = (
 )  # fmt: skip
 _LEAP_DAYS = [day for day, _ in _LEAPS]
 _AXIS = times.mjd("t", scale="tai")
-_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DAY_S = 86_400
 MJD_OF_UNIX_EPOCH = 40_587
 _JULIAN_DATES = (2_000_000, 3_000_000)
@@ -112,9 +111,9 @@ def days(value: Any, what: str) -> float:
         length = float(value)
     elif isinstance(value, str):
         number, unit = value.strip()[:-1].rstrip(), value.strip()[-1:]
-        if unit not in _SECONDS or not number[:1].isdigit() or not scanning.is_number(number):
+        if unit not in scanning.UNIT_SECONDS or not number[:1].isdigit() or not scanning.is_number(number):
             raise _refused(what, value)
-        length = float(number) * _SECONDS[unit] / _DAY_S
+        length = float(number) * scanning.UNIT_SECONDS[unit] / _DAY_S
     elif isinstance(value, timedelta):
         length = value / timedelta(days=1)
     elif hasattr(value, "jd"):

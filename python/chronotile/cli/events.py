@@ -39,7 +39,6 @@ from chronotile.conditions import names
 from chronotile.hints import name_hint
 from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 
-_UNIT_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _LAST_MAX_S = 999_999 * 604_800
 
 
@@ -97,7 +96,7 @@ def question_options(command: Command) -> Command:
 
 
 def _length(text: str) -> timedelta:
-    seconds = scanning.length_of_time(text, _UNIT_SECONDS)
+    seconds = scanning.length_of_time(text)
     if seconds is None or seconds > _LAST_MAX_S:
         raise click.UsageError(f"Invalid --last {scanning.shown(text)}: give a duration such as 15m, 1h or 7d.")
     return timedelta(seconds=seconds)

@@ -38,7 +38,6 @@ _ROWS_MAX = 2_000_000
 _SAMPLE_ROWS = 200_000
 _TILES_MANY = 5_000
 _UNIT_SECONDS = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_LENGTHS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def choose(
     """Choose the finest level, up to the default, at which a file's rows give tiles of a good size; None if the file is
     too small to tell.
     """
-    length = scanning.length_of_time(window, _LENGTHS)
+    length = scanning.length_of_time(window)
     kind = types.get(axis.column, "")
     if length is None or not {ra, dec, axis.column} <= types.keys():
         return None

@@ -14,7 +14,6 @@ from chronotile.reports import SliceInfo
 
 __all__ = ["TtlChange", "expired_slices", "preview", "retention_of", "ttl_seconds", "ttl_text"]
 
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _TTL_MAX_S = 100_000 * 86_400
 
 
@@ -44,7 +43,7 @@ def ttl_seconds(ttl: str | timedelta | None, what: str = "ttl") -> int | None:
     if ttl is None:
         return None
     text = times.duration_text(ttl, what)
-    seconds = scanning.length_of_time(text, _UNIT_SECONDS) or 0
+    seconds = scanning.length_of_time(text) or 0
     if not 1 <= seconds <= _TTL_MAX_S:
         raise InvalidInputError(
             f'{what} is {scanning.shown(text)}: give text such as "30d", "12h" or "90s", at most 100000d, or None '
@@ -58,8 +57,8 @@ def ttl_text(ttl_s: int | None) -> str | None:
     """Format seconds in the largest unit that divides them."""
     if ttl_s is None:
         return None
-    unit = next(unit for unit in ("d", "h", "m", "s") if ttl_s % _UNIT_SECONDS[unit] == 0)
-    return f"{ttl_s // _UNIT_SECONDS[unit]}{unit}"
+    unit = next(unit for unit in ("d", "h", "m", "s") if ttl_s % scanning.UNIT_SECONDS[unit] == 0)
+    return f"{ttl_s // scanning.UNIT_SECONDS[unit]}{unit}"
 
 
 def retention_of(settings: Settings) -> str | None:

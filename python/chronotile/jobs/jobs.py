@@ -29,8 +29,6 @@ Days = Any
 """Whole days in UTC: a date or ISO 8601 text, a month (``"2026-01"``), a pair of the first and the last, or the number
 of days up to today."""
 
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-
 
 def create(
     archive: Archive,
@@ -441,7 +439,7 @@ def _span(day: Any) -> tuple[datetime, datetime]:
 
 
 def _seconds(text: str, what: str) -> int:
-    seconds = scanning.length_of_time(text, _UNIT_SECONDS)
+    seconds = scanning.length_of_time(text)
     if not seconds:
         message = f'{what} is {scanning.shown(text)}: give text such as "1d", "6h" or "15m"'
         raise InvalidInputError(message, kind="invalid-time")

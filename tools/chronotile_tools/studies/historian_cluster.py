@@ -64,7 +64,7 @@ def _requests(parameters: Values, echo: Echo) -> Values:
 
 
 def _starved(parameters: Values, echo: Echo) -> Values:
-    load = overload.Load(**parameters["starved"], written=parameters["written"], count_timeouts=True)
+    load = reads.Load(**parameters["starved"], written=parameters["written"], count_timeouts=True)
     with harness(parameters, echo) as ready:
         found = overload.measure(ready, load)
     arms = overload.ARMS

@@ -15,12 +15,13 @@ from chronotile_tools import lab, published
 from chronotile_tools.lab.processes import Process
 from chronotile_tools.load.arms import Arm, Run, Runs, run_arms
 from chronotile_tools.load.experiments.base import Bench, Harness, archive_url, timeouts
+from chronotile_tools.load.experiments.reads import Load
 from chronotile_tools.load.generator import Stream
 from chronotile_tools.load.recording import FAILED, TIMED_OUT, merged
 from chronotile_tools.load.schedule import Schedule
 from chronotile_tools.load.targets import History, Ranges, Writes
 
-__all__ = ["ARMS", "NODES", "TAKEN", "CpuThrottle", "Load", "Starved", "measure", "run"]
+__all__ = ["ARMS", "NODES", "TAKEN", "CpuThrottle", "Starved", "measure", "run"]
 
 NODES, CLIENTS = 3, 40
 ARMS = ("none", "one node", "two nodes", "three nodes")
@@ -70,28 +71,6 @@ class CpuThrottle:
                     for process in chosen:
                         process.signal(signal.SIGCONT)
             time.sleep(PERIOD_S * (1 - self._share))
-
-
-@dataclass(frozen=True)
-class Load:
-    """Load of :func:`measure`.
-
-    Attributes
-    ----------
-    rate : float
-        Reads per second at each node.
-    seconds : float
-        Length of a run.
-    written : float
-        Values written per second, a third of them at each node; 0 for none.
-    count_timeouts : bool
-        Whether to count internode requests that timed out, which takes seconds per run.
-    """
-
-    rate: float
-    seconds: float
-    written: float = 0.0
-    count_timeouts: bool = False
 
 
 @dataclass(frozen=True)

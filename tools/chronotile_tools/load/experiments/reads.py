@@ -32,18 +32,18 @@ DOUBLINGS_MAX = 8
 
 @dataclass(frozen=True)
 class Load:
-    """Load of :func:`ramp`.
+    """Load of :func:`ramp` and of :func:`overload.measure`.
 
     Attributes
     ----------
     rate : float
-        Reads per second in the first steps.
+        Reads per second in the first steps; or at each node.
     seconds : float
-        Length of a step.
+        Length of a step or run.
     written : float
         Values written per second during the reads; 0 for none.
     count_timeouts : bool
-        Whether to count internode requests that timed out, which takes seconds per step.
+        Whether to count internode requests that timed out, which takes seconds per step or run.
     """
 
     rate: float
