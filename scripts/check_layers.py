@@ -78,12 +78,14 @@ MAY_NOT_USE: dict[str, re.Pattern[str]] = {
     "rows": _NO_IO,
 }
 
-MAY_HOLD_QUERIES = frozenset(
-    {"load/experiments/archive_tables.py", "load/job_archive/relational.py", "ops/procedures/statements.py"}
-)
-"""Modules of the Python packages that may hold queries: table options that an experiment changes, queries to a
-database that Chronotile is compared with, and queries of a cluster's system tables, which are outside any archive.
-"""
+MAY_HOLD_QUERIES = {
+    "client/wire.py": "reads of small system tables",
+    "lab/security.py": "the superuser of a laboratory's cluster",
+    "load/experiments/archive_tables.py": "table options that an experiment changes",
+    "load/job_archive/relational.py": "queries to a database that Chronotile is compared with",
+    "ops/procedures/statements.py": "system tables, and the lease of procedures",
+}
+"""Modules of the Python packages that may hold queries, and what these are about: nothing that an archive stores."""
 
 # The subpackages of each Python package, with the other subpackages that each may use. Top-level modules may use none;
 # the command line may use all. Nothing else may use the command line.
@@ -119,8 +121,8 @@ _ENGINE_NAME = re.compile(rf"\bchronotile_({'|'.join(sorted(ENGINES))})\b")
 _TEST_MODULE = re.compile(r"^#\[cfg\(test\)\]\s*\n(?:#\[[^\n]*\n)*(?:pub(?:\(crate\))? )?mod \w+ \{", re.MULTILINE)
 _LINE_COMMENT = re.compile(r"//.*")
 _QUERY = re.compile(
-    r"\b(select\s.+\sfrom|insert\s+into|update\s+\S+\s+set|delete\s+from|create\s+(table|index|keyspace)"
-    r"|drop\s+(table|index|keyspace)|alter\s+table)\b",
+    r"\b(select\s.+\sfrom|insert\s+into|update\s+\S+\s+set|delete\s+from"
+    r"|(create|alter|drop)\s+(table|index|keyspace|role|user|type|materialized\s+view))\b",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -191,11 +193,9 @@ def query_breaches(python_package: Path) -> Iterator[Breach]:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
         prose = {id(text) for text in _docstrings(tree)}
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in prose:
-                continue
-            if _QUERY.search(node.value):
-                yield Breach(f"{path}:{node.lineno}", "holds a query: front ends call the archive, never an engine")
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.expr) and id(node) not in prose]
+        for line in sorted({node.lineno for node in texts if _QUERY.search(_text(node))}):
+            yield Breach(f"{path}:{line}", "holds a query: front ends call the archive, never an engine")
 
 
 def subpackage_breaches(package: Path) -> Iterator[Breach]:
@@ -291,6 +291,13 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
             package, _, rest = module.partition(".")
             if package in SUBPACKAGES and rest:
                 yield node.lineno, module
+
+
+def _text(node: ast.AST) -> str:
+    """The text of a string, or of an f-string with `?` for each of its values."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) or "?" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:

@@ -101,11 +101,27 @@ def test_comments_and_test_modules_may_name_an_engine(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["SELECT id FROM chunks", "insert into t values (1)", "DROP TABLE t", "select a,\n  b from t"]
+    "query",
+    [
+        "SELECT id FROM chunks",
+        "insert into t values (1)",
+        "DROP TABLE t",
+        "select a,\n  b from t",
+        "ALTER KEYSPACE k WITH replication = {}",
+        "CREATE ROLE r",
+    ],
 )
 def test_a_query_in_python_is_seen(workspace: Path, query: str) -> None:
     write(workspace, "python/chronotile/front.py", f'"""Docs."""\n\nQUERY = """{query}"""\n')
     assert "front.py:3: holds a query" in breaches(workspace)
+
+
+def test_a_query_in_an_f_string_is_seen_once(workspace: Path) -> None:
+    write(workspace, "python/chronotile/front.py", 'QUERY = f"DROP TABLE {t}"\n\n\nOTHER = f"SELECT {a} FROM {b}"\n')
+    output = breaches(workspace)
+    assert "front.py:1: holds a query" in output
+    assert "front.py:4: holds a query" in output
+    assert output.endswith("layers: 2 breaches\n")
 
 
 def test_prose_and_docstrings_are_no_queries(workspace: Path) -> None:
