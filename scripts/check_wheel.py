@@ -1,8 +1,9 @@
-"""Tests a wheel: its contents, the C library it needs, and how it works in new environments.
+"""Tests the wheels: their contents, the C library they need, and how they work in new environments.
 
-`python scripts/check_wheel.py WHEEL` checks the contents, then installs the wheel in a new virtual environment of each
-Python from 3.11 to 3.14 on this machine, where it stores and reads a small archive through Python and the command line.
-A wheel for another machine or C library is only checked for its contents; a message says that it was not installed.
+`python scripts/check_wheel.py WHEEL TOOLS_WHEEL` checks the contents, then installs the wheel of `chronotile` in a new
+virtual environment of each Python from 3.11 to 3.14 on this machine, where it stores and reads a small archive through
+Python and the command line. Then it adds the wheel of `chronotile-tools` and runs one of its commands. Wheels for
+another machine or C library are only checked for their contents; a message says that they were not installed.
 `python scripts/check_wheel.py --interpreter 3.13` prints the path of a Python of that version.
 """
 
@@ -36,6 +37,11 @@ FILES = (
     ".dist-info/licenses/LICENSE-THIRD-PARTY.txt",
     ".dist-info/entry_points.txt",
 )
+TOOLS_FILES = (
+    "chronotile_tools/py.typed",
+    ".dist-info/licenses/LICENSE",
+    ".dist-info/entry_points.txt",
+)
 EXAMPLE = """
 import sys
 import chronotile as ct
@@ -54,13 +60,20 @@ assert not {"numpy", "pyarrow", "pandas"} & set(sys.modules)
 """
 
 
-def check_contents(wheel: Path) -> None:
-    """Check that the wheel contains the module, stubs, licences and the bill of materials."""
+def check_files(wheel: Path, files: tuple[str, ...]) -> None:
+    """Check that the wheel contains files whose paths end like this."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        for wanted in FILES:
-            if not any(name.endswith(wanted) for name in names):
-                raise SystemExit(f"{wheel.name} lacks {wanted}")
+    for wanted in files:
+        if not any(name.endswith(wanted) for name in names):
+            raise SystemExit(f"{wheel.name} lacks {wanted}")
+
+
+def check_contents(wheel: Path) -> None:
+    """Check that the wheel contains the module, stubs, licences and the bill of materials."""
+    check_files(wheel, FILES)
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
         boms = [name for name in names if ".dist-info/sboms/" in name]
         if not boms:
             raise SystemExit(f"{wheel.name} has no bill of materials (.dist-info/sboms)")
@@ -115,8 +128,8 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def try_in(python: str, wheel: Path) -> None:
-    """Install only the wheel in a new environment, and store and read there."""
+def try_in(python: str, wheel: Path, tools: Path) -> None:
+    """Install only the wheel in a new environment, and store and read there; then add the tools."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
@@ -136,19 +149,22 @@ def try_in(python: str, wheel: Path) -> None:
         )
         if sorted(rows.split()) != ["a,0.5", "a,1.5", "b,2.5", "sensor,value"]:
             raise SystemExit(f"chronotile read gave\n{rows}")
-        print(f"{run(here / 'python', '--version').strip()}: {version} stores and reads")
+        run(here / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", tools.resolve())
+        run(here / "chronotile", "lab", "list")
+        print(f"{run(here / 'python', '--version').strip()}: {version} stores and reads, and its tools run")
 
 
 def main() -> None:
-    """Check the wheel, or look for an interpreter."""
+    """Check the wheels, or look for an interpreter."""
     if sys.argv[1] == "--interpreter":
         found = interpreter(sys.argv[2])
         if found is None:
             raise SystemExit(f"found no Python {sys.argv[2]}")
         print(found)
         return
-    wheel = Path(sys.argv[1])
+    wheel, tools = map(Path, sys.argv[1:])
     check_contents(wheel)
+    check_files(tools, TOOLS_FILES)
     # auditwheel resolves the libraries of a wheel on this machine, so it can check only wheels for this machine.
     if not fits_this_machine(wheel):
         print("not installed: the wheel is for another machine or C library; only maturin has checked its tag")
@@ -157,7 +173,7 @@ def main() -> None:
     absent = []
     for version in VERSIONS:
         if python := interpreter(version):
-            try_in(python, wheel)
+            try_in(python, wheel, tools)
         else:
             absent.append(version)
     if len(absent) == len(VERSIONS):
