@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 CHECK = Path(__file__).resolve().parents[2] / "scripts" / "check_layers.py"
+ROOT = CHECK.parents[1]
 CRATES = ("types", "sky", "chunk", "store", "memory", "sqlite", "archive", "python")
 
 
@@ -197,3 +201,21 @@ def test_a_method_of_store_with_a_default_body_is_reported(workspace: Path) -> N
     methods = "    async fn scan(&self) -> Result<()>;\n    fn view(&self) -> bool {\n        true\n    }\n"
     write(workspace, "crates/store/src/lib.rs", f"pub trait Store {{\n{methods}}}\n")
     assert "gives Store::view a default body" in breaches(workspace)
+
+
+def test_arrows_in_the_picture_lead_to_all_that_a_crate_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(CHECK.parent)
+    may_use = runpy.run_path(str(CHECK))["MAY_USE"]
+    picture = (ROOT / "ARCHITECTURE.md").read_text().partition("```mermaid")[2].partition("```")[0]
+    arrows: dict[str, set[str]] = {}
+    for line in picture.splitlines():
+        groups = [re.findall(r"(?:^| & )\s*(\w+)", text) for text in re.split(r' --(?: "[^"]*" --)?> ', line)]
+        for tails, heads in itertools.pairwise(groups):
+            for tail in tails:
+                arrows.setdefault(tail, set()).update(heads)
+
+    def reached(crate: str) -> set[str]:
+        return {crate}.union(*map(reached, arrows.get(crate, ())))
+
+    missing = {crate: used - reached(crate) for crate, used in may_use.items() if crate != "fuzz"}
+    assert {crate: left for crate, left in missing.items() if left} == {}
