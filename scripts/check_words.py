@@ -41,6 +41,14 @@ PRODUCT_NAMES_ONLY = {
 }
 """Words that must not occur in names of crates, packages and benchmarks; tests may use them."""
 
+TYPES_ONLY = {
+    "care": "maintenance",
+    "keeping": "retention",
+    "over": "exceeded, finished",
+    "seen": "observed",
+}
+"""Words that must not occur in names of types, but may in names of functions and variables, such as ``take_over``."""
+
 PRODUCT = ("crates/", "python/", "tools/", "bench/")
 
 SUFFIXES = (".rs", ".py", ".pyi", ".md", ".toml", ".js", ".html", ".sh")
@@ -48,6 +56,7 @@ EXCEPT = ("scripts/check_words.py", "tests/repository/test_words.py", "tests/dat
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_TYPE = re.compile(r"\b(?:class|enum|struct|trait|type)\s+\w+")
 _TEXT = re.compile(r'"""[\s\S]*?"""|//.*|#(?!\[).*|"(?:\\.|[^"\\\n])*"')
 
 
@@ -57,15 +66,17 @@ def findings(path: str, text: str) -> Iterator[tuple[int, str, str]]:
     if not path.endswith(".md"):
         blank = _TEXT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
         found += _names(blank, NAMES_ONLY | (PRODUCT_NAMES_ONLY if path.startswith(PRODUCT) else {}))
+        found += _names(blank, TYPES_ONLY, _TYPE)
     yield from sorted(found)
 
 
-def _names(text: str, retired: dict[str, str]) -> Iterator[tuple[int, str, str]]:
-    for match in _WORD.finditer(text):
-        for part in _PARTS.findall(match[0]):
+def _names(text: str, retired: dict[str, str], where: re.Pattern[str] = _WORD) -> Iterator[tuple[int, str, str]]:
+    for match in where.finditer(text):
+        name = match[0].split()[-1]
+        for part in _PARTS.findall(name):
             # Names of tests are sentences, hence prose.
-            if part.lower() in retired and match[0].count("_") < 5:
-                yield text.count("\n", 0, match.start()) + 1, match[0], retired[part.lower()]
+            if part.lower() in retired and name.count("_") < 5:
+                yield text.count("\n", 0, match.start()) + 1, name, retired[part.lower()]
 
 
 def main() -> int:
