@@ -153,6 +153,7 @@ def main() -> None:
     write("docs/decisions/index.md", decisions().encode())
     write("reference/commands.md", command_reference().encode())
     python_reference()
+    write("assets/iframe-worker.js", (ROOT / "scripts" / "iframe-worker.js").read_bytes())
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
