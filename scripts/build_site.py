@@ -159,6 +159,9 @@ def main() -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{done.stderr}\nThe input of mkdocs is in {SOURCE.relative_to(ROOT)}.")
+    foreign = [str(page) for page in SITE.rglob("*.html") if re.search(r'<script[^>]* src="https?:', page.read_text())]
+    if foreign:
+        raise SystemExit(f"pages load scripts of other hosts: {', '.join(foreign)}")
     print(f"site: {SITE / 'index.html'}")
 
 
