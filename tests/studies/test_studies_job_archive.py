@@ -212,7 +212,7 @@ def test_the_page_has_each_published_figure_beside_ours() -> None:
             assert float(cells[2].replace(",", "")) == cassandra
             assert float(cells[3].replace(",", "")) == oracle
             assert [float(cell) for cell in cells[4:6]] == [0.5 * clients, 0.25 * clients]
-            assert cells[7].startswith("2.00 (2.00 to 2.00)")
+            assert cells[7].startswith("2x slower (2x to 2x)")
     assert line(page, "| 10,000 random ids | 2 |").split(" | ")[2:4] == ["401", "512"]
     assert line(page, "| one id | 1 |").split(" | ")[2:4] == ["", ""], "not published"
 
@@ -222,11 +222,15 @@ def test_ratios_are_judged_by_the_number_of_clients() -> None:
     page = page_of(
         part_load(0.001), part_questions(lambda kind, clients: (clients, 3.0 if clients < 10 else 0.5 * clients))
     )
-    assert "| agrees: 4 of 4 agree" in line(page, "| 10,000 random ids: Cassandra over Oracle 0.68 (1 client), 0.78")
-    assert "| differs: 1 of 2 agree; 1 differs |" in line(page, "| 52 jobsets: Cassandra")
-    assert "| differs |" in line(page, "| one id: Cassandra over Oracle 0.72 (30 clients)")
-    assert line(page, "| failed jobs, count: Cassandra over Oracle 1/12,000").split(" | ")[1] == "agrees"
-    assert "| Chronotile 30, PostgreSQL 5 |" in line(page, "| 10,000 random ids, 30 clients over one")
+    assert "| all four ratios agree" in line(
+        page, "| 10,000 random ids: Cassandra against Oracle 1.47x faster (1 client), 1.28x"
+    )
+    assert "| one of two ratios agrees |" in line(page, "| 52 jobsets: Cassandra")
+    assert "| differs |" in line(page, "| one id: Cassandra against Oracle 1.39x faster (30 clients)")
+    assert line(page, "| failed jobs, count: Cassandra against Oracle 12,000x").split(" | ")[1] == "agrees"
+    assert "| Chronotile 30x slower, PostgreSQL 5x slower |" in line(
+        page, "| 10,000 random ids, 30 clients against one"
+    )
     assert "| differs, smaller: 0.10% to 0.10% |" in line(page, "| Indexes: ")
 
 
@@ -246,4 +250,4 @@ def test_a_study_measures_both_in_turns_and_leaves_out_numbers_of_clients_that_i
     assert record.parts["questions"]["found"]["ids"]["4"]["jobs"] == 1_000
     assert any(each.startswith("1,000 random ids, 4 clients: Chronotile ") for each in lines)
     page = studies.write_page(STUDY, tmp_path).read_text()
-    assert "not measured: no such number of clients" in line(page, "| one id: Cassandra over Oracle")
+    assert "not measured: no such number of clients" in line(page, "| one id: Cassandra against Oracle")

@@ -52,26 +52,34 @@ def test_an_agreement_counts_what_agrees_what_differs_and_what_is_open() -> None
     close, far = difference(2.1, 1.2, 0.2), difference(9.0, 1.2, 0.2)
     wrong, vague = difference(0.5, 1.2, 0.2), difference(1.5, 9.0, 8.0)
     found = dict(zip(then, (close, far, wrong, vague), strict=True))
-    assert measured.agreement(then, found) == (
-        "agrees in part: 2 of 4 agree, 1 of them within our intervals; 1 differs; 1 not decided"
-    )
-    assert measured.agreement(then, dict.fromkeys(then, close)).startswith("agrees: 4 of 4")
-    assert measured.agreement(then, {**dict.fromkeys(then, wrong), "a": far}).startswith("differs: 1 of 4")
+    assert measured.agreement(then, found) == ("two of four ratios agree; one not decided")
+    assert measured.agreement(then, dict.fromkeys(then, close)) == "all four ratios agree"
+    assert measured.agreement(then, {**dict.fromkeys(then, wrong), "a": far}) == "one of four ratios agrees"
     assert measured.agreement(then, dict.fromkeys(then, vague)).startswith("not decided")
+    assert measured.agreement({"a": 2.0, "b": 2.0}, found) == "both ratios agree"
     assert measured.agreement({"a": 2.0}, {"a": close}) == "agrees, within our interval"
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (difference(1.5, 1.2, 0.2), "1.50 (1.25 to 1.80)"),
-        (difference(1.1, 1.05, 0.2), "cannot be told apart; 20% would have shown"),
-        (difference(1.1, 2.0, 3.0), "cannot be told apart; a factor of 4.0 would have shown"),
-        (difference(1.1, 99.0, 98.0), "cannot be told apart; not even a factor of 10 would have shown"),
+        (difference(1.5, 1.2, 0.2), "1.5x slower (1.25x to 1.8x)"),
+        (difference(0.2, 1.25, 0.2), "5x faster (4x to 6.25x)"),
+        (difference(1e-4, 2.0, 0.2), "10,000x faster (5,000x to 20,000x)"),
+        (difference(1.1, 1.05, 0.2), "no significant difference (20 % would have been detected)"),
+        (difference(1.1, 2.0, 3.0), "no significant difference (a factor of 4.0 would have been detected)"),
+        (difference(1.1, 99.0, 98.0), "no significant difference (not even a factor of 10 would have been detected)"),
     ],
 )
 def test_a_ratio_is_shown_only_where_the_runs_allow_it(found: load.Difference, words: str) -> None:
-    assert measured.ratio_words(found) == words
+    assert measured.ratio_text(found) == words
+
+
+def test_a_published_ratio_is_shown_as_a_factor() -> None:
+    assert [measured.times_text(ratio) for ratio in (0.25, 1.001, 2.975)] == [
+        "4x faster", "no difference", "2.98x slower",
+    ]  # fmt: skip
+    assert measured.times_text(0.5, "more", "fewer") == "2x fewer"
 
 
 # ---------------------------------------------------------------------- pages
@@ -181,10 +189,10 @@ def test_the_page_of_a_historians_cluster_has_each_published_figure_beside_ours(
     for then in published.REQUESTS["A"][:3]:
         assert f"{then:g} / " in line(page, "| A | 8.94 / 5.05")
     # Half of three nodes' on one, as published (0.51); no less with one down (0.71).
-    assert "0.51; 0.50 (0.50 to 0.50)" in page
+    assert "1.95x fewer; 2x fewer (2x to 2x)" in page
     assert line(page, "| reads; starved").count("node") == 3
     assert "5.2 / 10.2" in line(page, "| none | 5.2")
-    assert "4.2; 3.00 (3.00 to 3.00)" in line(page, "| one node | 21.6 / 30.6")
+    assert "4.17x slower; 3x slower (3x to 3x)" in line(page, "| one node | 21.6 / 30.6")
     assert "| 12 / 3 |" in page, "time-outs between nodes"
     assert "hints arrived at 1.00 MiB per second, 32.0 times the throttle, after 10 s" in page
     assert "an old node has 76% of its former bytes, the mean of all four 75% (published: 75%)" in page
@@ -213,7 +221,7 @@ def test_signs_of_overload_are_compared_by_their_order(historian: Path, ramp: li
 
 def test_set_ups_that_published_ratios_do_not_fit_are_said_to_differ(historian: Path) -> None:
     page = page_with(historian, requests={"per_s": setup_rates(0.5)})
-    assert "| differs: 0 of 8 agree" in line(page, "| Table: requests A to D")
+    assert "| none of eight ratios agree |" in line(page, "| Table: requests A to D")
 
 
 def test_no_speed_is_given_where_longer_outages_were_not_delivered_later(historian: Path) -> None:
@@ -240,7 +248,7 @@ def test_the_page_of_versions_subtracts_what_a_command_takes_that_does_nothing(
     study = studies.find("log-store-versions")
     studies.run(study, tmp_path, "quick", str)
     page = studies.write_page(study, tmp_path).read_text()
-    assert "| repair | 0.25 (0.25 to 0.25) |" in page
+    assert "| repair | 4x faster (4x to 4x) |" in page
     assert "| repair, s | 8.0, 8.1 | 2.0, 2.0 |" in page
     assert "| compact, s | 2.0, 2.1 | 0.0, 0.0 |" in page, "never less than nothing"
     assert "| table: read p50, ms | 1.00 (1.00 to 1.00) | 1.00 (1.00 to 1.00) |" in page

@@ -237,14 +237,14 @@ def test_an_interrupted_study_keeps_its_first_part_and_the_page_says_what_repair
     assert computed == ["concurrent", "missed", "missed"]
     lines = studies.write_page(study, tmp_path).read_text().splitlines()
     assert any(
-        line.startswith("| nobody writes, older: `NONE` | 20 | 20.2 | 20.4 | 20.4 | cannot be") for line in lines
+        line.startswith("| nobody writes, older: `NONE` | 20 | 20.2 | 20.4 | 20.4 | no significant") for line in lines
     )
-    assert "| others write, being written: `NONE` | 20 | 30.3 | 30.6 | 30.6 | 0.67 (0.67 to 0.67) |" in lines
+    assert "| others write, being written: `NONE` | 20 | 30.3 | 30.6 | 30.6 | 1.5x faster (1.5x to 1.5x) |" in lines
     assert "| others write: `BLOCKING` | 25.0 | 10.0 | 25.0 |" in lines
-    assert "| read 1: `BLOCKING` | 20 | 40.4 | 20.2 | 2.00 (2.00 to 2.00) | 1 |" in lines
-    assert "| read 2: `NONE` | 20 | 30.3 | 20.2 | 1.50 (1.50 to 1.50) | 1.50 (1.50 to 1.50) |" in lines
+    assert "| read 1: `BLOCKING` | 20 | 40.4 | 20.2 | 2x slower (2x to 2x) | baseline |" in lines
+    assert "| read 2: `NONE` | 20 | 30.3 | 20.2 | 1.5x slower (1.5x to 1.5x) | 1.5x slower (1.5x to 1.5x) |" in lines
     (every,) = (line for line in lines if line.startswith("| all before repair: `NONE` |"))
-    assert every.startswith("| all before repair: `NONE` | 40 | 30.3 | 20.2 | 1.50 (1.50 to 1.50) |")
+    assert every.startswith("| all before repair: `NONE` | 40 | 30.3 | 20.2 | 1.5x slower (1.5x to 1.5x) |")
     assert "| read 1: `BLOCKING` | 75.0 | 75.0 | 40.0 | 40.0 |" in lines
     assert any("took 4.0 s for the database with `BLOCKING`" in line for line in lines)
     assert "| one of two columns, read 2 | 20 | 20 | 0 |" in lines

@@ -16,7 +16,7 @@ from chronotile_tools.load.experiments import changes, growth
 from chronotile_tools.load.statistics import compare_values
 from chronotile_tools.studies import charts, markdown
 from chronotile_tools.studies.base import Page, Part, Study
-from chronotile_tools.studies.measured import Echo, harness, ratio_words
+from chronotile_tools.studies.measured import Echo, harness, ratio_text
 from chronotile_tools.studies.record import Record, Values
 from chronotile_tools.survey.simulate.universe import Survey
 
@@ -80,9 +80,7 @@ def _change_table(record: Record) -> str:
         half = len(part["change_ms"]) // 2
         late = np.asarray(part["change_ms"][half:])
         ratios = [
-            ratio_words(
-                compare_values(*(part[what][name][half:] for name in (changes.UNCHANGED, changes.REASSOCIATED)))
-            )
+            ratio_text(compare_values(*(part[what][name][half:] for name in (changes.UNCHANGED, changes.REASSOCIATED))))
             for what in ("read_ms", "store_ms")
         ]
         rows.append(
@@ -91,7 +89,7 @@ def _change_table(record: Record) -> str:
              f"{part['change_cpu_ms']:,.0f}" if part["change_cpu_ms"] else "", *ratios]
         )  # fmt: skip
     header = ["", "calls", "sources per call", "p50, ms", "p95", "nodes' processor, ms",
-              "reads, ratio to unchanged", "stores, ratio to unchanged"]  # fmt: skip
+              "reads, against unchanged", "stores, against unchanged"]  # fmt: skip
     return markdown.table(header, rows)
 
 
@@ -113,12 +111,12 @@ def _read_table(record: Record) -> str:
         first = part["recent_ms"][changes.AS_STORED]
         for state, words in _STATES.items():
             recent = part["recent_ms"][state]
-            over = "1" if state == changes.AS_STORED else ratio_words(compare_values(first, recent))
+            over = "baseline" if state == changes.AS_STORED else ratio_text(compare_values(first, recent))
             rows.append(
                 [f"{where}: {words}", f"{statistics.median(recent):,.1f}", over, f"{part['rows'][state]:,}",
                  f"{statistics.median(part['whole_ms'][state]):,.1f}"]
             )  # fmt: skip
-    header = ["", "latest, ms", "ratio to as stored", "rows, whole database", "whole database, ms"]
+    header = ["", "latest, ms", "against as stored", "rows, whole database", "whole database, ms"]
     return markdown.table(header, rows)
 
 

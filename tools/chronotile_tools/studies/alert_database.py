@@ -23,11 +23,12 @@ from chronotile_tools.studies.measured import (
     Echo,
     agreement,
     comparisons,
-    control_words,
+    control_text,
     difference_of,
     harness,
     latencies,
-    ratio_words,
+    ratio_text,
+    times_text,
 )
 from chronotile_tools.studies.record import Record, Values
 from chronotile_tools.survey.report import PLATEAU_DAYS, Fit
@@ -353,9 +354,10 @@ def _levels_table(record: Record) -> str:
     for name in _setups(record):
         then = _then(name)
         here = [_apart(record, name, "read_ms"), _loaded(record, name), _apart(record, name, "store_ms")]
-        words = ["1"] * 3 if name == _ALONE else [ratio_words(each) for each in here]
+        cells = ["baseline"] * 3 if name == _ALONE else [ratio_text(each) for each in here]
         rate = statistics.median(record.parts["nodes"]["per_s"][name])
-        rows.append([name, "1" if name == _ALONE else "" if then is None else f"{then:.2f}", *words, f"{rate:,.1f}"])
+        then_text = "baseline" if name == _ALONE else "" if then is None else times_text(then)
+        rows.append([name, then_text, *cells, f"{rate:,.1f}"])
     clients = record.parameters["nodes"]["clients"]
     header = ["", "published read", "read, one client", f"read, {clients} clients", "store, one client",
               f"reads per second, {clients} clients"]  # fmt: skip
@@ -381,7 +383,7 @@ def _windows_table(record: Record, part: str) -> str:
         cells = []
         for state in _STATES:
             found = _window_ratios(record, part, state).get(each["name"])
-            cells += [f"{statistics.median(each['read_ms'][state]):,.1f}", ratio_words(found) if found else "1"]
+            cells += [f"{statistics.median(each['read_ms'][state]):,.1f}", ratio_text(found) if found else "baseline"]
         cells += [f"{each['store_ms']:,.1f}"]
         if on_nodes:
             cells += [*(f"{each['read_cpu_ms'][state]:,.0f}" for state in _STATES), f"{each['store_cpu_ms']:,.0f}"]
@@ -389,7 +391,7 @@ def _windows_table(record: Record, part: str) -> str:
             [each["name"], *cells, f"{each['slices']}", f"{each['tiles']:,}", f"{each['bytes'] / 2**20:,.1f}"]
         )  # fmt: skip
     processor = [f"nodes' processor: read, {state}" for state in _STATES] + ["store"]
-    header = ["windows", "read, ms", "ratio to the first", "maintained", "ratio to the first", "store, ms",
+    header = ["windows", "read, ms", "against the first", "maintained", "against the first", "store, ms",
               *(processor if on_nodes else []), "slices of sources", "tiles", "MiB"]  # fmt: skip
     return markdown.table(header, rows)
 
@@ -444,8 +446,8 @@ def _outage_words(record: Record) -> str:
     part = record.parts["outage"]
     whole = part["rows"] == part["rows_alone"]
     return (
-        "Ratio of times after the others detected the outage to those before it: reads "
-        f"{ratio_words(_gone(record, 'read_ms'))}; stores {ratio_words(_gone(record, 'store_ms'))}. "
+        "After the others detected the outage, compared with before: reads: "
+        f"{ratio_text(_gone(record, 'read_ms'))}; stores: {ratio_text(_gone(record, 'store_ms'))}. "
         f"{part['failures']} reads or stores failed and were retried. "
         f"{part['delivery_s']:.0f} s after the last visit, no node had hints left; the returned node alone then had "
         f"{part['rows_alone']:,} of the {part['rows']:,} rows of a footprint"
@@ -459,10 +461,10 @@ def _others_table(record: Record) -> str:
         read, cone = part["latency_ms"][arm]["read"], part["latency_ms"][arm].get("cone")
         found = [difference_of(part["comparisons"], arm, "read", what) for what in ("mean", 99.0)] if cone else []
         rows.append(
-            [arm, *(f"{read[share]:,.1f}" for share in ("mean", "p50", "p99")), *(ratio_words(each) for each in found),
+            [arm, *(f"{read[share]:,.1f}" for share in ("mean", "p50", "p99")), *(ratio_text(each) for each in found),
              *([""] * (2 - len(found))), f"{cone['p50']:,.1f}" if cone else ""]
         )  # fmt: skip
-    header = ["", "reads mean, ms", "p50", "p99", "mean, ratio to alone", "p99, ratio to alone", "cones p50, ms"]
+    header = ["", "reads mean, ms", "p50", "p99", "mean, against alone", "p99, against alone", "cones p50, ms"]
     return markdown.table(header, rows)
 
 
@@ -569,7 +571,7 @@ def _company_sections(record: Record) -> list[str]:
         f"{others['rate']:g} reads of the footprint per second after twelve months, {growth.WHOLE}, while other "
         "clients read cones of 0.05 degrees in the same field; no client stores anything.",
         _others_table(record),
-        control_words(record.parts["others"]["comparisons"]),
+        control_text(record.parts["others"]["comparisons"]),
     ]
 
 
@@ -601,9 +603,9 @@ def _compared(record: Record) -> str:
              "Ratio of the growth after to that before. Objects are not limited to twelve months, and each has a "
              f"forced source at every visit: a read returns {_more_rows(record, where, name):.0%} more rows in the "
              f"last month than in month {_YEAR_MONTHS}."],
-            [f"Figure: plateau over reads at {_SMALL.visits:,} visits, {rise:.2f}; {where}",
+            [f"Figure: plateau over reads at {_SMALL.visits:,} visits, {times_text(rise)}; {where}",
              agreement({"rise": rise}, {"rise": found}),
-             f"Here {ratio_words(found)}. The fixed cost of a read weighs more in small reads."],
+             f"Here: {ratio_text(found)}. The fixed cost of a read weighs more in small reads."],
             [f"Figure: stores are nearly constant and far below reads; {where}",
              _whether(below <= _FAR_BELOW, f"a store takes {below:.2f} of a read"),
              "Here, a read decodes a few chunks of many rows, and a transaction decides each store; there, rows were "
@@ -620,7 +622,7 @@ def _compared(record: Record) -> str:
          _windows_agreement(record, 0), "As stored, before maintenance merges the chunks of a window."],
         ["Text: somewhat less work for servers then", _less_work(record), "Processor time of all nodes for a read."],
         ["Text: no difference between partitions of time and tables; nodes", _windows_agreement(record, -1),
-         "Ratio of short windows in long slices to one table per window."],
+         "Short windows in long slices, compared with one table per window."],
         ["Text: one of eight nodes down, no change in latencies",
          agreement(dict.fromkeys(("reads", "stores"), published.NODE_GONE),
                    {"reads": _gone(record, "read_ms"), "stores": _gone(record, "store_ms")}),
@@ -643,7 +645,7 @@ def _less_work(record: Record) -> str:
 
 def _windows_agreement(record: Record, place: int) -> str:
     found = list(_window_ratios(record, "windows-nodes", growth.AS_STORED).values())[place]
-    return f"{agreement({'time': published.TIME_PARTITIONS}, {'time': found})}; {ratio_words(found)}"
+    return f"{agreement({'time': published.TIME_PARTITIONS}, {'time': found})}; {ratio_text(found)}"
 
 
 def _whether(agrees: bool, words: str) -> str:

@@ -19,12 +19,13 @@ from chronotile_tools.studies.measured import (
     Echo,
     agreement,
     comparisons,
-    control_words,
+    control_text,
     difference_of,
     harness,
     latencies,
     latency_of,
-    ratio_words,
+    ratio_text,
+    times_text,
 )
 from chronotile_tools.studies.record import Record, Values
 
@@ -176,7 +177,7 @@ def _starved_section(record: Record) -> list[str]:
         "milliseconds, published / here, and ratios to the first line, published; here:",
         _starved_table(record, "reads", published.CPU_BURNT, ""),
         _starved_table(record, "writes", published.CPU_BURNT_WRITES, " write"),
-        control_words(record.parts["starved"]["comparisons"]),
+        control_text(record.parts["starved"]["comparisons"]),
         "99th percentiles here, and internode requests that timed out, published / here:",
         _starved_tails(record),
         markdown.figure(record, "reads", "Mean milliseconds of a read by starved nodes, published and here"),
@@ -254,6 +255,10 @@ def _requests_table(record: Record) -> str:
     return markdown.table(["", *setups], rows)
 
 
+_RATE = ("more", "fewer")
+"""Comparatives of a ratio of requests per second."""
+
+
 def _gain(record: Record, kind: str, setup: str) -> Difference:
     """Ratio of requests per second to those with three live nodes."""
     name = f"{kind} from values"
@@ -275,7 +280,7 @@ def _ratios_table(record: Record) -> str:
     rows = []
     for kind in published.REQUESTS:
         names = [f"{kind}, {setup}" for setup in setups]
-        rows.append([kind, *(f"{then[name]:.2f}; {ratio_words(found[name])}" for name in names)])
+        rows.append([kind, *(f"{times_text(then[name], *_RATE)}; {ratio_text(found[name], *_RATE)}" for name in names)])
     return markdown.table(["", *setups], rows)
 
 
@@ -327,7 +332,8 @@ def _starved_table(record: Record, what: str, then: Mapping[int, tuple[float, ..
             now = _starved_part(record, count, node, suffix)["mean"]
             cell = f"{mean:.1f} / {now:.1f}"
             if count:
-                cell += f"; {mean / then[0][node - 1]:.1f}; {ratio_words(_slowdown(record, count, node, suffix))}"
+                slowdown = ratio_text(_slowdown(record, count, node, suffix))
+                cell += f"; {times_text(mean / then[0][node - 1])}; {slowdown}"
             cells.append(cell)
         rows.append([overload.ARMS[count], *cells])
     return markdown.table([f"{what}; starved", *(f"node {node}" for node in range(1, overload.NODES + 1))], rows)

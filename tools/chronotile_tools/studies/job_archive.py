@@ -22,7 +22,7 @@ from chronotile_tools.load.postgresql import postgresql
 from chronotile_tools.load.statistics import Difference, compare_values
 from chronotile_tools.studies import charts, markdown
 from chronotile_tools.studies.base import Page, Part, Study
-from chronotile_tools.studies.measured import Echo, agreement, ratio_words
+from chronotile_tools.studies.measured import Echo, agreement, ratio_text, times_text
 from chronotile_tools.studies.record import Record, Values
 
 __all__ = ["STUDY"]
@@ -195,10 +195,6 @@ def _clients(count: int) -> str:
     return f"{count} client{'s' if count > 1 else ''}"
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.2g}" if ratio >= 0.01 else f"1/{1 / ratio:,.0f}"
-
-
 def _seconds(value: float) -> str:
     """Format seconds with up to three digits, without exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 1e-3 else f"{value:.5f}"
@@ -258,13 +254,13 @@ def _seconds_table(record: Record, kinds: Sequence[str]) -> str:
         for clients in sorted({*then, *record.parameters["clients"]}):
             seconds = _here(record, kind, clients)
             before = [_seconds(each) for each in then[clients]] if clients in then else ["", ""]
-            ratio = _times(then[clients][0] / then[clients][1]) if clients in then else ""
+            ratio = times_text(then[clients][0] / then[clients][1]) if clients in then else ""
             after = [_seconds(statistics.median(seconds[name])) for name in _SYSTEMS] if seconds else ["", ""]
             rows.append(
                 [_question(kind, record.parameters), str(clients), *before, *after, ratio,
-                 ratio_words(_ratio(seconds)) if seconds else ""]
+                 ratio_text(_ratio(seconds)) if seconds else ""]
             )  # fmt: skip
-    header = ["", "clients", *_THEN, *_SYSTEMS, "Cassandra over Oracle", "Chronotile over PostgreSQL"]
+    header = ["", "clients", *_THEN, *_SYSTEMS, "Cassandra against Oracle", "Chronotile against PostgreSQL"]
     return markdown.table(header, rows)
 
 
@@ -332,8 +328,8 @@ def _compared(record: Record) -> str:
          "An index of Chronotile has a packed entry per value and run of jobs of a day; an index of PostgreSQL has one "
          "per job."],
         *(
-            [f"{_question(kind, record.parameters)}: Cassandra over Oracle {_ratios(kind)}", _agreement(record, kind),
-             words]
+            [f"{_question(kind, record.parameters)}: Cassandra against Oracle {_ratios(kind)}",
+             _agreement(record, kind), words]
             for kind, words in why.items()
         ),
         _growth_row(record, "ids"),
@@ -348,19 +344,21 @@ def _compared(record: Record) -> str:
 def _ratios(kind: str) -> str:
     """Published ratios by number of clients."""
     listed = published.JOB_SECONDS[kind].items()
-    return ", ".join(f"{_times(cassandra / oracle)} ({_clients(count)})" for count, (cassandra, oracle) in listed)
+    return ", ".join(f"{times_text(cassandra / oracle)} ({_clients(count)})" for count, (cassandra, oracle) in listed)
 
 
 def _growth_row(record: Record, kind: str) -> list[str]:
     then = published.JOB_SECONDS[kind]
     most = max(then)
-    ratios = " and ".join(_times(then[most][place] / then[1][place]) for place in range(2))
+    published_text = ", ".join(
+        f"{name} {times_text(then[most][place] / then[1][place])}" for place, name in enumerate(("Cassandra", "Oracle"))
+    )
     one, many = _here(record, kind, 1), _here(record, kind, most)
-    here = ", ".join(f"{name} {_times(compare_values(one[name], many[name]).ratio)}" for name in _SYSTEMS) if (
+    here = ", ".join(f"{name} {times_text(compare_values(one[name], many[name]).ratio)}" for name in _SYSTEMS) if (
         one and many
     ) else _NOT_MEASURED  # fmt: skip
     return [
-        f"{_question(kind, record.parameters)}, {most} clients over one: Cassandra and Oracle {ratios}", here,
+        f"{_question(kind, record.parameters)}, {most} clients against one: {published_text}", here,
         "Clients share the processors of one machine with both systems. If a question keeps a processor busy, thirty "
         "clients on two processors wait fifteen times as long as one client.",
     ]  # fmt: skip

@@ -15,11 +15,12 @@ from chronotile_tools.studies.measured import (
     Echo,
     agreement,
     comparisons,
-    control_words,
+    control_text,
     difference_of,
     harness,
     latencies,
-    ratio_words,
+    ratio_text,
+    times_text,
 )
 from chronotile_tools.studies.record import Record, Values
 
@@ -83,10 +84,10 @@ def _page(record: Record) -> Page:
         f"{load['rounds']} rounds stores {load['days_a_round']} more day(s) of values and maintains a node of each "
         "cluster in turns; the time of a no-op nodetool command is subtracted.",
         "**All nodes and clients share one machine.** Compare ratios, not milliseconds with those of other machines. "
-        "Intervals are 95 % confidence intervals over pairs of neighbouring runs. Where versions cannot be told apart, "
-        "the page gives the smallest difference that would have shown.",
+        "Intervals are 95 % confidence intervals over pairs of neighbouring runs. Without a significant "
+        "difference, the page gives the smallest one that would have been detected.",
         "## All pairs",
-        "Ratio of the newer version's time to the older version's:",
+        "The newer version's time, compared with the older version's:",
         _summary(record),
         markdown.figure(record, "maintenance", "Seconds of maintenance, newer over older version, by pair"),
         *sections,
@@ -125,12 +126,12 @@ def _summary(record: Record) -> str:
     pairs = record.parameters["pairs"]
     rows = [
         [f"{stream}s of clients, p{what:g}",
-         *(ratio_words(_client(_part(record, pair), stream, what)) for pair in pairs)]
+         *(ratio_text(_client(_part(record, pair), stream, what)) for pair in pairs)]
         for stream in ("read", "write")
         for what in _STATISTICS
     ]  # fmt: skip
     rows += [
-        [what, *(ratio_words(_speed(_part(record, pair), what)) for pair in pairs)] for what in versions.MAINTENANCE
+        [what, *(ratio_text(_speed(_part(record, pair), what)) for pair in pairs)] for what in versions.MAINTENANCE
     ]
     return markdown.table(["", *map(_title, pairs)], rows)
 
@@ -159,7 +160,7 @@ def _pair_section(record: Record, pair: Sequence[str]) -> list[str]:
         f"## {_title(pair)}",
         "Response times of clients, milliseconds:",
         _clients_table(part),
-        control_words(part["comparisons"]),
+        control_text(part["comparisons"]),
         "Figures of the nodes: histograms of the most used table, which have coarse steps, as median, smallest and "
         "largest of the nodes; and seconds of maintenance by round:",
         _inside_table(part),
@@ -216,7 +217,7 @@ def _compared(record: Record) -> str:
         rows.append(
             [f"Table: {what} after {', '.join(published.MAINTENANCE_AFTER)}: {_list(old)} to {_list(new)} s",
              agreement({what: statistics.geometric_mean(ratios)}, {what: found}),
-             f"Published ratios {', '.join(f'{ratio:.2f}' for ratio in ratios)}, here {ratio_words(found)}. Each node "
+             f"Published: {', '.join(map(times_text, ratios))}. Here: {ratio_text(found)}. Each node "
              "had gigabytes there, and has megabytes here, so the fixed cost of a command weighs more."]
         )  # fmt: skip
     rows += [

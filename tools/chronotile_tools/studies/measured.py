@@ -19,13 +19,14 @@ __all__ = [
     "Echo",
     "agreement",
     "comparisons",
-    "control_words",
+    "control_text",
     "difference_of",
     "harness",
     "judge",
     "latencies",
     "latency_of",
-    "ratio_words",
+    "ratio_text",
+    "times_text",
 ]
 
 Echo = Callable[[str], object]
@@ -77,22 +78,34 @@ def difference_of(found: Sequence[Values], arm: str, stream: str, what: float | 
     return Difference(**one["difference"])
 
 
-def control_words(found: Sequence[Values]) -> str:
+def control_text(found: Sequence[Values]) -> str:
     """Describe how often the control showed a difference, although there is none."""
     controls = [Difference(**each["difference"]) for each in found if each["is_control"]]
     wrong = sum(each.verdict == "yes" for each in controls)
     return f"The control, the first arm against itself, showed a difference in {wrong} of {len(controls)} comparisons."
 
 
-def ratio_words(found: Difference) -> str:
-    """A ratio with its interval, or, without a significant difference, the smallest detectable one."""
+def times_text(ratio: float, greater: str = "slower", less: str = "faster") -> str:
+    """Describe a ratio, by default of times, as ``2.5x slower`` or ``2.5x faster``."""
+    factor = _factor_text(max(ratio, 1 / ratio))
+    return "no difference" if factor == "1x" else f"{factor} {greater if ratio > 1 else less}"
+
+
+def ratio_text(found: Difference, greater: str = "slower", less: str = "faster") -> str:
+    """Describe a ratio with its interval or, without a significant difference, the smallest detectable one."""
     if found.verdict == "yes":
-        return f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
+        ends = sorted(max(end, 1 / end) for end in (found.low, found.high))
+        return f"{times_text(found.ratio, greater, less)} ({' to '.join(map(_factor_text, ends))})"
     factor = 1 + found.detectable
     if factor >= _FACTOR_MAX:
-        return f"cannot be told apart; not even a factor of {_FACTOR_MAX:g} would have shown"
-    shown = f"{found.detectable:.0%}" if factor < 2 else f"a factor of {factor:.1f}"
-    return f"cannot be told apart; {shown} would have shown"
+        detectable = f"not even a factor of {_FACTOR_MAX:g}"
+    else:
+        detectable = f"{100 * found.detectable:.0f} %" if factor < 2 else f"a factor of {factor:.1f}"
+    return f"no significant difference ({detectable} would have been detected)"
+
+
+def _factor_text(factor: float) -> str:
+    return f"{factor:,.0f}x" if factor >= 100 else f"{factor:.3g}x"
 
 
 def judge(then: float, found: Difference) -> Judgement:
@@ -115,17 +128,19 @@ def judge(then: float, found: Difference) -> Judgement:
 def agreement(then: Mapping[str, float], found: Mapping[str, Difference]) -> str:
     """Describe how many published ratios agree with ours."""
     judged = [judge(ratio, found[name]) for name, ratio in then.items()]
-    inside = sum(
-        each == "agrees" and found[name].low <= ratio <= found[name].high
-        for each, (name, ratio) in zip(judged, then.items(), strict=True)
-    )
-    agree, differ, left = (judged.count(word) for word in ("agrees", "differs", "open"))
-    if left == len(judged):
+    count, agree, undecided = len(judged), judged.count("agrees"), judged.count("open")
+    if undecided == count:
         return "not decided: our runs scatter too much"
-    word = "agrees" if agree == len(judged) else "differs" if differ >= agree else "agrees in part"
-    if len(judged) == 1:
-        return word + (", within our interval" if inside else "")
-    parts = [f"{agree} of {len(judged)} agree" + (f", {inside} of them within our intervals" if inside else "")]
-    parts += [f"{differ} differ{'s' if differ == 1 else ''}"] if differ else []
-    parts += [f"{left} not decided"] if left else []
-    return f"{word}: {'; '.join(parts)}"
+    if count == 1:
+        ((name, ratio),) = then.items()
+        inside = judged[0] == "agrees" and found[name].low <= ratio <= found[name].high
+        return judged[0] + (", within our interval" if inside else "")
+    if agree == count:
+        return "both ratios agree" if count == 2 else f"all {_number_text(count)} ratios agree"
+    text = f"{_number_text(agree)} of {_number_text(count)} ratios agree{'s' if agree == 1 else ''}"
+    return text + (f"; {_number_text(undecided)} not decided" if undecided else "")
+
+
+def _number_text(count: int) -> str:
+    words = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    return words[count] if count < len(words) else f"{count:,}"

@@ -14,7 +14,7 @@ from chronotile_tools.load.experiments import read_repair as experiment
 from chronotile_tools.load.statistics import compare_values
 from chronotile_tools.studies import charts, markdown
 from chronotile_tools.studies.base import Page, Part, Study
-from chronotile_tools.studies.measured import Echo, harness, ratio_words
+from chronotile_tools.studies.measured import Echo, harness, ratio_text
 from chronotile_tools.studies.record import Record, Values
 
 __all__ = ["STUDY"]
@@ -105,7 +105,7 @@ def _counters(repairs: Mapping[str, experiment.Repairs]) -> Values:
 
 
 def _none_over_blocking(read_ms: Values) -> str:
-    return ratio_words(compare_values(read_ms[_BLOCKING], read_ms[_NONE]))
+    return ratio_text(compare_values(read_ms[_BLOCKING], read_ms[_NONE]))
 
 
 def _concurrent_table(part: Values) -> str:
@@ -113,10 +113,10 @@ def _concurrent_table(part: Values) -> str:
     for phase, kinds in part["read_ms"].items():
         for kind, read_ms in kinds.items():
             for mode, took in read_ms.items():
-                over = "1" if mode == _BLOCKING else _none_over_blocking(read_ms)
+                over = "baseline" if mode == _BLOCKING else _none_over_blocking(read_ms)
                 times = (f"{value:,.1f}" for value in np.percentile(took, _PERCENTILES))
                 rows.append([f"{phase}, {kind}: `{mode}`", f"{len(took):,}", *times, over])
-    return markdown.table(["", "reads", "p50, ms", "p95", "p99", "over `BLOCKING`"], rows)
+    return markdown.table(["", "reads", "p50, ms", "p95", "p99", "against `BLOCKING`"], rows)
 
 
 def _concurrent_counters(part: Values) -> str:
@@ -140,13 +140,13 @@ def _missed_table(part: Values) -> str:
     for name, read_ms in [*((turn["name"], turn["read_ms"]) for turn in after), ("all before repair", until_repair)]:
         complete, missed = (read_ms[kind] for kind in (experiment.COMPLETE, experiment.MISSED))
         for mode in experiment.MODES:
-            over = ratio_words(compare_values(complete[mode], missed[mode]))
+            over = ratio_text(compare_values(complete[mode], missed[mode]))
             rows.append(
                 [f"{name}: `{mode}`", f"{len(missed[mode])}", f"{statistics.median(missed[mode]):,.1f}",
                  f"{statistics.median(complete[mode]):,.1f}", over,
-                 "1" if mode == _BLOCKING else _none_over_blocking(missed)]
+                 "baseline" if mode == _BLOCKING else _none_over_blocking(missed)]
             )  # fmt: skip
-    header = ["", "reads", "missed, ms", "complete, ms", "missed over complete", "missed, over `BLOCKING`"]
+    header = ["", "reads", "missed, ms", "complete, ms", "missed against complete", "missed, against `BLOCKING`"]
     return markdown.table(header, rows)
 
 
@@ -191,21 +191,21 @@ def _conclusions(concurrent: Values, missed: Values) -> Iterator[str]:
     yield (
         "**Concurrent reads and writes**, the open question: "
         f"{mismatches} partitions differed in {2 * sum(map(len, written.values()))} reads, because a write had reached "
-        f"one copy and not yet the other; writes of repair: {counted[_BLOCKING]['writes']}. Ratio of `NONE` to "
-        f"`BLOCKING` for reads of the footprint being written: {_none_over_blocking(written)}."
+        f"one copy and not yet the other; writes of repair: {counted[_BLOCKING]['writes']}. `NONE` compared "
+        f"with `BLOCKING`, for reads of the footprint being written: {_none_over_blocking(written)}."
     )
     reads = _together(
         [turn for turn in missed["turns"] if turn["name"] not in (experiment.BEFORE, experiment.REPAIRED)]
     )
     over = {
-        mode: ratio_words(
+        mode: ratio_text(
             compare_values(reads[experiment.COMPLETE][mode], reads[experiment.MISSED][mode])
         )
         for mode in experiment.MODES
     }  # fmt: skip
     yield (
-        "**After missed writes**, a read that finds a difference reads both copies in full, with either option. Ratio "
-        f"to complete footprints with `BLOCKING`: {over[_BLOCKING]}; with `NONE`: {over[_NONE]}."
+        "**After missed writes**, a read that finds a difference reads both copies in full, with either option. "
+        f"Compared with complete footprints: `BLOCKING`: {over[_BLOCKING]}; `NONE`: {over[_NONE]}."
     )
     first, *_, last = (
         {mode: _per_read(each["repairs"][mode], sum(len(read_ms[mode]) for read_ms in each["read_ms"].values()))[0]
