@@ -15,7 +15,7 @@ def count_text(count: int, noun: str = "") -> str:
     """Format 1234567 as 1,234,567; with a singular `noun` as ``1,234,567 rows``, ``1 row``, or ``2 batches``."""
     if not noun:
         return f"{count:,}"
-    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith(("ch", "ss")) else "s")
 
 
 def bytes_text(count: float) -> str:

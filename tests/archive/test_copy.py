@@ -248,7 +248,7 @@ def test_the_command_copies_compares_and_tells(tmp_path: Path, chronotile: Run) 
         support_visits.write(archive["visits"], Visit(1, 99))
     lacking = chronotile("copy", source, target, "--verify-only")
     assert lacking.returncode == 5
-    assert "1 finished batches are not on the target yet" in lacking.stdout
+    assert "1 finished batch not on the target yet" in lacking.stdout
     assert chronotile("copy", source, target, "--workers", 1).returncode == 0
     with sqlite3.connect(target) as raw:
         [table] = raw.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'chunks_%' LIMIT 1").fetchone()

@@ -85,6 +85,31 @@ def test_every_command_has_help_with_examples(chronotile: Run) -> None:
     assert ok(chronotile("--version")).startswith("chronotile, version ")
 
 
+def groups(context: click.Context) -> Iterator[tuple[click.Context, click.Group]]:
+    """The group of a context, and all groups in it."""
+    group = context.command
+    assert isinstance(group, click.Group)
+    yield context, group
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from groups(click.Context(command, context, info_name=name))
+
+
+def test_a_list_of_commands_shows_whole_sentences() -> None:
+    found = list(groups(click.Context(cli, info_name="chronotile")))
+    assert {"apdb", "ops", "upgrade"} < {group.name for _, group in found}
+    for context, group in found:
+        names = group.list_commands(context)
+        # Columns that click leaves for the text on a terminal of 80.
+        room = 78 - 6 - max(map(len, names))
+        for name in names:
+            command = group.get_command(context, name)
+            assert command is not None
+            text = command.get_short_help_str(room)
+            assert re.fullmatch(r"[A-Z].*[^.]\.", text), (context.command_path, name, text)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -309,7 +334,7 @@ def test_a_second_ingest_changes_nothing_and_says_so(
 ) -> None:
     before = stored.read_bytes()
     out = ok(chronotile("ingest", stored, "detections", night))
-    assert out == "nothing to do: 500 rows of 1 file are already stored\n"
+    assert out == "nothing to do: 500 rows of 1 file already stored\n"
     renamed = night.rename(night.with_name("renamed.parquet"))
     assert "nothing to do" in ok(chronotile("ingest", stored, "detections", renamed))
     assert stored.read_bytes() == before
@@ -500,7 +525,7 @@ def test_an_interrupted_ingest_goes_on_where_it_ended(chronotile: Run, path: Pat
         before = [batch for batch in archive["d"].batches() if batch.finished]
     out = ok(chronotile("ingest", path, "d", file))
     if before:
-        assert "rows were already stored" in out or "nothing to do" in out
+        assert "rows already stored" in out or "nothing to do" in out
     assert ok(chronotile("count", path, "d")) == f"{rows}\n"
     assert "nothing to do: 2,300,000 rows" in ok(chronotile("ingest", path, "d", file))
     with ct.open(path) as archive:

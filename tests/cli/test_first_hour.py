@@ -46,7 +46,7 @@ def test_a_refused_file_is_stored_once_it_is_read_in_the_right_way(shell: Shell)
         "stored 2 documents"
     )
     assert shell("events", "dead", "logs.db", "ssh", "--format", "ndjson") == ""
-    assert "2 were already stored" in shell("events", "ingest", "logs.db", "ssh", "auth.log", "--format", "syslog")
+    assert "2 documents already stored" in shell("events", "ingest", "logs.db", "ssh", "auth.log", "--format", "syslog")
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_old_documents_are_said_to_have_expired_already(shell: Shell) -> None:
     shell.write("old.log", SYSLOG)
     told = shell("events", "ingest", "logs.db", "ssh", "old.log", "--format", "syslog", "--year", 2020)
     assert told.startswith("stored 2 documents")
-    assert "; 2 were already expired" in told
+    assert "; 2 documents had already expired, so searches do not return them" in told
     line = '{"time": "2020-01-01T00:00:00Z"}\n'
     for own, expired in (("99999d", 0), ("1d", 1)):
         told = shell("events", "ingest", "logs.db", "ssh", "-", "--ttl", own, "--stream", "s", stdin=line)
-        assert ("already expired" in told) == bool(expired)
+        assert ("1 document had already expired, so searches do not return it" in told) == bool(expired)
 
 
 def test_every_command_that_deletes_asks(shell: Shell) -> None:

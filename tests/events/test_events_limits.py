@@ -216,7 +216,7 @@ def test_more_streams_than_can_be_counted_are_put_off(clock: Seconds, monkeypatc
     assert refused.value.details == {"streams": 101, "limit": 100, "retry_after_s": None}
     guard.admit(many, PER_SECOND, "it")
     assert len(guard) == 100
-    with pytest.raises(BusyError, match=re.escape("more than 100 streams within 10 s")) as refused:
+    with pytest.raises(BusyError, match=re.escape("rate limits cover at most 100 streams within 10 s; it")) as refused:
         guard.admit({"7": (1, 1), "more": (1, 1)}, PER_SECOND, "it")
     assert refused.value.details == {"streams": 2, "limit": 100, "retry_after_s": 10.0}
     assert "send it again in 10 s" in str(refused.value)

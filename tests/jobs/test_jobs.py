@@ -262,7 +262,7 @@ def test_the_command_line_loads_looks_up_and_counts(chronotile: Run, path: Path,
     assert loaded.returncode == 0, loaded.stderr
     assert f"stored {log.num_rows:,} jobs of 1 file " in loaded.stdout
     again = chronotile("jobs", "load", path, "jobs", file)
-    assert f"{log.num_rows:,} were already stored" in again.stdout
+    assert f"{log.num_rows:,} jobs already stored" in again.stdout
     built = chronotile("index", "build", path, "jobs")
     assert built.returncode == 0, built.stderr
     assert "windows" in built.stdout

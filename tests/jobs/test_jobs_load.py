@@ -236,7 +236,7 @@ def test_unknown_columns_are_named_with_the_nearest_and_all_there_are(tmp_path: 
         )
     assert refused("job_id,submitted,zzzz") == f"unknown column 'zzzz'; it has {known}. {advice}"
     assert refused("job_id,submitted,usr,zzzz,SUBMITTED") == (
-        f"unknown columns 'usr', 'zzzz', 'SUBMITTED'; did you mean user, submitted? It has {known}. {advice}"
+        f"unknown columns 'usr', 'zzzz', 'SUBMITTED'; did you mean user, submitted? Known columns: {known}. {advice}"
     )
     many = refused(",".join(["job_id", "submitted", *(f"x{number}" for number in range(100_000))]))
     assert "'x19', ... (100000 in all)" in many

@@ -171,8 +171,8 @@ def test_columns_with_zones_and_without_stand_side_by_side() -> None:
     ("header", "says"),
     [
         ("job_id,submitted,usr", "jobs.csv: unknown column 'usr'; did you mean user? It has job_id,"),
-        ("job_id,submitted,usr,Load", "unknown columns 'usr', 'Load'; did you mean user, load? It has job_id,"),
-        ("job_id,submitted,qqqqqq,zzzzzz", "unknown columns 'qqqqqq', 'zzzzzz'; It has job_id,"),
+        ("job_id,submitted,usr,Load", "unknown columns 'usr', 'Load'; did you mean user, load? Known columns: job_id,"),
+        ("job_id,submitted,qqqqqq,zzzzzz", "unknown columns 'qqqqqq', 'zzzzzz'; known columns: job_id,"),
         ("job_id,submitted,user,user", "jobs.csv has two columns named 'user': rename one of them"),
         ("job_id,user", "jobs.csv: required column 'submitted' is missing: the file has job_id, user"),
     ],
@@ -184,7 +184,7 @@ def test_columns_that_do_not_match_are_named(header: str, says: str) -> None:
 
 def test_the_nearest_of_two_near_names_is_told() -> None:
     schema = pa.schema({name: pa.int64() for name in ("job_id", "cores", "cored", "user")})
-    with pytest.raises(InvalidInputError, match=r"'core', 'usr'; did you mean cores, user\? It has"):
+    with pytest.raises(InvalidInputError, match=r"'core', 'usr'; did you mean cores, user\? Known columns: job_id"):
         parse(block_of(b"1,2,3\n", "csv", header=b"job_id,core,usr"), ReadOptions(schema, ("job_id",)))
 
 

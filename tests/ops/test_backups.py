@@ -383,7 +383,7 @@ def test_commands_list_and_remove_backups(tmp_path: Path, nodes: list[FakeNode])
     unknown = command("verify", store.url, "b1")
     assert unknown.returncode == 3
     assert re.search(r"no backup b1 in .*; the newest there: b2", unknown.stderr)
-    assert command("verify", store.url, "newest").stdout.endswith("b2: 20 files of 2 nodes are intact\n")
+    assert command("verify", store.url, "newest").stdout.endswith("b2: 20 files of 2 nodes intact\n")
 
 
 @pytest.mark.parametrize("words", [["list"], ["verify", "newest"]])

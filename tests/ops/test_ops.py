@@ -646,5 +646,7 @@ def test_a_latency_that_is_not_known_is_no_nought() -> None:
     unknown = node(cql=True, coordinator_latency={"read": Latency(3, 0.0, 0.0, 0.0)}, requests=requests())
     known = node("10.0.0.2", cql=True, coordinator_latency={"read": Latency(3, 1.0, 2.0, 3.0)})
     shown = screen(snapshot(unknown, known))
+    assert ": 2 nodes, " in shown
+    assert ": 1 node, " in screen(snapshot(known))
     assert "0.0 ms" not in shown
     assert "2.0 ms" in shown

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from chronotile.errors import InvalidInputError
+from chronotile_tools.cli.ops import ops
 from chronotile_tools.ops import measures
 from chronotile_tools.ops.measures import Baseline, RuleInput
 from chronotile_tools.ops.rules import RULES, Finding, Result, Rule, check, select_rules, with_limits
@@ -90,6 +92,13 @@ LIMITS: dict[str, tuple[float | None, float | None]] = {
 
 def test_limits_are_the_published_ones() -> None:
     assert {rule.name: (rule.warning, rule.critical) for rule in RULES.values()} == LIMITS
+
+
+def test_a_limit_that_any_rate_reaches_is_explained_as_above_zero() -> None:
+    shown = CliRunner().invoke(ops, ["check", "--explain"]).output
+    for text in ("hints-written: warning above 0 per minute,", "unavailable: critical above 0 per minute,",
+                 "dropped: warning above 0 per minute, critical from 60 per minute,"):  # fmt: skip
+        assert text in shown
 
 
 def test_a_rule_needs_an_earlier_look_a_baseline_or_jmx_exactly_where_it_says_so() -> None:

@@ -94,8 +94,8 @@ def check_not_archived_since(
     fresh = {each: folders for each, folders in now.items() if folders != before.get(each)}
     if fresh:
         raise OutcomeUnknownError(
-            f"the records were removed from the database, but another process wrote their slices to files in "
-            f"{_folders(fresh)} meanwhile, which may have them: {remedy}",
+            f"the records were removed from the database, but another process has since copied their slices to files "
+            f"in {_folders(fresh)}, which may contain the records: {remedy}",
             kind="outcome-unknown",
         )
 

@@ -157,9 +157,9 @@ def _info_text(dataset: Dataset) -> str:
         f"{dataset.name}: {count_text(info.rows, 'row')} in {count_text(info.tiles, 'tile')}, "
         f"{count_text(info.chunks, 'chunk')}, {bytes_text(info.bytes)}{per_row}",
         f"  cell {_cell_text(dataset)}, time {axis_text(dataset.time)}, window {dataset.window}, "
-        f"slice {dataset.windows_per_slice} windows",
+        f"slice {count_text(dataset.windows_per_slice, 'window')}",
         f"  id {','.join(dataset.id) or '-'}, merge {dataset.merge}, retention {dataset.retention or '-'}, "
-        f"{len(dataset.column_types)} columns, layout {dataset.layout}"
+        f"{count_text(len(dataset.column_types), 'column')}, layout {dataset.layout}"
         + (f", {dataset.partition_cells} cells per partition" if dataset.partition_cells > 1 else "")
         + (f", records move up to {dataset.moves * 3600:g} arcsec" if dataset.moves else "")
         + (f", group {dataset.group}" if dataset.group else ""),
@@ -282,16 +282,14 @@ def prepare(target: Target, start: str, end: str, as_json: bool, timeout_s: int)
             click.echo(json.dumps({"slices": list(slices)}))
             return
         numbers = f": {slices[0]} to {slices[-1]}" if slices else ""
-        click.echo(f"{dataset.name}: {count_text(len(slices))} slices are ready{numbers}")
+        click.echo(f"{dataset.name}: {count_text(len(slices), 'slice')} ready{numbers}")
 
 
 @click.command(short_help="Drop old slices.")
 @target()
 @click.option("--older-than", metavar="TIME", help="Slices that ended at least this long ago: 365d.")
 @click.option("--before", metavar="TIME", help="Slices that end at or before this time.")
-@click.option(
-    "--together", is_flag=True, help="Also drop the rows of other datasets that share these slices, which lie in them."
-)
+@click.option("--together", is_flag=True, help="Also drop the rows that other datasets store in these slices.")
 @click.option("--dry-run", is_flag=True, help="Show what would be dropped; drop nothing.")
 @yes_option
 @json_option
@@ -465,7 +463,7 @@ def _verify_text(name: str, report: VerifyReport) -> str:
     ]
     if report.batches_unfinished:
         lines.append(
-            f"  {count_text(report.batches_unfinished)} batches are unfinished: still being written, or "
+            f"  {count_text(report.batches_unfinished, 'unfinished batch')}: still being written, or "
             "interrupted (repeat the write)"
         )
     lines += [

@@ -41,7 +41,7 @@ STORAGE_HELP = "Storage on a cluster: rows lets other tools read its tables."
 _TABLES = {"DiaObject": "objects", "DiaSource": "sources", "DiaForcedSource": "forced-sources"}
 
 
-@click.group(cls=PluginGroup, short_help="Alert production databases of sky surveys.")
+@click.group(cls=PluginGroup, short_help="Store and read the alert production databases of sky surveys.")
 def apdb() -> None:
     """Alert production databases of sky surveys: objects, sources and forced sources of every detector-visit.
 
@@ -67,7 +67,7 @@ def _moment(text: str | None) -> Any:
         return text
 
 
-@apdb.command()
+@apdb.command(short_help="Create a database.")
 @target(dataset=False)
 @click.option("--schema", default="lsst", show_default=True, metavar="FILE", help=SCHEMA_HELP)
 @click.option("--relaxed", is_flag=True, help="Make all columns nullable except keys and positions.")
@@ -150,7 +150,7 @@ def create(
         click.echo(f"{target.url}: {made.schema.name} {made.schema.version}; columns: {tables}")
 
 
-@apdb.command()
+@apdb.command(short_help="Show the size and layout of a database.")
 @target(dataset=False)
 @json_option
 def info(target: Target, as_json: bool) -> None:
@@ -182,7 +182,7 @@ def info(target: Target, as_json: bool) -> None:
         _show_crowded(database.crowded())
 
 
-@apdb.command()
+@apdb.command(short_help="Show the columns of the tables.")
 @target(dataset=False, rest="[TABLE]...")
 @json_option
 def schema(target: Target, as_json: bool) -> None:
@@ -287,7 +287,7 @@ def _left_out_text(done: Import) -> str:
     return "; ".join([*columns, *done.left_out[len(done.no_column) :]])
 
 
-@apdb.command("import")
+@apdb.command("import", short_help="Import alerts of the ZTF or the LSST.")
 @target(dataset=False, rest="FILE...")
 @click.option("--archived", metavar="DIR", help="Also replace rounded ids in files of archived slices in this folder.")
 @timeout_option
@@ -319,7 +319,7 @@ def import_(target: Target, archived: str | None, timeout_s: int, as_json: bool)
         click.echo(f"note: not imported: {_left_out_text(done)}", err=True)
 
 
-@apdb.command()
+@apdb.command(short_help="Read objects, sources or forced sources.")
 @target(dataset=False, rest="TABLE")
 @region_options
 @click.option("--at", metavar="TIME", help="Latest time: MJD (TAI), or ISO 8601 (UTC).")
@@ -360,7 +360,7 @@ def read(
         output.write(table)
 
 
-@apdb.command("light-curve")
+@apdb.command("light-curve", short_help="Print the measurements of objects by time.")
 @target(dataset=False, rest="[OBJECT]...")
 @click.option("--ids", type=click.File(), metavar="FILE", help="File of objects, one per line; - is standard input.")
 @click.option("--near", metavar="RA,DEC", help="Approximate position of one object, degrees, instead of the index.")
@@ -426,7 +426,7 @@ def _check_measured(objects: list[str], rows: Any, near: str | None, archived: s
     click.echo(f"note: {what}", err=True)
 
 
-@apdb.command()
+@apdb.command(short_help="Run daily maintenance.")
 @target(dataset=False)
 @click.option(
     "--before", metavar="TIME", help="Only windows that end at or before this time: MJD (TAI), or ISO 8601 (UTC)."
@@ -562,7 +562,7 @@ def _removed_text(part: RemovalReport) -> str:
     return f"{count_text(part.detector_visits, 'detector-visit')} with {count_text(part.rows, 'row')}"
 
 
-@apdb.command()
+@apdb.command(short_help="Move old slices to Parquet files.")
 @target(dataset=False, rest="DIR")
 @click.option(
     "--before",

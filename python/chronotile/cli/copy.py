@@ -121,27 +121,27 @@ def _notes(report: DatasetCopyReport) -> list[str]:
     notes = []
     if not report.verify_only and not report.caught_up:
         notes.append(
-            f"  the source is still being written: stopped after {report.passes} passes; run the command again "
-            "to continue"
+            f"  the source is still being written: stopped after {count_text(report.passes, 'pass')}; run the command "
+            "again to continue"
         )
     if report.tiles_moved:
         notes.append(
-            f"  {count_text(report.tiles_moved)} tiles changed during the comparison: run the command again later"
+            f"  {count_text(report.tiles_moved, 'tile')} changed during the comparison: run the command again later"
         )
     if report.batches_left:
-        notes.append(f"  {count_text(report.batches_left)} finished batches are not on the target yet")
+        notes.append(f"  {count_text(report.batches_left, 'finished batch')} not on the target yet")
     if report.batches_foreign:
-        notes.append(f"  {count_text(report.batches_foreign, 'batch')} of the target are unknown to the source")
+        notes.append(f"  {count_text(report.batches_foreign, 'batch')} of the target unknown to the source")
     if report.batches_unfinished:
         names = ", ".join(report.batches_unfinished[:DIFFERENCES_SHOWN])
         more = len(report.batches_unfinished) - DIFFERENCES_SHOWN
         notes.append(f"  unfinished on the source: {names}{f' and {more} more' if more > 0 else ''}")
     notes += [
-        f"  {tile.tile}: {tile.missing} chunks missing, {tile.superfluous} superfluous, {tile.differing} differing: "
-        f"{', '.join(tile.chunks)}"
+        f"  {tile.tile}: {count_text(tile.missing, 'chunk')} missing, {tile.superfluous} superfluous, "
+        f"{tile.differing} differing: {', '.join(tile.chunks)}"
         for tile in report.differences[:DIFFERENCES_SHOWN]
     ]
     if report.tiles_differing > DIFFERENCES_SHOWN:
-        notes.append(f"  and {count_text(report.tiles_differing - DIFFERENCES_SHOWN)} more tiles; --json lists them")
+        notes.append(f"  and {count_text(report.tiles_differing - DIFFERENCES_SHOWN, 'more tile')}; --json lists them")
     notes += [f"  {found.tile}: damaged on the source: chunk {found.chunk}: {found.reason}" for found in report.damage]
     return notes

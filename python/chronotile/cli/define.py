@@ -16,6 +16,7 @@ from chronotile.cli import levels
 from chronotile.cli.common import Command, Target, in_place_of, json_option, target
 from chronotile.conditions import literal, names
 from chronotile.dataset import Dataset
+from chronotile.terminal import count_text
 
 
 @dataclass
@@ -244,7 +245,8 @@ def schema_of_text(text: str) -> _native.Schema:
 def describe(dataset: Dataset) -> str:
     """Describe a dataset in one line."""
     level = f"level {dataset.cell.level}, " if isinstance(dataset.cell, cells.SkyCell) else ""
-    return f"{dataset.name}: {len(dataset.column_types)} columns, {level}window {dataset.window}, merge {dataset.merge}"
+    columns = count_text(len(dataset.column_types), "column")
+    return f"{dataset.name}: {columns}, {level}window {dataset.window}, merge {dataset.merge}"
 
 
 def definition_record(dataset: Dataset) -> dict[str, Any]:
@@ -321,7 +323,7 @@ def add_columns(target: Target, as_json: bool) -> None:
     with target.open() as archive:
         dataset = archive[target.dataset]
         dataset.add_columns(columns, defaults)
-        text = f"{dataset.name}: added {', '.join(columns)}; {len(dataset.column_types)} columns"
+        text = f"{dataset.name}: added {', '.join(columns)}; {count_text(len(dataset.column_types), 'column')}"
         click.echo(json.dumps({"added": columns, **definition_record(dataset)}) if as_json else text)
 
 

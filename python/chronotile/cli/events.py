@@ -42,7 +42,7 @@ from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 _LAST_MAX_S = 999_999 * 604_800
 
 
-@click.group(cls=LateGroup, short_help="Log records and security events.")
+@click.group(cls=LateGroup, short_help="Ingest and search log records and security events.")
 def events() -> None:
     """Log records and security events: ingest lines as they arrive, search them by time, field and text.
 
@@ -256,11 +256,10 @@ def _report_text(report: Any) -> str:
         f"stored {count_text(report.documents, 'document')} ({size}) {pace(report, report.documents, 'documents')}"
     ]
     if report.expired:
-        parts.append(
-            f"{count_text(report.expired)} were already expired: older than their TTL, and hidden from searches"
-        )
+        them = "it" if report.expired == 1 else "them"
+        parts.append(f"{count_text(report.expired, 'document')} had already expired, so searches do not return {them}")
     if report.documents_before:
-        parts.append(f"{count_text(report.documents_before)} were already stored")
+        parts.append(f"{count_text(report.documents_before, 'document')} already stored")
     if report.rejected:
         parts.append(f"{count_text(report.rejected, 'line')} rejected, see `chronotile events dead`")
         if not report.all_rejected:
@@ -275,7 +274,7 @@ def _guess_text(guess: Any) -> str:
 # ---------------------------------------------------------------- search
 
 
-@events.command("search", short_help="Documents by time, field and text.")
+@events.command("search", short_help="Find documents by time, field and text.")
 @question_options
 @click.option("--oldest-first", is_flag=True, help="Oldest first; --limit then keeps the oldest documents.")
 @click.option("--raw", is_flag=True, help="Print the original documents, byte for byte, one per line.")
@@ -376,7 +375,7 @@ def histogram(found: Any, question: dict[str, Any], interval: str, by: str | Non
     output.write_table(table)
 
 
-@events.command("top", short_help="The most frequent values.")
+@events.command("top", short_help="Show the most frequent values.")
 @question_options
 @click.option("--by", required=True, metavar="NAMES", help="Columns to count values of.")
 @output_options
@@ -552,8 +551,9 @@ def limits(
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(known)))
         return
-    rows = [
+    rates = [
         ["documents", "any number" if known.documents_per_s is None else f"{known.documents_per_s:g}"],
         ["bytes", "any number" if known.bytes_per_s is None else f"{known.bytes_per_s:g}"],
     ]
-    click.echo(table_text(["a second of", f"over {known.period_s:g} s"], rows))
+    click.echo(f"Rates are averaged over {known.period_s:g} s.")
+    click.echo(table_text(["limit", "per second"], rates))

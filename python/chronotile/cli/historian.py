@@ -41,7 +41,7 @@ _STATUS = click.option(
 )
 
 
-@click.group(cls=LateGroup, short_help="Process history: tags, points, aggregates.")
+@click.group(cls=LateGroup, short_help="Store and read the points of tags, and compute aggregates.")
 def historian() -> None:
     """Process history: tags, points with qualities, and the aggregates of OPC UA Part 13.
 
@@ -472,7 +472,7 @@ def maintain(context: click.Context, target: Target, as_json: bool) -> None:
     else:
         click.echo(
             f"{count_text(done.tiles_consolidated, 'tile')} consolidated, "
-            f"{count_text(done.tiles_summarized)} summarized, {count_text(done.hours)} hours"
+            f"{count_text(done.tiles_summarized)} summarized, {count_text(done.hours, 'hour')}"
         )
     for failure in done.failed:
         click.echo(f"skipped: {failure}", err=True)

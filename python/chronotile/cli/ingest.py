@@ -509,11 +509,11 @@ def _ingest_all(dataset: Dataset, sources: list[Source], options: ReadOptions, *
 def _summary(total: Outcome, files: int, unchanged: int, seconds: float) -> str:
     of_files = count_text(files, "file")
     if total.rows_stored == 0 and total.rows_before:
-        return f"nothing to do: {count_text(total.rows_before, 'row')} of {of_files} are already stored"
+        return f"nothing to do: {count_text(total.rows_before, 'row')} of {of_files} already stored"
     rate = total.rows_stored / seconds
     parts = [f"stored {count_text(total.rows_stored, 'row')} of {of_files} in {seconds:.1f} s ({rate:,.0f} rows/s)"]
     if total.rows_before:
-        parts.append(f"{count_text(total.rows_before)} rows were already stored")
+        parts.append(f"{count_text(total.rows_before, 'row')} already stored")
     if total.duplicates:
-        parts.append(f"{count_text(total.duplicates)} rows were skipped, because a later row has the same id")
+        parts.append(f"{count_text(total.duplicates, 'row')} skipped, because a later row has the same id")
     return "; ".join(parts)

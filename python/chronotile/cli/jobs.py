@@ -37,7 +37,7 @@ from chronotile.errors import DatasetNotFoundError
 from chronotile.terminal import ProgressLine, count_text
 
 
-@click.group(cls=LateGroup, short_help="Finished jobs of a batch system.")
+@click.group(cls=LateGroup, short_help="Look up and count finished jobs of a batch system.")
 def jobs() -> None:
     """Finished jobs of a batch or grid system: load, look up and count them.
 
@@ -224,9 +224,9 @@ def _load_text(report: Any) -> str:
     files = count_text(report.files, "file")
     parts = [f"stored {count_text(report.rows, 'job')} of {files} {pace(report, report.rows, 'jobs')}"]
     if report.rows_before:
-        parts.append(f"{count_text(report.rows_before)} were already stored")
+        parts.append(f"{count_text(report.rows_before, 'job')} already stored")
     if report.duplicates:
-        parts.append(f"{count_text(report.duplicates)} were skipped, because a later record has the same id")
+        parts.append(f"{count_text(report.duplicates, 'record')} skipped, because a later record has the same id")
     if report.rejected:
         parts.append(
             f"{count_text(report.rejected, 'record')} rejected" + (f", see {report.rejects}" if report.rejects else "")
@@ -299,7 +299,7 @@ def count(found: Any, question: dict[str, Any], as_json: bool) -> None:
     echo_count(found.count(**question), as_json)
 
 
-@jobs.command("top", short_help="The most frequent values.")
+@jobs.command("top", short_help="Show the most frequent values.")
 @question_options
 @click.option("--by", required=True, metavar="NAMES", help="Columns to count values of.")
 @output_options
@@ -449,7 +449,7 @@ def sync(
         return
     until = "no rows in the table" if report.until is None else f"up to {report.until:%Y-%m-%dT%H:%M:%S}Z"
     click.echo(
-        f"stored {count_text(report.rows)} new states of {count_text(report.rows_seen)} read, {until}, "
+        f"stored {count_text(report.rows, 'new state')} of {count_text(report.rows_seen)} read, {until}, "
         f"in {report.seconds:.1f} s"
     )
 

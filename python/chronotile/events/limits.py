@@ -73,7 +73,7 @@ class FloodGuard:
         alone = len(sent) > STREAMS_MAX
         advice = "send fewer streams at a time" if alone else f"send it again in {math.ceil(limits.period_s)} s"
         raise BusyError(
-            f"more than {STREAMS_MAX:,} streams within {limits.period_s:g} s, the most that can be limited; "
+            f"rate limits cover at most {STREAMS_MAX:,} streams within {limits.period_s:g} s; "
             f"{what} rejected and not stored: {advice}",
             kind="quota-exceeded", streams=len(sent), limit=STREAMS_MAX,
             retry_after_s=None if alone else limits.period_s,

@@ -364,5 +364,5 @@ def _unknown_text(unknown: list[str], known: list[str]) -> str:
     if len(unknown) == 1:
         return f"unknown column {unknown[0]!r}{name_hint(unknown[0], known)}"
     found = dict.fromkeys(near for name in unknown[:_HINTED_MAX] for near in _native.nearest_names(name, known)[:1])
-    hint = f"did you mean {', '.join(found)}? " if found else ""
-    return f"unknown columns {name_list(map(repr, unknown))}; {hint}It has {name_list(known)}"
+    hint = f"did you mean {', '.join(found)}? Known" if found else "known"
+    return f"unknown columns {name_list(map(repr, unknown))}; {hint} columns: {name_list(known)}"

@@ -13,7 +13,7 @@ import click
 from chronotile.cli.common import json_option
 from chronotile.cli.plugins import LateGroup
 from chronotile.conditions import names
-from chronotile.terminal import bytes_text, table_text
+from chronotile.terminal import bytes_text, count_text, table_text
 
 EXPERIMENTS = (
     "consistency", "expansion", "growing-reads", "outage", "overload", "requests", "scaling", "versions", "windows",
@@ -21,7 +21,7 @@ EXPERIMENTS = (
 """Names of experiments, listed here so that other commands need not import them."""
 
 
-@click.group(cls=LateGroup, short_help="Load tests of clusters, and capacity plans.")
+@click.group(cls=LateGroup, short_help="Run load tests of clusters, and plan capacity.")
 def bench() -> None:
     """Load tests of clusters, and capacity plans.
 
@@ -243,7 +243,7 @@ def _text(found: Any, cluster: Any) -> str:
         )
         rows.append(["time a node is busy with maintenance", f"{work.busy:.1%} of {cluster.busy_max:.0%}"])
     rows.append(["fewest nodes that suffice", needed])
-    text = table_text([f"{cluster.nodes} nodes", ""], rows, frozenset({1}))
+    text = table_text([f"{count_text(cluster.nodes, 'node')}", ""], rows, frozenset({1}))
     lines = [text, "", *(f"problem: {problem}" for problem in found.problems), "Assumed:"]
     return "\n".join([*lines, *(f"- {line}" for line in found.assumptions)])
 

@@ -28,7 +28,7 @@ from chronotile_tools.ops.exporting import Exporter
 from chronotile_tools.ops.exporting import dashboard as grafana
 from chronotile_tools.ops.metrics import prometheus
 from chronotile_tools.ops.recording import Recorder, read_baseline, scrape
-from chronotile_tools.ops.rules import select_rules, with_limits
+from chronotile_tools.ops.rules import ABOVE_ZERO, select_rules, with_limits
 from chronotile_tools.ops.screen import screen, watched
 
 WARNING, CRITICAL = 9, 10
@@ -160,7 +160,7 @@ def _rules_text(rules: list[library.Rule]) -> str:
     parts = []
     for rule in rules:
         limits = ", ".join(
-            f"{level} from {limit:g} {rule.unit}".rstrip()
+            f"{level} {'above 0' if limit == ABOVE_ZERO else f'from {limit:g}'} {rule.unit}".rstrip()
             for level, limit in (("warning", rule.warning), ("critical", rule.critical))
             if limit is not None
         )

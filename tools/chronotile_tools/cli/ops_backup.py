@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from chronotile.cli.common import confirm, json_option, yes_option
-from chronotile.terminal import table_text
+from chronotile.terminal import count_text, table_text
 from chronotile_tools.cli.ops_work import procedure
 from chronotile_tools.errors import DamagedError
 from chronotile_tools.ops.backups import manifests, rehearsing, restoring
@@ -140,11 +140,13 @@ def verify(store: str, name: str, drop: bool, key_file: str, as_json: bool) -> N
         click.echo(json.dumps(record, indent=2))
     if damage:
         raise DamagedError(
-            f"{len(damage)} files of {manifest.name} are damaged: make a new backup, and check the store's disks",
+            f"{count_text(len(damage), 'damaged file')} of {manifest.name}: make a new backup, and check the "
+            "store's disks",
             kind="damaged-backup",
         )
     if not as_json:
-        click.echo(f"{manifest.name}: {manifest.files} files of {len(manifest.parts)} nodes are intact")
+        files, nodes = count_text(manifest.files, "file"), count_text(len(manifest.parts), "node")
+        click.echo(f"{manifest.name}: {files} of {nodes} intact")
 
 
 @backup.command(short_help="Remove backups.")
@@ -180,7 +182,7 @@ def _say(removed: RemovalReport, as_json: bool) -> None:
         return
     for name in removed.backups:
         click.echo(f"removed {name}")
-    click.echo(f"{removed.files} files, {removed.bytes / 2**20:,.1f} MiB, freed in the store")
+    click.echo(f"{count_text(removed.files, 'file')}, {removed.bytes / 2**20:,.1f} MiB, freed in the store")
 
 
 @backup.command("test", short_help="Test a restore in a laboratory cluster.")
@@ -202,7 +204,7 @@ def rehearse(
     click.echo(json.dumps(dataclasses.asdict(report), indent=2) if as_json else str(report))
 
 
-@backup.command(short_help="On a node's machine: send its files to a backup.")
+@backup.command(short_help="Send a node's files to a backup, on the node's machine.")
 @click.option("--to", "url", required=True, metavar="STORE")
 @click.option("--name", required=True, metavar="BACKUP")
 @click.option("--node", "host_id", required=True, metavar="HOST-ID")
@@ -226,7 +228,7 @@ def make_key_file(file: Path) -> None:
     click.echo(f"wrote {file}; sign with it: chronotile ops backup run ... --sign-key {file}")
 
 
-@restore.command(short_help="On a node's machine: fetch files of a backup.")
+@restore.command(short_help="Fetch files of a backup, on the node's machine.")
 @click.option("--from", "url", required=True, metavar="STORE")
 @click.option("--backup", "name", required=True, metavar="BACKUP[@SHA256]")
 @click.option("--into", "folder", required=True, metavar="FOLDER")

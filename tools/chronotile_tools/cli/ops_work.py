@@ -81,12 +81,16 @@ def _actuator(access: Access, manual: bool, commands: dict[str, str], echo: Echo
     return Commands(commands)
 
 
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split()).partition(". ")[0].rstrip(".") + "."
+
+
 def procedure(kind: type[Procedure], *options: Callable[[Command], Command]) -> click.Group:
     """A group with the commands ``plan`` and ``run``. `kind.of` gets the context and the values of `options`; the
     docstring of `kind` is the help.
     """
     text = kind.__doc__ or ""
-    group = LateGroup(kind.name, help=text, short_help=text.splitlines()[0])
+    group = LateGroup(kind.name, help=text, short_help=_first_sentence(text))
 
     @group.command(short_help="Show the steps, checks and costs.")
     @session_options

@@ -18,7 +18,7 @@ _OUT = click.option(
 )  # fmt: skip
 
 
-@click.group(cls=LateGroup, short_help="Published tables and figures, repeated.")
+@click.group(cls=LateGroup, short_help="Repeat published measurements.")
 def study() -> None:
     """Repeat published tables and figures, and write a page that compares them with ours.
 

@@ -15,7 +15,7 @@ from chronotile.errors import ArchiveNotFoundError, DataFileError, DatasetNotFou
 from chronotile.terminal import ProgressLine, bar, count_text
 
 
-@click.command()
+@click.command(short_help="Simulate a survey on a database.")
 @target(dataset=False)
 @click.option("--visits", type=click.IntRange(1), default=100, show_default=True, help="Total number of visits.")
 @click.option("--detectors", type=click.IntRange(1, 189), default=4, show_default=True, help="Number of detectors.")
@@ -86,7 +86,8 @@ def simulate(
     if as_json:
         click.echo(json.dumps({"visits": visits - first_visit, "detectors": detectors, "logs": list(map(str, files))}))
         return
-    click.echo(f"{count_text(visits - first_visit)} visits of {detectors} detectors; logs: {log} ({len(files)} files)")
+    visits_text, detectors_text = count_text(visits - first_visit, "visit"), count_text(detectors, "detector")
+    click.echo(f"{visits_text} of {detectors_text}; logs: {log} ({count_text(len(files), 'file')})")
 
 
 def _make(url: str, schema: str | None, storage: str | None) -> None:
@@ -106,7 +107,7 @@ def _make(url: str, schema: str | None, storage: str | None) -> None:
         )
 
 
-@click.command()
+@click.command(short_help="Plot logs of simulations.")
 @click.argument("logs", nargs=-1, required=True, metavar="DIR...")
 @click.option("--out", "-o", default="apdb-report.html", show_default=True, metavar="FILE", help="Output file.")
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
@@ -134,12 +135,13 @@ def report(logs: tuple[str, ...], out: str, overwrite: bool, as_json: bool) -> N
         click.echo(reports.text(each))
     for size in reports.scaling(found):
         click.echo(
-            f"{size.nodes} nodes: {size.seconds:.3f} s at {reports.TARGETS[0]:,} visits, {size.share:.2f} of 1/N"
+            f"{count_text(size.nodes, 'node')}: {size.seconds:.3f} s at {reports.TARGETS[0]:,} visits, "
+            f"{size.share:.2f} of 1/N"
         )
     click.echo(f"the page: {page.resolve()}")
 
 
-@click.command()
+@click.command(short_help="Find the sky pixels that suit a detector.")
 @click.option("--detector", type=float, default=0.225, show_default=True, help="Side of a square detector, degrees.")
 @click.option("--padding", type=float, default=52.0, show_default=True, help="Padding around it, arc seconds.")
 @click.option(

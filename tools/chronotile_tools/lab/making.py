@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from chronotile.errors import InvalidInputError
+from chronotile.terminal import count_text
 from chronotile_tools.lab import (
     config,
     launching,
@@ -227,7 +228,8 @@ def _start(cluster: ClusterState, timeout_s: float, echo: Echo) -> None:
     for node in cluster.nodes:
         launching.launch(cluster, node)
         state.save(cluster)
-    echo(f"{len(cluster.nodes)} nodes of Cassandra {cluster.version} started at {cluster.prefix}.1 and up")
+    nodes = count_text(len(cluster.nodes), "node")
+    echo(f"{nodes} of Cassandra {cluster.version} started at {cluster.prefix}.1 and up")
     launching.await_serving(cluster, cluster.nodes, timeout_s, echo)
     if cluster.auth:
         security.replace_default_superuser(cluster, timeout_s=60)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from chronotile.errors import InvalidInputError
+from chronotile.terminal import count_text
 from chronotile_tools.lab import software, state, versions
 from chronotile_tools.lab.errors import LabError
 from chronotile_tools.lab.launching import Echo, quiet
@@ -58,8 +59,8 @@ def check_memory(nodes: int, heap_mb: int) -> None:
     ways = [f"{fitting} of them" if fitting else "", f"a heap of {smaller}m" if smaller >= HEAP_MB_MIN else ""]
     fits = " or ".join(filter(None, ways))
     raise LabError(
-        f"{nodes} more nodes with a heap of {heap_mb} MiB need {nodes * each:,} MiB ({OFF_HEAP_MB} MiB each besides "
-        f"the heap), but {available:,} MiB are available: "
+        f"too little memory for {count_text(nodes, 'more node')} with a heap of {heap_mb} MiB: "
+        f"{nodes * each:,} MiB required ({OFF_HEAP_MB} MiB each besides the heap), {available:,} MiB available: "
         + (f"{fits} would fit" if fits else "not even one would fit"),
         kind="lab-memory",
     )

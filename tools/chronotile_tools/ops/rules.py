@@ -17,6 +17,10 @@ from chronotile_tools.ops.state import Snapshot
 __all__ = ["RULES", "Baseline", "Finding", "Result", "Rule", "check", "select_rules", "with_limits"]
 
 
+ABOVE_ZERO = 1e-9
+"""Limit that every rate above zero reaches."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A limit that was reached."""
@@ -193,12 +197,12 @@ _ALL = [
         "Bring the node back now, or plan a full repair of it.", measures.hint_window, jmx=True,
     ),
     Rule(
-        "hints-written", "per minute", 1e-9, None, "Writes are missing a replica now, and are stored as hints.",
+        "hints-written", "per minute", ABOVE_ZERO, None, "Writes are missing a replica now, and are stored as hints.",
         "Find out which node is down or slow (ops status).",
         measures.per_minute(lambda node: node.hints_written, "hints written"), jmx=True, two_snapshots=True,
     ),
     Rule(
-        "unavailable", "per minute", None, 1e-9, "Requests were rejected because too few replicas are up.",
+        "unavailable", "per minute", None, ABOVE_ZERO, "Requests were rejected because too few replicas are up.",
         "Bring nodes back; see node-down.", measures.per_minute(measures.requests(lambda r: r.unavailables),
         "requests rejected"),
         jmx=True, two_snapshots=True,
@@ -210,7 +214,7 @@ _ALL = [
         two_snapshots=True,
     ),
     Rule(
-        "dropped", "per minute", 1e-9, 60, "A node dropped messages that had waited too long: it is overloaded.",
+        "dropped", "per minute", ABOVE_ZERO, 60, "A node dropped messages that had waited too long: it is overloaded.",
         "Reduce the load or find out what slows the node; then repair what was written meanwhile.",
         measures.per_minute(measures.dropped, "messages dropped"), jmx=True, two_snapshots=True,
     ),
@@ -291,11 +295,11 @@ _ALL = [
         "Look for large partitions and reads; raise the heap.", measures.of_nodes(measures.heap_share), jmx=True,
     ),
     Rule(
-        "exceptions", "per minute", 1e-9, 10, "The node had unexpected errors.",
+        "exceptions", "per minute", ABOVE_ZERO, 10, "The node had unexpected errors.",
         "Read its log.", measures.per_minute(lambda node: node.exceptions, "exceptions"), jmx=True, two_snapshots=True,
     ),
     Rule(
-        "messages-expired", "per minute", 1e-9, 60, "Messages to other nodes expired before they could be sent.",
+        "messages-expired", "per minute", ABOVE_ZERO, 60, "Messages to other nodes expired before they could be sent.",
         "Check the network and the receiving nodes.",
         measures.per_minute(lambda node: node.internode_expired, "messages expired"), two_snapshots=True,
     ),

@@ -52,7 +52,7 @@ def _title(snapshot: Snapshot) -> str:
     releases = ", ".join(sorted(snapshot.releases)) or _UNKNOWN
     schemas = len(snapshot.schemas)
     return (
-        f"cluster {snapshot.cluster or _UNKNOWN}: {len(snapshot.nodes)} nodes, Cassandra {releases}, "
+        f"cluster {snapshot.cluster or _UNKNOWN}: {count_text(len(snapshot.nodes), 'node')}, Cassandra {releases}, "
         f"{count_text(schemas, 'schema version')}, {snapshot.taken:%Y-%m-%d %H:%M:%S} UTC"
     )
 
