@@ -20,10 +20,10 @@ from support_procedures import Marks, context, nodes_of, run_apart, run_cut_off
 import chronotile as ct
 from chronotile_tools import lab, ops
 from chronotile_tools.ops.procedures import engine, journal, lease, plan, run, statements
-from chronotile_tools.ops.procedures.gate import gate
 from chronotile_tools.ops.procedures.journal import Journal
 from chronotile_tools.ops.procedures.lease import Lease
 from chronotile_tools.ops.procedures.nodes import Row, wait_for
+from chronotile_tools.ops.procedures.preflight import preflight
 from chronotile_tools.ops.procedures.reaching import AccessNodes
 from chronotile_tools.ops.procedures.restarts import RollingRestart
 from chronotile_tools.ops.repair import Repair
@@ -270,7 +270,7 @@ def test_other_work_is_refused_until_the_unfinished_is_resumed_or_given_up(
         run(Marks(str(tmp_path), 1), context(cluster), journals)
 
 
-# ---------------------------------------------------------------- the gate
+# ---------------------------------------------------------------- preflight checks
 
 
 @pytest.mark.slow
@@ -279,7 +279,7 @@ def test_a_node_away_is_refused_by_name_and_nothing_is_begun(cluster: lab.Cluste
     cluster.nodes[2].kill()
     away = cluster.nodes[2].address
     support_procedures.wait_until_seen_down(cluster, cluster.nodes[2])
-    found = [finding for finding in gate(nodes_of(cluster)) if finding.level == "refused"]
+    found = [finding for finding in preflight(nodes_of(cluster)) if finding.level == "refused"]
     assert any(away in finding.text for finding in found)
     with pytest.raises(ct.InvalidInputError, match=rf"{away} (down|accepts no)|cannot query {away}") as refused:
         run(work, context(cluster), journals)
@@ -310,14 +310,14 @@ class Lying(AccessNodes):
 
 def test_a_node_that_lies_about_the_others_is_refused_by_name(shared_cluster: lab.Cluster) -> None:
     liar, maligned = (node.address for node in shared_cluster.nodes[:2])
-    found = gate(Lying(shared_cluster, {}, maligned))
+    found = preflight(Lying(shared_cluster, {}, maligned))
     assert [(one.level, one.text.partition(":")[0]) for one in found] == [("refused", f"{liar} sees {maligned} down/N")]
 
 
 def test_each_thing_that_must_hold_of_a_node_is_refused_where_it_does_not(
     shared_cluster: lab.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("chronotile_tools.ops.procedures.gate.AGREEMENT_S", 1.0)
+    monkeypatch.setattr("chronotile_tools.ops.procedures.preflight.AGREEMENT_S", 1.0)
     lies = {
         "toUnixTimestamp": {"now": str(int((time.time() + 60) * 1000))},
         "SELECT schema_version FROM": {"schema_version": "00000000-0000-0000-0000-000000000000"},
@@ -327,7 +327,7 @@ def test_each_thing_that_must_hold_of_a_node_is_refused_where_it_does_not(
         "system_views.streaming": {"operation": "Bootstrap", "status": "started"},
         "system_views.disk_usage": {"keyspace_name": "plant", "table_name": "huge", "mebibytes": str(1 << 40)},
     }
-    found = {one.what: one.text for one in gate(Lying(shared_cluster, lies)) if one.level == "refused"}
+    found = {one.what: one.text for one in preflight(Lying(shared_cluster, lies)) if one.level == "refused"}
     assert found.keys() == {"schema", "releases", "quiet", "clocks", "disks"}
     liar = shared_cluster.nodes[0].address
     assert f"{liar}: AntiEntropyStage, Cleanup, stream (Bootstrap)" in found["quiet"]

@@ -26,9 +26,9 @@ LEAVING = NODES[3]
 
 @pytest.fixture(autouse=True)
 def _open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gate is not what is tested here."""
+    """The preflight check is not what is tested here."""
     for place in ("engine", "membership", "growing"):
-        monkeypatch.setattr(f"chronotile_tools.ops.procedures.{place}.gate", lambda nodes, **_: [])
+        monkeypatch.setattr(f"chronotile_tools.ops.procedures.{place}.preflight", lambda nodes, **_: [])
     monkeypatch.setattr(
         "chronotile_tools.ops.procedures.membership.replication_finding", lambda *_: Finding("ok", "copies", "")
     )

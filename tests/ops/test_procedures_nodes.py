@@ -25,11 +25,11 @@ from chronotile_tools.ops.procedures import journal, plan, run
 from chronotile_tools.ops.procedures.actuators import Laboratory
 from chronotile_tools.ops.procedures.disruptions import Disruption, Return
 from chronotile_tools.ops.procedures.engine import abandon
-from chronotile_tools.ops.procedures.gate import copies
 from chronotile_tools.ops.procedures.growing import Grow
 from chronotile_tools.ops.procedures.leftovers import Leftovers
 from chronotile_tools.ops.procedures.membership import Add, Decommission, Remove, Replace
 from chronotile_tools.ops.procedures.nodes import all_members, node_statuses, wait_for
+from chronotile_tools.ops.procedures.preflight import copies
 from chronotile_tools.ops.repair import preview_differences
 from chronotile_tools.ops.repair.reading import repairable
 from chronotile_tools.ops.repair.running import grouped

@@ -7,7 +7,8 @@ import inspect
 import pytest
 import support_procedures  # its procedure is one of those that are known
 
-from chronotile_tools.lab.tools import parse_status
+from chronotile_tools.lab.tools import NodeStatus, parse_status
+from chronotile_tools.ops.procedures import preflight
 from chronotile_tools.ops.procedures.disruptions import downtime_finding
 from chronotile_tools.ops.procedures.engine import Procedure
 from chronotile_tools.ops.procedures.findings import Finding, require
@@ -25,6 +26,30 @@ DN  198.18.2.2  114.66 KiB  16      66.7%             8bdac5cd-451e-42e1-ada6-78
 UJ  198.18.2.4  ?           16      ?                 2c4dbbfc-5315-42eb-802f-6e2a53f86997  rack1
 UL  198.18.2.1  114.53 KiB  16      66.7%             0c4dbbfc-5315-42eb-802f-6e2a53f86997  rack1
 """
+
+
+class NoQueries:
+    """Nodes that answer each query with nothing."""
+
+    def query(self, *_: object) -> list[dict[str, str]]:
+        return []
+
+
+def test_a_node_that_another_does_not_list_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, down = (NodeStatus(name, name, name != "c", "N") for name in ("a", "b", "c"))
+    views = {"a": [a, down], "b": [a, b, down]}
+    monkeypatch.setattr(preflight, "node_statuses", lambda _, address: views[address])
+    assert [finding.text for finding in preflight._status(NoQueries(), ["a", "b"], ["c"])] == [  # type: ignore[arg-type]
+        "a does not list b: every node must be up and normal"
+    ]
+    views["a"] += [NodeStatus("b", "b", False, "L")]
+    assert [finding.text for finding in preflight._status(NoQueries(), ["a", "b"], ["c"])] == [  # type: ignore[arg-type]
+        "a sees b down/L: every node must be up and normal"
+    ]
+    views["a"][-1] = b
+    assert preflight._status(NoQueries(), ["a", "b"], ["c"])[0].text == (  # type: ignore[arg-type]
+        "2 nodes up and normal, and accepting clients"
+    )
 
 
 def test_every_known_procedure_can_be_created() -> None:
@@ -79,7 +104,7 @@ def test_how_long_a_node_was_away_decides_how_it_may_come_back(away_h: float, le
 
 
 def test_every_reason_to_refuse_is_named_and_a_warning_is_none() -> None:
-    require([Finding("warning", "copies", "few"), Finding("unseen", "disks", "no way")], "restart")
+    require([Finding("warning", "copies", "few"), Finding("unknown", "disks", "no way")], "restart")
     with pytest.raises(
         ValueError, match=r"(?s)restart is refused, and nothing was changed:.*clocks: apart.*disks: full"
     ):

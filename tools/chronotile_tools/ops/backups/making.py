@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chronotile.errors import BusyError, ChronotileError, InvalidInputError
+from chronotile.terminal import count_text
 from chronotile_tools.errors import DamagedError, NotFoundError
 from chronotile_tools.ops.backups import jobs, manifests, schemas, stores
 from chronotile_tools.ops.backups.jobs import Send
@@ -25,8 +26,8 @@ from chronotile_tools.ops.backups.stores import Store
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.gate import data_folders, gate, schema_versions
 from chronotile_tools.ops.procedures.nodes import all_members, any_serving, for_each_node, wait_for
+from chronotile_tools.ops.procedures.preflight import data_folders, preflight, schema_versions
 from chronotile_tools.ops.procedures.restarts import known_addresses
 
 TRIES = 3
@@ -86,8 +87,8 @@ class Backup(Procedure):
         return cls(stores.normal(url), wanted, addresses, label, limit_mib, create, key_file)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and checks of the store."""
-        found = gate(context.nodes)
+        """The preflight checks, and checks of the store."""
+        found = preflight(context.nodes)
         if any(finding.level == "refused" for finding in found):
             return found
         found.append(release_finding(context))
@@ -117,7 +118,7 @@ class Backup(Procedure):
             found = [Finding("ok", "store", f"{self.url} exists")]
         free, needed = store.free_bytes(), self._needed(context, store)
         if free is None:
-            return [*found, Finding("unseen", "space", "the free space of the object store is unknown")]
+            return [*found, Finding("unknown", "space", "the free space of the object store is unknown")]
         text = f"{free >> 20:,} MiB are free, and up to {needed >> 20:,} MiB are needed"
         return [*found, Finding("refused" if free < needed else "ok", "space", text)]
 
@@ -144,7 +145,8 @@ class Backup(Procedure):
         sentences.append(
             "The store has no backup of this cluster: all files are sent."
             if newest is None
-            else f"Files of {newest.name} ({newest.files} files, {newest.bytes >> 20:,} MiB) are not sent again."
+            else f"Files of {newest.name} ({count_text(newest.files, 'file')}, {newest.bytes >> 20:,} MiB) "
+            "are not sent again."
         )
         return [*sentences, "Until the files are sent, snapshots keep compacted files on the nodes' disks."]
 
@@ -269,7 +271,8 @@ class Backup(Procedure):
                 f"{whole / 2**20:,.1f} MiB sent, {rate:,.1f} MiB/s"
             )
 
-        return Step("send", f"have {len(self.addresses)} nodes send the files that {self.url} does not have", do, prove)
+        nodes = count_text(len(self.addresses), "node")
+        return Step("send", f"have {nodes} send the files that {self.url} does not have", do, prove)
 
     def _send(self, context: Context, store: Store) -> None:
         name = context.notes["backup"]
@@ -313,7 +316,8 @@ class Backup(Procedure):
             damage = manifests.check_files(store, made.parts)
             if damage:
                 raise DamagedError(
-                    f"{len(damage)} files disappeared from {self.url} ({damage[0]}): start again (--again)",
+                    f"{count_text(len(damage), 'file')} disappeared from {self.url} ({damage[0]}): start again "
+                    "(--again)",
                     kind="damaged-backup",
                 )
             manifests.save(store, made, Key.read_optional(self.key_file))
@@ -321,8 +325,8 @@ class Backup(Procedure):
         def prove() -> str:
             made = manifests.load(Store(self.url), context.notes["backup"], Key.read_optional(self.key_file))
             signed = ", signed" if self.key_file else ""
-            size = f"{made.files} files, {made.bytes / 2**20:,.1f} MiB"
-            return f"backup {made.name}: {size} of {len(made.parts)} nodes{signed}"
+            size = f"{count_text(made.files, 'file')}, {made.bytes / 2**20:,.1f} MiB"
+            return f"backup {made.name}: {size} of {count_text(len(made.parts), 'node')}{signed}"
 
         return Step("manifest", "write the manifest, which completes the backup", do, prove)
 

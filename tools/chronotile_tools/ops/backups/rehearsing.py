@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from chronotile.terminal import count_text
 from chronotile_tools import lab, ops
 from chronotile_tools.ops.backups import restoring
 from chronotile_tools.ops.backups.restoring import Restore
@@ -37,7 +38,8 @@ class Report:
     def __str__(self) -> str:
         return (
             f"restore test of {self.backup}: passed in {self.seconds:.0f} s\n"
-            f"  {self.bytes / 2**20:,.1f} MiB into {self.nodes} nodes of Cassandra {self.release}\n  {self.proof}"
+            f"  {self.bytes / 2**20:,.1f} MiB into {count_text(self.nodes, 'node')} of Cassandra {self.release}\n"
+            f"  {self.proof}"
         )
 
 
@@ -73,7 +75,7 @@ def rehearse(
         lab.up(nodes=nodes, version=manifest.release, heap=heap) as cluster,
         tempfile.TemporaryDirectory(prefix="chronotile-restore-") as folder,
     ):
-        echo(f"{nodes} nodes of Cassandra {manifest.release} serve")
+        echo(f"ready: {count_text(nodes, 'node')} of Cassandra {manifest.release}")
         reached = AccessNodes(ops.for_lab(cluster.name))
         context = Context(reached, Laboratory(cluster, echo), echo, archive_url=reached.archive_url)
         work = Restore.of(context, url, manifest.name, keyspaces, key_file=key_file)

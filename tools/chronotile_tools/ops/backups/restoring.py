@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import ClassVar
 
 from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile.terminal import count_text
 from chronotile_tools.ops.backups import making, manifests, proving, schemas
 from chronotile_tools.ops.backups.jobs import Fetch, import_folder
 from chronotile_tools.ops.backups.manifests import Manifest
@@ -22,8 +23,8 @@ from chronotile_tools.ops.backups.stores import Store
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding, Level
-from chronotile_tools.ops.procedures.gate import copies, data_folders, free_bytes, gate
 from chronotile_tools.ops.procedures.nodes import Member, all_members, any_serving, for_each_node, wait_for
+from chronotile_tools.ops.procedures.preflight import copies, data_folders, free_bytes, preflight
 from chronotile_tools.ops.procedures.restarts import known_addresses
 
 STAGING = "chronotile_restore"
@@ -108,8 +109,8 @@ class Restore(Procedure):
     # ------------------------------------------------------------ checks
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, the backup, and whether it fits into this cluster and its data."""
-        findings = gate(context.nodes)
+        """The preflight checks, the backup, and whether it fits into this cluster and its data."""
+        findings = preflight(context.nodes)
         if any(finding.level == "refused" for finding in findings):
             return findings
         store = Store(self.url)
@@ -178,9 +179,9 @@ class Restore(Procedure):
                  for address, have in seen.items() if have is not None and have < needed[address]]  # fmt: skip
         if short:
             return Finding("refused", "space", f"{'; '.join(short)}: free space, or restore fewer keyspaces")
-        unseen = [address for address, have in seen.items() if have is None]
-        if unseen:
-            return Finding("unseen", "space", f"unknown free space on {', '.join(unseen)}: check it yourself (df)")
+        unknown = [address for address, have in seen.items() if have is None]
+        if unknown:
+            return Finding("unknown", "space", f"unknown free space on {', '.join(unknown)}: check it yourself (df)")
         return Finding(
             "ok", "space", f"each node has room for what it gets (at most {max(needed.values()) >> 20:,} MiB)"
         )
@@ -210,8 +211,8 @@ class Restore(Procedure):
             sentences.append("Nodes, tokens and replication are those of the backup: each node gets its own files.")
         else:
             sentences.append(
-                f"Nodes, tokens or replication differ from those of the {len(manifest.parts)} nodes of the "
-                "backup: each node gets all files, and drops rows it does not own."
+                f"Nodes, tokens or replication differ from those of the {count_text(len(manifest.parts), 'node')} of "
+                "the backup: each node gets all files, and drops rows it does not own."
             )
         return [
             *sentences,
@@ -274,7 +275,8 @@ class Restore(Procedure):
             rows = self._with_rows(context, self.keyspaces)
             if rows:
                 raise ChronotileError(f"{_some(rows)} has rows: keep clients away", kind="not-confirmed")
-            return f"{len(self._tables(context))} tables of {', '.join(self.keyspaces)} match the backup, and are empty"
+            tables = count_text(len(self._tables(context)), "table")
+            return f"{tables} of {', '.join(self.keyspaces)}: as in the backup, and empty"
 
         return Step("schema", "recreate keyspaces and tables", do, prove, require, changes=SCHEMA_CHANGES)
 
@@ -304,16 +306,16 @@ class Restore(Procedure):
             return ""
 
         def prove() -> str:
-            unseen = [address for address in self.addresses if not self._has_shell(context, address)]
+            unchecked = [address for address in self.addresses if not self._has_shell(context, address)]
             for address in self.addresses:
-                if address not in unseen:
+                if address not in unchecked:
                     what = f"the files of {address}"
                     wait_for(what, functools.partial(missing, address), timeout_s=context.stream_s)
-            if unseen:
-                return f"without --shell, arrival on {', '.join(unseen)} was not checked: the import will show it"
+            if unchecked:
+                return f"without --shell, arrival on {', '.join(unchecked)} was not checked: the import will show it"
             return "all files have arrived, with the digests of the backup"
 
-        text = f"have {len(self.addresses)} nodes fetch their files"
+        text = f"have {count_text(len(self.addresses), 'node')} fetch their files"
         return Step("fetch", text, lambda: making.on_all(self.addresses, fetch), prove)
 
     def _has_shell(self, context: Context, address: str) -> bool:
@@ -332,12 +334,13 @@ class Restore(Procedure):
             short = [one for one, count in imported.items() if count != len(self._imports(context, one))]
             if short:
                 raise ChronotileError(f"{', '.join(short)} did not import all tables", kind="not-confirmed")
-            return f"imported: {', '.join(f'{count} tables by {address}' for address, count in imported.items())}"
+            tables = [f"{count_text(count, 'table')} by {address}" for address, count in imported.items()]
+            return f"imported: {', '.join(tables)}"
 
         def do() -> None:
             making.on_all(self.addresses, functools.partial(self._import, context))
 
-        return Step("import", f"have {len(self.addresses)} nodes import them", do, prove)
+        return Step("import", f"have {count_text(len(self.addresses), 'node')} import them", do, prove)
 
     def _import(self, context: Context, address: str) -> None:
         done = set(context.notes.get(f"imported {address}", []))
@@ -412,10 +415,8 @@ class Restore(Procedure):
                 context.echo(f"      {keyspace}.{table}: {counts[f'{keyspace}.{table}']:,} rows")
             context.note(rows=counts)
             advice = "; repair soon: chronotile ops repair run" if self.in_place and len(self.addresses) > 1 else ""
-            return (
-                "; ".join([f"{sum(counts.values()):,} rows in {len(counts)} tables", *context.notes["verified"]])
-                + advice
-            )
+            found = f"{count_text(sum(counts.values()), 'row')} in {count_text(len(counts), 'table')}"
+            return "; ".join([found, *context.notes["verified"]]) + advice
 
         return Step("proof", "verify archives, and count rows", do, prove)
 
@@ -445,7 +446,8 @@ def is_same_ring(manifest: Manifest, members: Sequence[Member]) -> bool:
 def _files_finding(store: Store, manifest: Manifest) -> Finding:
     damage = manifests.check_files(store, manifest.parts)
     if damage:
-        return Finding("refused", "files", f"{len(damage)} files are damaged: {damage[0]}; use another backup")
+        text = f"{count_text(len(damage), 'damaged file')}: {damage[0]}; use another backup"
+        return Finding("refused", "files", text)
     return Finding(
         "ok", "files", f"all {manifest.files} files have the right size; digests are checked during the transfer"
     )

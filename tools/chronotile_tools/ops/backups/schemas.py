@@ -10,8 +10,8 @@ from chronotile.errors import BusyError, InvalidInputError
 from chronotile_tools.ops.backups import schema_text
 from chronotile_tools.ops.backups.manifests import Schema
 from chronotile_tools.ops.procedures import statements
-from chronotile_tools.ops.procedures.gate import copies
 from chronotile_tools.ops.procedures.nodes import Member, Nodes, any_serving, is_system
+from chronotile_tools.ops.procedures.preflight import copies
 
 ARCHIVE_TABLES = frozenset({"meta", "leases", "slices", "catalog"})
 """Catalog tables of a Chronotile archive, which describe the content of all others."""

@@ -18,8 +18,8 @@ from chronotile.errors import BusyError, InvalidInputError
 from chronotile_tools.ops.procedures import statements, steps
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.gate import copies, gate
 from chronotile_tools.ops.procedures.nodes import any_serving, is_system
+from chronotile_tools.ops.procedures.preflight import copies, preflight
 from chronotile_tools.ops.procedures.restarts import known_addresses, unreplicated
 from chronotile_tools.ops.repair import reading
 from chronotile_tools.ops.repair.running import grouped, preview_differences, repair_tables
@@ -50,7 +50,7 @@ class Disruption(Procedure):
         return cls(known_addresses(context, [address])[0], minutes)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and whether the work ends in time."""
+        """The preflight checks, and whether the work ends in time."""
         found = [*super().checks(context), *unreplicated(context)]
         away_s = self.minutes * 60
         if any(finding.level == "refused" for finding in found):
@@ -94,8 +94,8 @@ class Return(Procedure):
         return cls(address, moment.timestamp())
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate without the node, and whether it may return."""
-        found = gate(context.nodes, down=[self.address])
+        """The preflight checks without the node, and whether it may return."""
+        found = preflight(context.nodes, down=[self.address])
         return [*found, _time_finding(context, time.time() - self.down_since)]
 
     def steps(self, context: Context) -> list[Step]:

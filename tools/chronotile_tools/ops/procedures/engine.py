@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chronotile.errors import BusyError, ChronotileError, InvalidInputError
+from chronotile.terminal import count_text
 from chronotile_tools.errors import DamagedError
 from chronotile_tools.ops.procedures import findings, journal, nodes
 from chronotile_tools.ops.procedures.actuators import Actuator
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.gate import gate
 from chronotile_tools.ops.procedures.journal import Journal
 from chronotile_tools.ops.procedures.lease import LIFE_S, Lease, describe, prepared, unfinished_elsewhere
 from chronotile_tools.ops.procedures.nodes import Echo, Nodes
+from chronotile_tools.ops.procedures.preflight import preflight
 
 SETTLE_S = 30.0
 """Seconds for nodes to agree about each other after one of them started."""
@@ -104,7 +105,7 @@ class Procedure(ABC):
 
     def checks(self, context: Context) -> list[Finding]:
         """Checks before the start."""
-        return gate(context.nodes)
+        return preflight(context.nodes)
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
@@ -142,7 +143,7 @@ class Plan:
         }  # fmt: skip
 
     def __str__(self) -> str:
-        lines = [f"{self.procedure}: {len(self.steps)} steps", "", "checked:"]
+        lines = [f"{self.procedure}: {count_text(len(self.steps), 'step')}", "", "checked:"]
         lines += [f"  {finding}" for finding in self.findings]
         lines += ["", "steps:", *(f"  {k:>3}  {step.text}" for k, step in enumerate(self.steps, 1))]
         if self.cost:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from chronotile.errors import InvalidInputError
 
-Level = Literal["ok", "unseen", "warning", "refused"]
+Level = Literal["ok", "unknown", "warning", "refused"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Finding:
     """The result of a check."""
 
     level: Level
-    """``refused`` blocks the procedure; ``unseen`` means that the check was not possible."""
+    """``refused`` blocks the procedure; ``unknown`` means that the check was not possible."""
     what: str
     """What was checked, for example ``clocks``."""
     text: str

@@ -18,9 +18,9 @@ from chronotile.errors import BusyError, ChronotileError, InvalidInputError
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.gate import copies, gate
 from chronotile_tools.ops.procedures.membership import CHANGES, await_joined
 from chronotile_tools.ops.procedures.nodes import all_members, any_serving, is_system
+from chronotile_tools.ops.procedures.preflight import copies, preflight
 from chronotile_tools.ops.procedures.upgrades import snapshot_step
 from chronotile_tools.ops.repair import reading
 from chronotile_tools.ops.repair.running import grouped, preview_differences, repair_tables
@@ -76,8 +76,8 @@ class Grow(Procedure):
         return cls(known[0].address, known[0].dc, early, second, third)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, the snitch, and requirements for clients."""
-        found = gate(context.nodes)
+        """The preflight checks, the snitch, and requirements for clients."""
+        found = preflight(context.nodes)
         match = _SNITCH.search(context.nodes.nodetool(self.first, "describecluster", timeout_s=60))
         snitch = match[1] if match else "unknown"
         if snitch != "GossipingPropertyFileSnitch":
@@ -93,7 +93,7 @@ class Grow(Procedure):
             )
             found.append(Finding("refused", "users", text))
         text = "clients must read and write at ONE until told otherwise; this cannot be checked"
-        return [*found, Finding("unseen", "clients", text)]
+        return [*found, Finding("unknown", "clients", text)]
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""

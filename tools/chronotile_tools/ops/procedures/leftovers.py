@@ -7,11 +7,12 @@ from pathlib import PurePosixPath
 from typing import ClassVar
 
 from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile.terminal import count_text
 from chronotile_tools.ops.procedures import statements, steps
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.gate import data_folders
 from chronotile_tools.ops.procedures.nodes import any_serving
+from chronotile_tools.ops.procedures.preflight import data_folders
 from chronotile_tools.ops.procedures.restarts import known_addresses, unreplicated
 
 
@@ -35,7 +36,7 @@ class Leftovers(Procedure):
         return cls(address, [path for path, _ in find(context, address)], confirmed)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, existence of leftovers, and confirmation."""
+        """The preflight checks, existence of leftovers, and confirmation."""
         found = [*super().checks(context), *unreplicated(context)]
         if not self.folders:
             found.append(Finding("refused", "folders", f"{self.address} has no folders of dropped tables"))
@@ -56,7 +57,7 @@ class Leftovers(Procedure):
             *steps.down_steps(context, self.address),
             Step(
                 "remove",
-                f"remove {len(self.folders)} folders of dropped tables",
+                f"remove {count_text(len(self.folders), 'folder')} of dropped tables",
                 lambda: self._remove(context),
                 lambda: self._confirmed(context),
                 lambda: self._require_dropped(context),
@@ -84,7 +85,7 @@ class Leftovers(Procedure):
         still = set(left) & set(self.folders)
         if still:
             raise ChronotileError(f"cannot remove {', '.join(sorted(still))}", kind="not-confirmed")
-        return f"{len(self.folders)} folders removed"
+        return f"{count_text(len(self.folders), 'folder')} removed"
 
 
 def find(context: Context, address: str) -> list[tuple[str, int]]:

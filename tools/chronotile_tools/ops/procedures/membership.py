@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from chronotile.errors import ChronotileError, InvalidInputError
+from chronotile.terminal import count_text
 from chronotile_tools.ops.procedures import statements, steps
 from chronotile_tools.ops.procedures.disruptions import sync_step
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.gate import copies, free_bytes, gate
 from chronotile_tools.ops.procedures.nodes import (
     all_members,
     answers,
@@ -22,6 +22,7 @@ from chronotile_tools.ops.procedures.nodes import (
     node_statuses,
     wait_for,
 )
+from chronotile_tools.ops.procedures.preflight import copies, free_bytes, preflight
 from chronotile_tools.ops.procedures.restarts import known_addresses
 
 CHANGES = ("node *", "release *", "tokens *")
@@ -90,7 +91,7 @@ class Decommission(Procedure):
         return cls(known_addresses(context, [address])[0])
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and whether enough nodes remain."""
+        """The preflight checks, and whether enough nodes remain."""
         return [*super().checks(context), replication_finding(context, self.address)]
 
     def cost(self, context: Context) -> list[str]:
@@ -137,8 +138,8 @@ class Remove(Procedure):
         return cls(address, steps.member(context, address).host_id)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate without the node, and whether enough nodes remain."""
-        return [*gate(context.nodes, down=[self.address]), replication_finding(context, self.address)]
+        """The preflight checks without the node, and whether enough nodes remain."""
+        return [*preflight(context.nodes, down=[self.address]), replication_finding(context, self.address)]
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
@@ -188,8 +189,8 @@ class Replace(Procedure):
         return cls(known, dead, host_id, address)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate without the node."""
-        return gate(context.nodes, down=[self.dead])
+        """The preflight checks without the node."""
+        return preflight(context.nodes, down=[self.dead])
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
@@ -389,7 +390,7 @@ def await_joined(context: Context, before: Sequence[str], count: int, address: s
             monitor.check()
             return "no new node is up and normal"
         known = all_members(context.nodes)
-        return "" if len(known) == count else f"the cluster has {len(known)} nodes, not {count}"
+        return "" if len(known) == count else f"the cluster has {count_text(len(known), 'node')}, not {count}"
 
     wait_for("the new node", missing, timeout_s=context.stream_s)
     fresh = _new(context, before)[0]

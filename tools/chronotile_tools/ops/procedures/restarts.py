@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from chronotile.errors import InvalidInputError
+from chronotile.terminal import count_text
 from chronotile_tools.ops.procedures import steps
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.gate import copies
 from chronotile_tools.ops.procedures.nodes import all_members, any_serving, is_system
+from chronotile_tools.ops.procedures.preflight import copies
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,12 @@ class RollingRestart(Procedure):
         return cls(known_addresses(context, addresses))
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and keyspaces with too few replicas."""
+        """The preflight checks, and keyspaces with too few replicas."""
         return [*super().checks(context), *unreplicated(context)]
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
-        return [f"{len(self.addresses)} nodes, each down for about a minute."]
+        return [f"{count_text(len(self.addresses), 'node')}, each down for about a minute."]
 
     def steps(self, context: Context) -> list[Step]:
         """Four steps per node."""

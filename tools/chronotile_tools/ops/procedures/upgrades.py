@@ -41,12 +41,12 @@ class Upgrade(Procedure):
         return cls(known_addresses(context, []), release)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, the order of releases, and limits of the checks."""
+        """The preflight checks, the order of releases, and limits of the checks."""
         releases = sorted({one.release for one in all_members(context.nodes)})
         found = [*super().checks(context), *unreplicated(context)]
         found += [adjacent(before, self.release) for before in releases]
         text = "agreement of replicas was not checked: run chronotile ops repair run before and after the upgrade"
-        return [*found, Finding("unseen", "repair", text)]
+        return [*found, Finding("unknown", "repair", text)]
 
     def cost(self, context: Context) -> list[str]:
         """Costs, one sentence each."""
@@ -117,7 +117,7 @@ class Compatibility(Procedure):
         return cls(known_addresses(context, []), mode, confirmed)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, the order of modes, and confirmation that it is irreversible."""
+        """The preflight checks, the order of modes, and confirmation that it is irreversible."""
         found = [*super().checks(context), *unreplicated(context)]
         if any(finding.level == "refused" for finding in found):
             return found

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile_tools.ops.procedures import statements
-from chronotile_tools.ops.procedures.gate import copies
 from chronotile_tools.ops.procedures.nodes import Nodes, any_serving, for_each_node, is_system, members
+from chronotile_tools.ops.procedures.preflight import copies
 from chronotile_tools.ops.repair.segments import Estimate, RingRange
 from chronotile_tools.ring import TOKEN_MIN, unwrapped
 

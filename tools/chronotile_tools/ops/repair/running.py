@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile.terminal import count_text
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
-from chronotile_tools.ops.procedures.gate import gate
 from chronotile_tools.ops.procedures.nodes import all_members, answers, for_each_node, node_statuses
+from chronotile_tools.ops.procedures.preflight import preflight
 from chronotile_tools.ops.repair import reading
 from chronotile_tools.ops.repair.segments import (
     BYTES_MAX,
@@ -89,8 +90,8 @@ class Repair(Procedure):
         return cls(grouped(context, names), capacity_mbit, segment_s, anyway)
 
     def checks(self, context: Context) -> list[Finding]:
-        """The gate, and whether the nodes repair automatically."""
-        found = gate(context.nodes)
+        """The preflight checks, and whether the nodes repair automatically."""
+        found = preflight(context.nodes)
         native = [one.address for one in all_members(context.nodes) if answers(context.nodes, one.address)
                   and reading.native_scheduler(context.nodes, one.address)]  # fmt: skip
         if native:
@@ -110,7 +111,11 @@ class Repair(Procedure):
             ranges, known = _ranges(context, group), [one for name in group for one in estimates[name]]
             partitions, size = map(sum, zip(*(share(one, known) for one in ranges), strict=True))
             small = _is_small(known) and self._fits_node_commands(context, group)
-            pieces = f"{len(_replicas(ranges))} nodes" if small else f"{len(_planned(ranges, known))} segments"
+            pieces = (
+                count_text(len(_replicas(ranges)), "node")
+                if small
+                else count_text(len(_planned(ranges, known)), "segment")
+            )
             what = f"{group[0]}" + (f" and {len(group) - 1} more" if len(group) > 1 else "")
             sentences.append(
                 f"{what}: about {partitions:,.0f} partitions, {size / 2**20:,.0f} MiB in each copy, {pieces}."
@@ -305,7 +310,12 @@ class _Group:
     def prove(self) -> str:
         """Compare all replicas again."""
         streams = preview_differences(self.context, self.tables)
-        done = f"{len(self._done())} segments" if self._done() else f"the ranges of {len(self._nodes_done())} nodes"
+        segments = self._done()
+        done = (
+            count_text(len(segments), "segment")
+            if segments
+            else f"the ranges of {count_text(len(self._nodes_done()), 'node')}"
+        )
         if not streams:
             return f"{done} repaired; a preview has nothing to stream"
         # Concurrent writes cause harmless temporary differences.

@@ -1,4 +1,4 @@
-"""The gate: conditions that must hold before any procedure."""
+"""Preflight checks: conditions that must hold before any procedure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from chronotile.errors import ChronotileError, InvalidInputError, UnavailableError
+from chronotile.terminal import count_text
 from chronotile_tools.lab.tools import NodeStatus
 from chronotile_tools.ops.procedures import statements
 from chronotile_tools.ops.procedures.findings import Finding
@@ -24,7 +25,7 @@ _STREAM = re.compile(
 )
 
 
-def gate(nodes: Nodes, *, down: Collection[str] = ()) -> list[Finding]:
+def preflight(nodes: Nodes, *, down: Collection[str] = ()) -> list[Finding]:
     """Check the whole cluster.
 
     Parameters
@@ -61,20 +62,20 @@ def _status(nodes: Nodes, live: list[str], down: Collection[str]) -> list[Findin
         if isinstance(views, str):
             found.append(Finding("refused", "nodes", f"cannot query {asker}: {views}"))
             continue
-        bad = [f"{seen.address} {'up' if seen.up else 'down'}/{seen.state}" for seen in views
+        bad = [f"{asker} sees {seen.address} {'up' if seen.up else 'down'}/{seen.state}" for seen in views
                if not seen.normal and seen.address not in down]  # fmt: skip
-        bad += [f"{address} not at all" for address in live if address not in {seen.address for seen in views}]
-        bad += [f"{seen.address} is up, expected down" for seen in views if seen.up and seen.address in down]
+        bad += [f"{asker} does not list {address}" for address in live
+                if address not in {seen.address for seen in views}]  # fmt: skip
+        bad += [f"{asker} sees {seen.address} up, expected down" for seen in views
+                if seen.up and seen.address in down]  # fmt: skip
         if bad:
-            found.append(
-                Finding("refused", "nodes", f"{asker} sees {', '.join(bad)}: every node must be up and normal")
-            )
+            found.append(Finding("refused", "nodes", f"{', '.join(bad)}: every node must be up and normal"))
     for address in live:
         try:
             nodes.query(address, statements.select("key", "system.local"))
         except ChronotileError as error:
             found.append(Finding("refused", "clients", f"{address} accepts no clients: {error}"))
-    return found or [Finding("ok", "nodes", f"{len(live)} nodes see each other up and normal, and accept clients")]
+    return found or [Finding("ok", "nodes", f"{count_text(len(live), 'node')} up and normal, and accepting clients")]
 
 
 def schema_versions(nodes: Nodes, live: list[str]) -> set[str]:
@@ -133,16 +134,16 @@ def _clocks(nodes: Nodes, live: list[str]) -> Finding:
 
     offsets = {address: offset(address) for address in live}
     first, last = min(offsets, key=lambda a: offsets[a][0]), max(offsets, key=lambda a: offsets[a][0])
-    skew, unsure = offsets[last][0] - offsets[first][0], offsets[last][1] + offsets[first][1]
-    text = f"at most {skew:.2f} s apart, measured to {unsure:.2f} s"
-    if skew - unsure > CLOCK_S_MAX:
+    skew, uncertainty = offsets[last][0] - offsets[first][0], offsets[last][1] + offsets[first][1]
+    text = f"at most {skew:.2f} s apart, measured to {uncertainty:.2f} s"
+    if skew - uncertainty > CLOCK_S_MAX:
         return Finding("refused", "clocks", f"{first} and {last} are {skew:.1f} s apart: fix NTP")
-    return Finding("ok", "clocks", text) if skew + unsure <= CLOCK_S_MAX else Finding("warning", "clocks", text)
+    return Finding("ok", "clocks", text) if skew + uncertainty <= CLOCK_S_MAX else Finding("warning", "clocks", text)
 
 
 def _disks(nodes: Nodes, live: list[str]) -> list[Finding]:
     """Check that each node has space to rewrite its largest table."""
-    short, unseen = [], []
+    short, unknown = [], []
     for address in live:
         rows = nodes.query(
             address, statements.select("keyspace_name, table_name, mebibytes", "system_views.disk_usage")
@@ -151,7 +152,7 @@ def _disks(nodes: Nodes, live: list[str]) -> list[Finding]:
         try:
             free = free_bytes(nodes, address)
         except UnavailableError as error:
-            unseen.append(f"{address} ({error})")
+            unknown.append(f"{address} ({error})")
             continue
         if free < int(largest["mebibytes"]) << 20:
             table = f"{largest['keyspace_name']}.{largest['table_name']}"
@@ -159,8 +160,8 @@ def _disks(nodes: Nodes, live: list[str]) -> list[Finding]:
     found = []
     if short:
         found.append(Finding("refused", "disks", f"{'; '.join(short)}: free space, or retire old slices"))
-    if unseen:
-        found.append(Finding("unseen", "disks", f"unknown free space on {', '.join(unseen)}: check it yourself (df)"))
+    if unknown:
+        found.append(Finding("unknown", "disks", f"unknown free space on {', '.join(unknown)}: check it yourself (df)"))
     return found or [Finding("ok", "disks", "each node has space to rewrite its largest table")]
 
 
