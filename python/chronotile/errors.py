@@ -73,7 +73,7 @@ class ChronotileError(Exception):
     kind: str
     details: dict[str, Any]
 
-    def __init__(self, message: str, *, kind: str = "error", **details: Any) -> None:
+    def __init__(self, message: str, *, kind: str = "other", **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.kind = kind

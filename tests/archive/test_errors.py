@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 import chronotile as ct
+import chronotile_tools
 from chronotile import _native, errors
+from chronotile_tools import errors as tools_errors
 
 SCHEMA = {"tag": "int64", "t": "timestamp[us]", "value": "float64"}
 
@@ -76,6 +78,36 @@ def test_python_raises_the_kinds_of_the_table() -> None:
     found = set().union(*(raised(path) for path in modules))
     assert len(found) > 30
     assert {(name, kind) for name, kind in found if table.get(kind) != name} == set()
+
+
+def kinds_in(path: Path) -> set[str]:
+    """Kinds that a module gives to exceptions, in calls and as defaults of classes."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name.endswith("Error"):
+                given = [keyword.value for keyword in node.keywords if keyword.arg == "kind"]
+            case ast.FunctionDef(name="__init__", args=arguments):
+                pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+                given = [default for argument, default in pairs if argument.arg == "kind" and default is not None]
+            case ast.Assign(targets=[ast.Name("default_kind")], value=value):
+                given = [value]
+            case ast.AnnAssign(target=ast.Name("default_kind"), value=ast.expr() as value):
+                given = [value]
+            case _:
+                continue
+        found |= {each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+    return found
+
+
+def test_every_kind_is_in_the_table_of_the_product_or_of_the_tools() -> None:
+    table, tools = set(_native.error_kinds()), set(tools_errors.KINDS)
+    assert table & tools == set()
+    product, own = (
+        set().union(*map(kinds_in, Path(package.__file__).parent.rglob("*.py"))) for package in (ct, chronotile_tools)
+    )
+    assert product - table == set()
+    assert own - table == tools
 
 
 @pytest.mark.parametrize("name", errors.__all__)

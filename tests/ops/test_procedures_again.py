@@ -80,7 +80,7 @@ def test_grow_given_again_goes_on_when_there_are_two_nodes(tmp_path: Path, monke
             if name == "join":
                 nodes.members.append(NODES[1])
             if name == "last" and len(steps) == 2:
-                raise ct.ChronotileError("cut off", kind="command")
+                raise ct.ChronotileError("cut off", kind="command-failed")
 
         return engine.Step(name, name, do, lambda: "seen", changes=("*",))
 

@@ -109,7 +109,7 @@ def test_a_short_disruption_fails_no_operation_and_leaves_the_node_whole(plant: 
     with Load(url, tmp_path / "load", processes=2) as load:
         with pytest.raises(ct.BusyError, match="is stopped: do your work, then run") as paused:
             run(work, context(plant), tmp_path / "journals")
-        assert paused.value.kind == "operator"
+        assert paused.value.kind == "operator-needed"
         assert node.pid is None
         load.work(5)
         run_cut_off(plant, tmp_path / "journals", work, [2, 3], failures=1)

@@ -46,7 +46,7 @@ class MemoryNodes:
             return self.tools[arguments[0]](address, arguments[1:])
         if arguments[0] == "status":
             return "\n".join(f"UN  {one}  1 KiB  16  100%  {host_id(one)}  r1" for one in self.members)
-        raise ChronotileError(f"no fake for nodetool {arguments[0]}", kind="command")
+        raise ChronotileError(f"no fake for nodetool {arguments[0]}", kind="command-failed")
 
     def query(self, address: str, statement: str, *, consistency: str = "ONE", timeout_s: float = 10) -> list[Row]:
         if address not in self.members:
@@ -119,7 +119,7 @@ class RecordingActuator:
 
     def _do(self, *what: str) -> None:
         if what[0] == self.fail:
-            raise ChronotileError(f"{what[0]} failed", kind="command")
+            raise ChronotileError(f"{what[0]} failed", kind="command-failed")
         self.done.append(what)
 
     def stop(self, address: str) -> None:

@@ -18,7 +18,17 @@ from typing import Any
 from chronotile import errors
 from chronotile.errors import ChronotileError
 
-__all__ = ["CqlError", "DamagedError", "NotCqlError", "NotFoundError"]
+__all__ = ["KINDS", "CqlError", "DamagedError", "NotCqlError", "NotFoundError"]
+
+KINDS = frozenset({
+    "backup-not-found", "behind", "cluster-changed", "command-failed", "cql", "damaged-backup", "damaged-journal",
+    "invalid-key", "invalid-name", "journal-not-found", "lab-busy", "lab-command", "lab-cql", "lab-exists", "lab-fetch",
+    "lab-memory", "lab-missing-tool", "lab-network", "lab-node-failed", "lab-not-found", "lab-state", "lab-timeout",
+    "lease-lost", "load-failed", "node-not-found", "not-confirmed", "not-cql", "operator-needed", "preview-failed",
+    "refused", "removal-running", "repair-failed", "simulation-failed", "store-not-found", "tls-failed", "unfinished",
+    "unsigned-backup",
+})  # fmt: skip
+"""Kinds of errors that only the tools raise; other kinds are those of :mod:`chronotile.errors`."""
 
 
 class NotFoundError(ChronotileError, FileNotFoundError):

@@ -205,7 +205,7 @@ def _compare(
     raise CheckError(
         f"the footprint of visit {exposure.visit}, detector {exposure.detector} holds {len(stored):,} rows of {table}, "
         f"and reading it returned {len(read):,}: {why}. This is a defect of Chronotile: please report it with the seed",
-        kind="demo-check",
+        kind="internal",
         dataset=table,
     )
 
@@ -274,7 +274,7 @@ def _tiles(database: apdb.Apdb, stored: int) -> tuple[Columns, np.ndarray]:
     rows = database.scan(SOURCE, columns=["ra", "dec", "midpointMjdTai"]).to_arrow()
     if rows.num_rows != stored:
         raise CheckError(
-            f"the database holds {stored:,} sources, and reading them returned {rows.num_rows:,}", kind="demo-check"
+            f"the database holds {stored:,} sources, and reading them returned {rows.num_rows:,}", kind="internal"
         )
     cells = pixel_index(layout.scheme, layout.level, rows["ra"].to_numpy(), rows["dec"].to_numpy())
     pixels = np.asarray(cells).astype(np.int64)

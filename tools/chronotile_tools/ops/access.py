@@ -358,7 +358,7 @@ class Access:
                 kind="not-cql",
             )
         if isinstance(error, ssl.SSLError):
-            return UnavailableError(f"{where} TLS handshake failed: {error.reason or error}", kind="tls")
+            return UnavailableError(f"{where} TLS handshake failed: {error.reason or error}", kind="tls-failed")
         if isinstance(error, wire.SilentError):
             return UnavailableError(
                 f"{where} accepts connections but does not answer within {self.timeout_s:g} s: the node "

@@ -331,7 +331,7 @@ def begin(store: Store, name: str, record: dict[str, Any]) -> None:
     Raises
     ------
     BusyError
-        Kind ``removing``: backups are being removed.
+        Kind ``removal-running``: backups are being removed.
     InvalidInputError
         Kind ``refused``: a backup of this name exists.
     """
@@ -349,7 +349,7 @@ def require_no_removal(store: Store) -> None:
         raise BusyError(
             f"backups are being removed from {store.url} by {who['host']} since {who['at']}: wait for the "
             "end. If the removal was interrupted, finish it with chronotile ops backup retain or remove",
-            kind="removing",
+            kind="removal-running",
         )
 
 
@@ -499,7 +499,7 @@ def _remove_files(store: Store, needed: set[str], mark: str) -> tuple[int, int]:
         if key in needed:
             continue
         if count % _DELETES_BETWEEN_LOOKS == 0 and store.get_json(REMOVING)["mark"] != mark:
-            raise BusyError("another removal started meanwhile and will finish the work", kind="removing")
+            raise BusyError("another removal started meanwhile and will finish the work", kind="removal-running")
         store.delete(key)
         count, size = count + 1, size + length
     return count, size

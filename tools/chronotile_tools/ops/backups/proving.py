@@ -78,7 +78,9 @@ def verify_archive(context: Context, keyspace: str) -> str:
                 report = archive[name].verify()
             if not report.ok:
                 first = report.damage[0] if report.damage else report
-                raise DamagedError(f"dataset {name} of {keyspace} was not restored completely: {first}", kind="damaged")
+                raise DamagedError(
+                    f"dataset {name} of {keyspace} was not restored completely: {first}", kind="damaged-archive"
+                )
             chunks, datasets = chunks + report.chunks, datasets + 1
     begun_later = f"; {removed:,} rows of batches that began during the backup were removed" if removed else ""
     return (

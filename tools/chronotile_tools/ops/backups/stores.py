@@ -333,7 +333,7 @@ class Store:
     def _of(self, error: OSError, what: str) -> ChronotileError:
         text = f"{self.url} could not be {what}: {' '.join(str(error).split())}"
         if error.errno == errno.ENOSPC:
-            return StorageFullError(f"{text}; free space, then repeat", kind="full")
+            return StorageFullError(f"{text}; free space, then repeat", kind="storage-full")
         if "ACCESS_DENIED" in text or "Forbidden" in text:
             return AccessDeniedError(
                 f"{text}; correct the access keys in the environment, or their permissions", kind="permission"

@@ -138,10 +138,10 @@ class Commands:
                 words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise ChronotileError(f"{shlex.join(words)} failed: {error}", kind="command") from error
+            raise ChronotileError(f"{shlex.join(words)} failed: {error}", kind="command-failed") from error
         if done.returncode != 0:
             output = (done.stderr or done.stdout).strip()[-1000:]
-            raise ChronotileError(f"{shlex.join(words)} ended with {done.returncode}: {output}", kind="command")
+            raise ChronotileError(f"{shlex.join(words)} ended with {done.returncode}: {output}", kind="command-failed")
         return done.stdout.strip()
 
 

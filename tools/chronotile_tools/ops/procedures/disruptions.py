@@ -169,7 +169,7 @@ def _work_step(context: Context, address: str) -> Step:
         raise BusyError(
             f"{address} is stopped: do your work, then run chronotile ops resume. After more than "
             f"{hint_window_s(context) / 3600:.1f} h, a repair will be needed",
-            kind="operator",
+            kind="operator-needed",
         )
 
     return Step(f"work {address}", f"your work on {address}; then resume", wait, lambda: "the operator resumed")

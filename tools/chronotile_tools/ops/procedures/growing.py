@@ -215,7 +215,7 @@ def _clients_step(context: Context) -> Step:
         raise BusyError(
             "three nodes hold all data: switch clients to LOCAL_QUORUM, list at least two seeds in every "
             "cassandra.yaml, then run chronotile ops resume",
-            kind="operator",
+            kind="operator-needed",
         )
 
     return Step("clients", "clients to LOCAL_QUORUM, two seeds; then resume", wait, lambda: "the operator resumed")

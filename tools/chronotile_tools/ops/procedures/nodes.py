@@ -189,7 +189,7 @@ def wait_for(what: str, holds: Callable[[], str], *, timeout_s: float) -> None:
     Raises
     ------
     BusyError
-        Kind ``not-in-time``, with what was missing last. Nodes that do not answer count as missing.
+        Kind ``timed-out``, with what was missing last. Nodes that do not answer count as missing.
     ChronotileError
         Kind ``not-confirmed``, raised by `holds`: the condition cannot become true.
     """
@@ -205,6 +205,6 @@ def wait_for(what: str, holds: Callable[[], str], *, timeout_s: float) -> None:
             return
         left = began + timeout_s - time.monotonic()
         if left < 0:
-            raise BusyError(f"timed out after {timeout_s:.0f} s waiting for {what}: {missing}", kind="not-in-time")
+            raise BusyError(f"timed out after {timeout_s:.0f} s waiting for {what}: {missing}", kind="timed-out")
         time.sleep(min(pause, left))
         pause = min(pause * 1.1, POLL_S_MAX)

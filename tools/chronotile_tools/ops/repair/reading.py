@@ -190,7 +190,7 @@ def streams_of_preview(text: str) -> str:
         return f"{ranges} ranges differ" if ranges else ""
     if "in sync" in text:
         return ""
-    raise ChronotileError(f"the preview ended without a result: {' '.join(text.split())[-300:]}", kind="preview")
+    raise ChronotileError(f"the preview ended without a result: {' '.join(text.split())[-300:]}", kind="preview-failed")
 
 
 def native_scheduler(nodes: Nodes, address: str) -> bool:

@@ -304,7 +304,7 @@ class _Group:
             raise UnavailableError(
                 f"the segment from {segment.start} of {self.key}: {what}; finished segments are kept: see "
                 "the journal, fix the reported problem, and run again",
-                kind="repair",
+                kind="repair-failed",
             )
 
     def prove(self) -> str:
