@@ -104,7 +104,7 @@ def rotated(items: list[Item], by: int) -> list[Item]:
     return items[by:] + items[:by]
 
 
-def measure_in_turns(
+def measure_alternating(
     systems: Sequence[Any],
     asked: Mapping[str, Sequence[Callable[[Any], Any]]],
     comparable: Callable[[Any], Any] = lambda answer: answer,

@@ -56,7 +56,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "apdb.values": ("apdb/test_apdb_values.py",),
     "apdb.rows": ("apdb/test_apdb_rows.py",),
     "casts": ("apdb/test_apdb_rows.py", "apdb/test_apdb_alert_rows.py", "jobs/test_jobs_load.py"),
-    "apdb.slice_notes": ("apdb/test_apdb_object_index.py",),
+    "apdb.slice_status": ("apdb/test_apdb_object_index.py",),
     "apdb.object_index": ("apdb/test_apdb_object_index.py",),
     "apdb.alerts": ("apdb/test_apdb_alert_rows.py",),
     "apdb.alert_files": (

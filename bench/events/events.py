@@ -240,7 +240,7 @@ def main() -> None:
             systems.append(PostgreSQL(stack.enter_context(postgresql()), path))
         for system in systems:
             stack.callback(system.close)
-        samples = common.measure_in_turns(systems, questions(options.rounds), comparable)
+        samples = common.measure_alternating(systems, questions(options.rounds), comparable)
         _report(options, systems, raw, samples)
 
 

@@ -124,7 +124,7 @@ def main() -> None:
             ]
             for kind, label in KINDS.items()
         }
-        samples = common.measure_in_turns(systems, asked, questions.comparable)
+        samples = common.measure_alternating(systems, asked, questions.comparable)
         samples |= _clients(systems, random)
     lines = [
         [f"{kind}, ms", *(common.spread(found.get(s.name, [])) for s in systems)] for kind, found in samples.items()

@@ -259,7 +259,7 @@ def main() -> None:
             if when == "after maintain":
                 ours.database.maintain()
             asked = {f"{kind}, {when}": each for kind, each in questions(ids, arguments.rounds, 7).items()}
-            samples |= common.measure_in_turns([ours, peer], asked, digest)
+            samples |= common.measure_alternating([ours, peer], asked, digest)
         info = ours.database.info()
         rows = sum(info[names.dataset_name(table)].rows for table in (names.SOURCE, names.FORCED))
         share = info[names.OBJECT_INDEX].bytes / sum(each.bytes for each in info.values())

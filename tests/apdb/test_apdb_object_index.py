@@ -20,7 +20,7 @@ from chronotile.apdb import names
 from chronotile.apdb.layout import Layout, create_own
 from chronotile.apdb.metadata import Metadata
 from chronotile.apdb.object_index import ObjectIndex, distinct_pixels
-from chronotile.apdb.slice_notes import SliceKey, SliceNotes, archived_error, check_not_archived_since
+from chronotile.apdb.slice_status import SliceKey, SliceStatus, archived_error, check_not_archived_since
 from chronotile.errors import OutcomeUnknownError
 
 FIRST, SECOND, OTHER = SliceKey("DiaSource", 7), SliceKey("DiaSource", 8), SliceKey("DiaForcedSource", 7)
@@ -36,8 +36,8 @@ def archive() -> Iterator[ct.Archive]:
 
 
 @pytest.fixture
-def notes(archive: ct.Archive) -> SliceNotes:
-    return SliceNotes(Metadata(archive[names.METADATA]))
+def notes(archive: ct.Archive) -> SliceStatus:
+    return SliceStatus(Metadata(archive[names.METADATA]))
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def index(archive: ct.Archive) -> ObjectIndex:
 # ---------------------------------------------------------------- notes
 
 
-def test_each_folder_of_a_slice_is_noted_once_and_in_order(notes: SliceNotes) -> None:
+def test_each_folder_of_a_slice_is_noted_once_and_in_order(notes: SliceStatus) -> None:
     everything = [FIRST, SECOND, OTHER]
     assert notes.archived(everything) == {}
     notes.add_archived([FIRST, OTHER, FIRST], "/a")
@@ -60,7 +60,7 @@ def test_each_folder_of_a_slice_is_noted_once_and_in_order(notes: SliceNotes) ->
     assert notes.retired(everything) == {}
 
 
-def test_a_retired_slice_has_the_last_time_of_it(notes: SliceNotes) -> None:
+def test_a_retired_slice_has_the_last_time_of_it(notes: SliceStatus) -> None:
     before = datetime.now(UTC)
     notes.add_retired([FIRST])
     found = notes.retired([FIRST, SECOND])
@@ -72,7 +72,7 @@ def test_a_retired_slice_has_the_last_time_of_it(notes: SliceNotes) -> None:
     assert notes.archived([FIRST]) == {}
 
 
-def test_notes_are_kept_as_text_by_table_and_number(archive: ct.Archive, notes: SliceNotes) -> None:
+def test_notes_are_kept_as_text_by_table_and_number(archive: ct.Archive, notes: SliceStatus) -> None:
     notes.add_archived([FIRST], "/a")
     notes.add_retired([OTHER])
     assert [key for key, _ in Metadata(archive[names.METADATA]).items()] == [
@@ -94,7 +94,7 @@ def test_only_slices_that_were_written_to_files_since_are_an_error() -> None:
     check_not_archived_since({}, {}, "x")
     for now in ({**before, OTHER: ["/c"]}, {**before, FIRST: ["/c"]}):
         with pytest.raises(
-            OutcomeUnknownError, match=r"their slices to files in /c meanwhile, .*: try again$"
+            OutcomeUnknownError, match=r"their slices to files in /c, which may contain the records: try again$"
         ) as caught:
             check_not_archived_since(before, now, "try again")
         assert caught.value.kind == "outcome-unknown"

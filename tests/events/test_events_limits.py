@@ -43,7 +43,7 @@ def clock() -> Iterator[Seconds]:
         yield made
 
 
-def is_admitted(guard: limits.FloodGuard, sent: dict[str, tuple[int, int]], limit: Limits) -> bool:
+def is_admitted(guard: limits.StreamRateLimiter, sent: dict[str, tuple[int, int]], limit: Limits) -> bool:
     try:
         guard.admit(sent, limit, "it")
     except BusyError:
@@ -51,7 +51,7 @@ def is_admitted(guard: limits.FloodGuard, sent: dict[str, tuple[int, int]], limi
     return True
 
 
-def wait_of(guard: limits.FloodGuard, sent: dict[str, tuple[int, int]], limit: Limits) -> float | None:
+def wait_of(guard: limits.StreamRateLimiter, sent: dict[str, tuple[int, int]], limit: Limits) -> float | None:
     """After how many seconds to send again what is refused now."""
     with pytest.raises(BusyError) as refused:
         guard.admit(sent, limit, "it")
@@ -79,7 +79,7 @@ def test_a_call_is_admitted_if_no_stream_exceeds_its_allowance_of_the_last_perio
     limit = Limits(*(None if allowed is None else allowed / period_s for allowed in (documents, size)), period_s)
     admitted: list[tuple[float, str, tuple[int, int]]] = []
     with clock_set() as clock:
-        guard = limits.FloodGuard()
+        guard = limits.StreamRateLimiter()
 
         def fits(at: float, call: dict[str, tuple[int, int]]) -> bool:
             recent = [(stream, amounts) for time, stream, amounts in admitted if time > at - period_s]
@@ -106,7 +106,7 @@ def test_a_call_is_admitted_if_no_stream_exceeds_its_allowance_of_the_last_perio
 
 
 def test_a_period_ends_as_its_length_has_passed(clock: Seconds) -> None:
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     guard.admit({"a": (9, 1)}, PER_SECOND, "it")
     clock.now += 4
     guard.admit({"a": (1, 1)}, PER_SECOND, "it")
@@ -121,7 +121,7 @@ def test_a_period_ends_as_its_length_has_passed(clock: Seconds) -> None:
 
 
 def test_a_stream_is_counted_while_any_of_its_documents_is_recent(clock: Seconds) -> None:
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     for pause in (0, 6, 3):
         clock.now += pause
         guard.admit({"a": (4 if pause == 0 else 3, 1)}, PER_SECOND, "it")
@@ -135,7 +135,7 @@ def test_a_stream_is_counted_while_any_of_its_documents_is_recent(clock: Seconds
 
 
 def test_a_refused_stream_that_has_nothing_left_in_the_period_is_forgotten(clock: Seconds) -> None:
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     guard.admit({"old": (1, 1), "a": (1, 1)}, PER_SECOND, "it")
     clock.now += 5
     guard.admit({"b": (1, 1)}, PER_SECOND, "it")
@@ -146,7 +146,7 @@ def test_a_refused_stream_that_has_nothing_left_in_the_period_is_forgotten(clock
 
 
 def test_a_refusal_says_what_was_sent_and_when_to_send_again(clock: Seconds) -> None:
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     limit = Limits(documents_per_s=250.0, bytes_per_s=1_000.0, period_s=10.0)
     guard.admit({"web": (1_500, 10)}, limit, "it")
     clock.now += 8.75
@@ -165,14 +165,14 @@ def test_a_refusal_says_what_was_sent_and_when_to_send_again(clock: Seconds) -> 
 
 
 def test_a_stream_without_limits_is_not_counted() -> None:
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     guard.admit({"a": (10**9, 10**12)}, Limits(), "it")
     assert len(guard) == 0
 
 
 @pytest.mark.parametrize("limit", [Limits(documents_per_s=1.0), Limits(bytes_per_s=1.0)])
 def test_of_a_call_that_is_refused_nothing_is_counted(limit: Limits) -> None:
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     assert not is_admitted(guard, {"a": (5, 5), "b": (11, 11)}, limit)
     assert len(guard) == 0
     assert is_admitted(guard, {"a": (10, 10)}, limit)
@@ -180,7 +180,7 @@ def test_of_a_call_that_is_refused_nothing_is_counted(limit: Limits) -> None:
 
 
 def test_streams_that_are_silent_are_forgotten(clock: Seconds) -> None:
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     for step in range(1_000):
         clock.now += 0.1
         streams = [f"stream-{step}", "steady"] if step % 20 == 0 else [f"stream-{step}"]
@@ -193,7 +193,7 @@ def test_streams_that_are_silent_are_forgotten(clock: Seconds) -> None:
 
 
 def test_long_names_of_streams_take_no_more_memory_than_short_ones() -> None:
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     tracemalloc.start()
     for number in range(200):
         guard.admit({f"{number:>06}" * 20_000: (6, 1)}, PER_SECOND, "it")
@@ -207,9 +207,9 @@ def test_long_names_of_streams_take_no_more_memory_than_short_ones() -> None:
 
 def test_more_streams_than_can_be_counted_are_put_off(clock: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
     # The documentation names the number.
-    assert f"more than {limits.STREAMS_MAX:,} streams" in " ".join(str(limits.FloodGuard.admit.__doc__).split())
+    assert f"more than {limits.STREAMS_MAX:,} streams" in " ".join(str(limits.StreamRateLimiter.admit.__doc__).split())
     monkeypatch.setattr(limits, "STREAMS_MAX", 100)
-    guard = limits.FloodGuard()
+    guard = limits.StreamRateLimiter()
     many = {str(number): (1, 1) for number in range(100)}
     with pytest.raises(BusyError, match="send fewer streams at a time") as refused:
         guard.admit({**many, "more": (1, 1)}, PER_SECOND, "it")

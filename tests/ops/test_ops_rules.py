@@ -367,16 +367,14 @@ def test_a_node_that_does_not_tell_is_measured_as_unknown(name: str, fields: dic
 def test_what_is_unknown_says_why() -> None:
     assert measured("hint-window", QUIET, window_s=None)[0].value is None
     unusual = RuleInput(snapshot(QUIET, minutes=1), snapshot(QUIET), Baseline({}))
-    assert [(each.value, each.words) for each in RULES["probe-slow"].measure(unusual)] == [
-        (None, "too little recorded")
-    ]
+    assert [(each.value, each.text) for each in RULES["probe-slow"].measure(unusual)] == [(None, "too little recorded")]
     for table, words in (
         (TableRepair("survey", "t", 864_000, None, None), "its creation time is unknown"),
         (TableRepair("survey", "t", 864_000, START + timedelta(days=2), None), "its date 2026-03-03 is in the future"),
         (TableRepair("survey", "t", 864_000, None, START + timedelta(days=3)), "its date 2026-03-04 is in the future"),
     ):
         (found,) = measured("repair-age", QUIET, repairs=[table])
-        assert (found.where, found.value, found.words) == ("survey.t", None, words)
+        assert (found.where, found.value, found.text) == ("survey.t", None, words)
     assert measured("repair-age", QUIET, repairs=None)[0] == measures.Measured("cluster", None)
 
 
@@ -387,7 +385,7 @@ def test_a_table_says_whether_it_was_ever_repaired_whole() -> None:
         (TableRepair("survey", "t", 864_000, long_ago, START), "fully repaired 60 s ago"),
     ):
         (found,) = measured("repair-age", QUIET, repairs=[table])
-        assert found.words.replace("1.0 min", "60 s").startswith(words)
+        assert found.text.replace("1.0 min", "60 s").startswith(words)
     (found,) = measured("repair-age", QUIET, repairs=[TableRepair("survey", "t", 0, long_ago, None)])
     assert found.value == 0
 
@@ -414,10 +412,10 @@ def test_shares_are_exact() -> None:
     room = changed(disks=[Disk("/a", 10**12, 2**20), Disk("/b", 10**12, 3 * 2**20)])
     (found,) = measured("compaction-room", room)
     assert found.value == 100 * TABLE.disk_mib / 4
-    assert found.words.endswith(" and 4 MiB are free")
+    assert found.text.endswith(" and 4 MiB are free")
     (found,) = measured("collecting", changed(heap=Heap(500, 1_000, 9, 7_000, 5)))
     assert found.value == 10
-    assert found.words == "6000 ms of 60 s went into collections"
+    assert found.text == "6000 ms of 60 s went into collections"
 
 
 def test_rates_are_of_the_time_between_two_snapshots_and_never_negative() -> None:
@@ -428,7 +426,7 @@ def test_rates_are_of_the_time_between_two_snapshots_and_never_negative() -> Non
         (found,) = RULES["hints-written"].measure(RuleInput(now, before, None))
         assert found.value == pytest.approx(1 / minutes)
     (found,) = measured("hints-written", less)
-    assert (found.value, found.words) == (0, "0 hints written in 60 s")
+    assert (found.value, found.text) == (0, "0 hints written in 60 s")
 
 
 def test_a_silent_node_says_what_was_missed_of_its_own_clients() -> None:
@@ -440,7 +438,7 @@ def test_a_silent_node_says_what_was_missed_of_its_own_clients() -> None:
     ]
     now = dataclasses.replace(snapshot(gone), not_seen=missed)
     (found,) = RULES["node-silent"].measure(RuleInput(now, None, None))
-    assert found.words == "cql of 10.0.0.1"
+    assert found.text == "cql of 10.0.0.1"
 
 
 def test_figures_of_a_node() -> None:

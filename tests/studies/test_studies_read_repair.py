@@ -114,9 +114,9 @@ def test_both_databases_are_read_equally_often_beside_writers_and_without_them(i
 def test_a_node_is_down_while_half_of_the_footprints_are_written_and_both_databases_are_repaired(
     in_files: Any, said: list[str]
 ) -> None:
-    found = experiment.read_what_was_missed(in_files, LOAD, footprints=2, visits=3, missed=1, turns=2)
-    assert [turn.name for turn in found.turns] == [experiment.BEFORE, "read 1", "read 2", experiment.REPAIRED]
-    for turn in found.turns:
+    found = experiment.read_what_was_missed(in_files, LOAD, footprints=2, visits=3, missed=1, rounds=2)
+    assert [turn.name for turn in found.rounds] == [experiment.BEFORE, "read 1", "read 2", experiment.REPAIRED]
+    for turn in found.rounds:
         assert {len(took) for by_mode in turn.read_s.values() for took in by_mode.values()} == {2}
     assert said == ["stop", "start", "repair -full read_repair_blocking", "repair -full read_repair_none"]
     assert set(found.repaired) == set(MODES)
@@ -134,7 +134,7 @@ def test_rows_that_a_node_missed_are_read_through_it_by_one_column_and_by_all(
     monkeypatch.setattr(archive_tables, "create_pairs", lambda node: "pairs")
     monkeypatch.setattr(archive_tables, "write_pair", lambda node, number: node.nodetool("write", str(number)))
     monkeypatch.setattr(archive_tables, "read_pair", read_pair)
-    found = experiment.read_columns(in_files, rows=2, turns=2)
+    found = experiment.read_columns(in_files, rows=2, rounds=2)
     assert said == ["stop", "write 0", "write 1", "write 2", "write 3", "start"]
     assert read == 2 * [(0, "first"), (1, "first")] + 2 * [(2, "first, second"), (3, "first, second")]
     assert {name: len(turns) for name, turns in found.items()} == {"one of two columns": 2, "both columns": 2}
@@ -188,8 +188,8 @@ def after_return() -> experiment.Missed:
     """The first read is repaired at twice the time; without repair each read takes half as long again."""
     complete = reads(0.02, 0.02)
 
-    def turn(name: str, blocking_s: float, none_s: float, mismatches: int) -> experiment.Turn:
-        return experiment.Turn(
+    def turn(name: str, blocking_s: float, none_s: float, mismatches: int) -> experiment.Round:
+        return experiment.Round(
             name,
             {experiment.COMPLETE: complete, experiment.MISSED: reads(blocking_s, none_s)},
             {kind: dict.fromkeys(MODES, 0.8) for kind in (experiment.COMPLETE, experiment.MISSED)},
@@ -197,8 +197,8 @@ def after_return() -> experiment.Missed:
         )
 
     turns = [
-        turn(experiment.BEFORE, 0.02, 0.02, 0), turn(experiment.turn_name(1), 0.04, 0.03, 30),
-        turn(experiment.turn_name(2), 0.02, 0.03, 1), turn(experiment.REPAIRED, 0.02, 0.02, 0),
+        turn(experiment.BEFORE, 0.02, 0.02, 0), turn(experiment.round_name(1), 0.04, 0.03, 30),
+        turn(experiment.round_name(2), 0.02, 0.03, 1), turn(experiment.REPAIRED, 0.02, 0.02, 0),
     ]  # fmt: skip
     return experiment.Missed(
         turns, {BLOCKING: experiment.Repaired(4.0, 2.0), NONE: experiment.Repaired(6.0, 3.0)}

@@ -27,7 +27,7 @@ from chronotile import arguments, durable
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import newest
 from chronotile.apdb.slice_files import LIST, SliceFile, has_list, list_slices, require_listed, seal
-from chronotile.apdb.slice_notes import SliceKey
+from chronotile.apdb.slice_status import SliceKey
 from chronotile.apdb.tables import SurveyTables
 from chronotile.dataset import Dataset
 from chronotile.errors import BusyError, DamagedError, DataFileError
@@ -167,7 +167,7 @@ class ColdStorage:
                         wanted[place] = part
             # Note the slices before reading their rows: a removal looks for notes after it removed rows, so either the
             # files lack these rows, or the removal finds the note.
-            self._tables.slice_notes.add_archived(wanted, str(root.resolve()))
+            self._tables.slice_status.add_archived(wanted, str(root.resolve()))
             for place, part in wanted.items():
                 written[place] = self._write_slice(place.table, part, _path(root, *place), earlier[place])
             if written:
@@ -248,7 +248,7 @@ class ColdStorage:
                 if part.rows and limits["max"] >= first and limits["min"] < last:
                     back.append(part)
             # The database may be a backup from before the slices were archived.
-            self._tables.slice_notes.add_archived([SliceKey(part.table, part.slice) for part in back], str(root))
+            self._tables.slice_status.add_archived([SliceKey(part.table, part.slice) for part in back], str(root))
             for part in back:
                 self._restore(part)
         return back

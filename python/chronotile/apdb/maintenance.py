@@ -19,7 +19,7 @@ from chronotile.apdb import names, values
 from chronotile.apdb.changes import Change, changing
 from chronotile.apdb.cold import ColdStorage, locked, restored_batch
 from chronotile.apdb.density import Crowded, crowded
-from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
+from chronotile.apdb.slice_status import SliceKey, archived_error, check_not_archived_since
 from chronotile.apdb.source_counts import SourceCounts
 from chronotile.apdb.tables import SurveyTables, detector_visit_key
 from chronotile.apdb.updates import Updates, associated, deleted
@@ -304,7 +304,7 @@ class Maintenance:
         """Record which slices of the main tables are retired, except those `noted` before; return them."""
         by_table = {table: slices.get(names.dataset_name(table), ()) for table in names.MAIN_TABLES}
         found = {SliceKey(table, part.slice) for table, parts in by_table.items() for part in parts}
-        self._tables.slice_notes.add_retired(found - noted)
+        self._tables.slice_status.add_retired(found - noted)
         return found
 
     # ------------------------------------------------------------------ removal
@@ -376,7 +376,7 @@ class Maintenance:
         """Remove detector-visits. With a folder, also remove from its files the detector-visits that match `in_files`
         and have no record in the database.
         """
-        visits, notes = rows.to_pylist(), self._tables.slice_notes
+        visits, notes = rows.to_pylist(), self._tables.slice_status
         folder = None if archived is False else archived
         with nullcontext() if folder is None else locked(folder):
             before = notes.archived(self._slices_of(visits))

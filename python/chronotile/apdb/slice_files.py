@@ -20,7 +20,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from chronotile import durable
-from chronotile.apdb.slice_notes import SliceKey
+from chronotile.apdb.slice_status import SliceKey
 from chronotile.errors import ChronotileError, DamagedError, DataFileError
 from chronotile.hints import name_list
 

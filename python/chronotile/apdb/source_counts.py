@@ -128,11 +128,11 @@ class SourceCounts:
         An object may have had such sources unless its first entry in the index of objects is later than these slices.
         The index keeps entries of dropped slices until object versions are retired too.
         """
-        notes = self._tables.slice_notes
-        gone = notes.noted(names.SOURCE)
+        notes = self._tables.slice_status
+        gone = notes.recorded_slices(names.SOURCE)
         if not gone:
             return np.zeros(len(ids), bool)
-        first = None if notes.noted(names.OBJECT) else self._tables.object_index.first_times(ids)
+        first = None if notes.recorded_slices(names.OBJECT) else self._tables.object_index.first_times(ids)
         if first is None:
             return np.ones(len(ids), bool)
         end = (max(gone) + 1) * self._tables.slice_days(names.SOURCE) + values.MJD_OF_UNIX_EPOCH

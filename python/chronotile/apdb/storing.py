@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from chronotile.apdb import layout as layouts
 from chronotile.apdb import names, values
 from chronotile.apdb.rows import Rows, arrow_table, conform
-from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
+from chronotile.apdb.slice_status import SliceKey, archived_error, check_not_archived_since
 from chronotile.apdb.tables import SurveyTables, detector_visit_key
 from chronotile.errors import BatchConflictError, InvalidInputError
 from chronotile.reports import BatchInfo, GroupBatchInfo, WriteReport
@@ -164,7 +164,7 @@ class Stores:
     def _replace(self, rows: dict[str, Any], key: str) -> dict[str, WriteReport]:
         """Replace a detector-visit, unless files may hold its earlier rows, which a restore would bring back."""
         slices, count = self._stored_in(key)
-        in_files = self._tables.slice_notes.archived(slices)
+        in_files = self._tables.slice_status.archived(slices)
         try:
             # If files may have the earlier rows, write without `replace`: equal rows are accepted, others conflict.
             reports = self._tables.write(rows, key, replace=not in_files)
@@ -173,7 +173,7 @@ class Stores:
                 raise
             raise archived_error(in_files, count, _REPLACE_REMEDY) from error
         # Look for notes again: another process notes a slice before it reads the slice's rows for a file.
-        check_not_archived_since(in_files, self._tables.slice_notes.archived(slices), _REPLACE_REMEDY)
+        check_not_archived_since(in_files, self._tables.slice_status.archived(slices), _REPLACE_REMEDY)
         return reports
 
     def _stored_in(self, key: str) -> tuple[set[SliceKey], int]:
@@ -244,7 +244,7 @@ class Stores:
         lost = _datasets_with_retired_rows(stored, _IN_SLICES)
         slices = {part for name in lost for part in self._slices_in(_IN_SLICES[name], stored.datasets[name])}
         since = stored.written - _CLOCKS_DIFFER
-        return any(moment >= since for moment in self._tables.slice_notes.retired(slices).values())
+        return any(moment >= since for moment in self._tables.slice_status.retired(slices).values())
 
     def visits(self, start: Moment = None, end: Moment = None) -> Rows:
         """Records of the detector-visits that were stored in a half-open period, with their row counts. They are

@@ -15,7 +15,7 @@ from chronotile.apdb.layout import Layout
 from chronotile.apdb.metadata import Metadata
 from chronotile.apdb.object_index import ObjectIndex
 from chronotile.apdb.schema import Schema
-from chronotile.apdb.slice_notes import SliceKey, SliceNotes
+from chronotile.apdb.slice_status import SliceKey, SliceStatus
 from chronotile.archive import Archive
 from chronotile.dataset import Dataset
 from chronotile.errors import DatasetNotFoundError
@@ -49,7 +49,7 @@ class SurveyTables:
         Pixels with rows of each object.
     changes : Changes
         Changes of stored records.
-    slice_notes : SliceNotes
+    slice_status : SliceStatus
         Which slices were written to files or retired.
     """
 
@@ -69,7 +69,7 @@ class SurveyTables:
         self.layout = Layout.from_json(found)
         self.object_index = ObjectIndex(archive, self.layout)
         # A removal must find the notes of other processes: read them at a level that overlaps with that of writes.
-        self.slice_notes = SliceNotes(Metadata(archive[names.METADATA].seeing_every_write()))
+        self.slice_status = SliceStatus(Metadata(archive[names.METADATA].seeing_every_write()))
         # `use_schema` replaces the group, so look it up at each use.
         self.changes = Changes(lambda: self.group, self.write)
         self.use_schema(Schema.from_json(self.metadata.get(SCHEMA_KEY) or ""))

@@ -23,7 +23,7 @@ from chronotile.apdb import names, values
 from chronotile.apdb.changes import Change, changing
 from chronotile.apdb.cold import ColdStorage, locked, of_records
 from chronotile.apdb.rows import Rows, arrow_table, drop_deleted, newest, set_column
-from chronotile.apdb.slice_notes import SliceKey, archived_error, check_not_archived_since
+from chronotile.apdb.slice_status import SliceKey, archived_error, check_not_archived_since
 from chronotile.apdb.source_counts import SourceCounts, differ, occurrences
 from chronotile.apdb.tables import SurveyTables
 from chronotile.errors import InvalidInputError
@@ -287,7 +287,7 @@ class Updates:
                 count += self._cold.drop(table, folder, *everything, lambda found: of_records(found, given, key))
         if archived is not False:
             # Look for notes again: another process notes a slice before it reads the slice's rows for a file.
-            now = self._tables.slice_notes.archived(self._slices_of(table, rows))
+            now = self._tables.slice_status.archived(self._slices_of(table, rows))
             check_not_archived_since(in_files, now, f"repeat, and {_ARCHIVED_REMEDY}")
         return count
 
@@ -297,7 +297,7 @@ class Updates:
     ) -> tuple[Any, dict[SliceKey, list[str]]]:
         """Delete records; return them, and their slices that were written to files."""
         rows = self._find(table, given, key, None, None, "ignore")
-        in_files = self._tables.slice_notes.archived(self._slices_of(table, rows))
+        in_files = self._tables.slice_status.archived(self._slices_of(table, rows))
         if archived is None and in_files:
             raise archived_error(in_files, rows.num_rows, _ARCHIVED_REMEDY)
         change.add(names.dataset_name(table), deleted(table, rows))

@@ -85,7 +85,7 @@ def _one_key(h: library.Historian | RemoteHistorian, words: list[str]) -> librar
     return _keys(h, words)[0]
 
 
-def _words(status: str | None, output: Output) -> Callable[[int], str] | None:
+def _status_text(status: str | None, output: Output) -> Callable[[int], str] | None:
     """Function that describes qualities in words, if requested; in tables by default."""
     shown_as_table = output.format in (None, "table") and output.file in (None, "-")
     wanted = status == "words" or (status is None and shown_as_table)
@@ -255,7 +255,7 @@ def read(target: Target, start: str, end: str, bounds: bool, status: str | None,
     _no_columns(output)
     with _open(target) as h:
         result = h.raw(_keys(h, target.rest), _moment(start), _moment(end), bounds=bounds)
-        output.write(result, status_words=_words(status, output))
+        output.write(result, status_words=_status_text(status, output))
 
 
 @historian.command(short_help="Read the newest points.")
@@ -268,7 +268,7 @@ def latest(target: Target, status: str | None, output: Output) -> None:
     with _open(target) as h:
         result = h.latest(_keys(h, target.rest))
         rows = ReadResult(_native.ReadResult.of_table(result._native))
-        output.write(rows, status_words=_words(status, output))
+        output.write(rows, status_words=_status_text(status, output))
 
 
 @historian.command(short_help="Compute aggregates.")
@@ -312,7 +312,7 @@ def aggregate(
             sloped_extrapolation=sloped_extrapolation,
             percent=percent,
         )
-        output.write(result, status_words=_words(status, output))
+        output.write(result, status_words=_status_text(status, output))
 
 
 @historian.command(short_help="Plot a tag, or print a reduced set of its points.")
@@ -346,7 +346,7 @@ def plot(
             click.echo(chart(result, str(key), width))
             return
         rows = ReadResult(_native.ReadResult.of_table(result._native))
-        output.write(rows, status_words=_words(status, output))
+        output.write(rows, status_words=_status_text(status, output))
 
 
 @historian.command(short_help="Add an annotation to a tag, or list annotations.")

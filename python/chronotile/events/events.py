@@ -22,7 +22,7 @@ from chronotile.dataset import Dataset
 from chronotile.errors import BatchConflictError, BatchNotFoundError, DatasetNotFoundError, InvalidInputError
 from chronotile.events import parsing, retention, summaries
 from chronotile.events.following import Follower
-from chronotile.events.limits import FloodGuard
+from chronotile.events.limits import StreamRateLimiter
 from chronotile.events.moments import MOMENT
 from chronotile.events.parsing import Field, ReadOptions, Reject
 from chronotile.events.retention import TtlChange
@@ -245,7 +245,7 @@ class Events:
     ) -> None:
         self._dataset, self._dead, self._settings = dataset, dead, settings
         self._clock = clock or (lambda: datetime.now(UTC))
-        self._guard = FloodGuard()
+        self._limiter = StreamRateLimiter()
 
     def __repr__(self) -> str:
         return f"<Events {self._dataset.name}: {len(self.fields)} fields>"
@@ -434,7 +434,7 @@ class Events:
         by_stream = table.group_by("stream").aggregate([("body_bytes", "count"), ("body_bytes", "sum")])
         sent = {row["stream"]: (row["body_bytes_count"], row["body_bytes_sum"]) for row in by_stream.to_pylist()}
         ends = pc.min_max(table["line"]).as_py()
-        self._guard.admit(sent, limits, f"lines {ends['min']} to {ends['max']} of {_source_text(source)} were")
+        self._limiter.admit(sent, limits, f"lines {ends['min']} to {ends['max']} of {_source_text(source)} were")
 
     def _record_ttl(self, ttl_s: int) -> None:
         """Record a TTL before documents get it, so that they are neither dropped too early nor shown too long."""

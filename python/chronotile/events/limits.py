@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from chronotile.errors import BusyError
 from chronotile.events.settings import Limits
 
-__all__ = ["FloodGuard"]
+__all__ = ["StreamRateLimiter"]
 
 STREAMS_MAX = 100_000
 """Most streams counted at a time. Each takes about half a kilobyte for one period, however long its name is."""
@@ -20,7 +20,7 @@ _NAME_MAX = 64
 """Longer names are kept as a hash."""
 
 
-class FloodGuard:
+class StreamRateLimiter:
     """Counts the documents and bytes of each stream in the last period, in this process. Silent streams are forgotten.
     Thread-safe.
     """

@@ -60,7 +60,7 @@ __all__ = [
     "UNCERTAIN_SUB_NORMAL",
     "BufferedWriter",
     "Historian",
-    "MaintainReport",
+    "MaintenanceReport",
     "PointsReport",
     "Tag",
     "compute",
@@ -143,7 +143,7 @@ class PointsReport:
 
 
 @dataclass(frozen=True)
-class MaintainReport:
+class MaintenanceReport:
     """Report of :meth:`Historian.maintain`: consolidated tiles, tiles with new statistics, hours stored, and skipped
     tiles, each with the reason.
     """
@@ -503,14 +503,14 @@ class Historian(Closing):
         """
         return self._native.retire(arguments.text(group, "group"), arguments.flag(dry_run, "dry_run"))
 
-    def maintain(self) -> MaintainReport:
+    def maintain(self) -> MaintenanceReport:
         """Merge small chunks, and compute hourly statistics for days with many points, which speed up aggregates.
 
         Run it regularly, for example every hour. Statistics are tied to the chunks they were computed from: after a
         late or corrected point, its day is read in full until the next run, so results are never wrong.
         """
         consolidated, summarized, hours, failed = self._native.maintain()
-        return MaintainReport(consolidated, summarized, hours, tuple(failed))
+        return MaintenanceReport(consolidated, summarized, hours, tuple(failed))
 
 
 class BufferedWriter(Closing):

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from chronotile import _native, historian, inputs, times
 from chronotile.errors import InvalidInputError
-from chronotile.historian import BufferedWriter, MaintainReport, PointsReport, Tag, TagKey
+from chronotile.historian import BufferedWriter, MaintenanceReport, PointsReport, Tag, TagKey
 from chronotile.remote import ARROW, Parameters, Remote, setting_parameters
 from chronotile.result import ReadResult
 
@@ -196,10 +196,10 @@ class RemoteHistorian(Remote):
         path = f"/v1/groups/{quote(group, safe='')}/retire"
         return int(self._json("POST", path, setting_parameters(dry_run=dry_run))["points"])
 
-    def maintain(self) -> MaintainReport:
+    def maintain(self) -> MaintenanceReport:
         """Merge small chunks, and compute hourly statistics."""
         report = self._json("POST", "/v1/maintain")
-        return MaintainReport(**{**report, "failed": tuple(report.get("failed", ()))})
+        return MaintenanceReport(**{**report, "failed": tuple(report.get("failed", ()))})
 
     # ------------------------------------------------------------------ requests
 

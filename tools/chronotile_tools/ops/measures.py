@@ -19,7 +19,7 @@ class Measured:
 
     where: str
     value: float | None
-    words: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,18 +66,18 @@ class RuleInput:
 Measure = Callable[[RuleInput], Iterator[Measured]]
 
 
-def of_nodes(measure: Callable[[Node], float | None], words: Callable[[Node, float], str] | None = None) -> Measure:
+def of_nodes(measure: Callable[[Node], float | None], text: Callable[[Node, float], str] | None = None) -> Measure:
     """Measure a number of each node that answers."""
 
     def run(observed: RuleInput) -> Iterator[Measured]:
         for node in observed.answering:
             value = measure(node)
-            yield Measured(node.address, value, "" if value is None or words is None else words(node, value))
+            yield Measured(node.address, value, "" if value is None or text is None else text(node, value))
 
     return run
 
 
-def per_minute(count: Callable[[Node], int | None], words: str) -> Measure:
+def per_minute(count: Callable[[Node], int | None], text: str) -> Measure:
     """Measure the increase per minute of a counter of each node."""
 
     def run(observed: RuleInput) -> Iterator[Measured]:
@@ -90,7 +90,7 @@ def per_minute(count: Callable[[Node], int | None], words: str) -> Measure:
             else:
                 grown = max(0, total - before)
                 yield Measured(
-                    node.address, grown / observed.minutes, f"{grown} {words} in {observed.minutes * 60:.0f} s"
+                    node.address, grown / observed.minutes, f"{grown} {text} in {observed.minutes * 60:.0f} s"
                 )
 
     return run
@@ -103,8 +103,8 @@ def requests(part: Callable[[Requests], int]) -> Callable[[Node], int | None]:
 def down(observed: RuleInput) -> Iterator[Measured]:
     for node in observed.now.nodes:
         viewers = sorted(viewer for viewer, seen in node.seen_by.items() if seen[0] == "D" and viewer != node.address)
-        words = f"seen down by {', '.join(viewers)}" if viewers else ""
-        yield Measured(node.address, float(node.status[0] == "D"), words)
+        text = f"seen down by {', '.join(viewers)}" if viewers else ""
+        yield Measured(node.address, float(node.status[0] == "D"), text)
 
 
 def silent_nodes(observed: RuleInput) -> Iterator[Measured]:
@@ -133,8 +133,8 @@ def schemas(observed: RuleInput) -> Iterator[Measured]:
     for node in observed.answering:
         if node.schema:
             by_version.setdefault(node.schema, []).append(node.address)
-    words = "; ".join(f"{version}: {', '.join(nodes)}" for version, nodes in sorted(by_version.items()))
-    yield Measured("cluster", float(len(by_version)), words)
+    text = "; ".join(f"{version}: {', '.join(nodes)}" for version, nodes in sorted(by_version.items()))
+    yield Measured("cluster", float(len(by_version)), text)
 
 
 def releases(observed: RuleInput) -> Iterator[Measured]:
@@ -150,7 +150,7 @@ def hint_files(node: Node) -> float | None:
     return None if node.hints is None else float(node.hints_files)
 
 
-def hints_words(node: Node, _: float) -> str:
+def hints_text(node: Node, _: float) -> str:
     return "; ".join(f"{count_text(hints.files, 'file')} for {hints.address}" for hints in node.hints or [])
 
 
@@ -189,8 +189,8 @@ def disk_share(observed: RuleInput) -> Iterator[Measured]:
         if not node.disks:
             yield Measured(node.address, None)
         for disk in node.disks:
-            words = f"{disk.used_share:.1%} used, {disk.free_bytes / 1024 / MIB:.1f} GiB free"
-            yield Measured(f"{node.address} {disk.path}", 100 * disk.used_share, words)
+            text = f"{disk.used_share:.1%} used, {disk.free_bytes / 1024 / MIB:.1f} GiB free"
+            yield Measured(f"{node.address} {disk.path}", 100 * disk.used_share, text)
 
 
 def compaction_room(observed: RuleInput) -> Iterator[Measured]:
@@ -206,7 +206,7 @@ def compaction_room(observed: RuleInput) -> Iterator[Measured]:
         )
 
 
-def of_tables(value: Callable[..., float], words: str) -> Measure:
+def of_tables(value: Callable[..., float], text: str) -> Measure:
     """Measure a number of each application table, on each node."""
 
     def run(observed: RuleInput) -> Iterator[Measured]:
@@ -216,7 +216,7 @@ def of_tables(value: Callable[..., float], words: str) -> Measure:
             for table in node.tables or []:
                 if not is_own_keyspace(table.keyspace):
                     found = value(table)
-                    yield Measured(f"{node.address} {table.full_name}", found, f"{found:.0f} {words}")
+                    yield Measured(f"{node.address} {table.full_name}", found, f"{found:.0f} {text}")
 
     return run
 
@@ -232,10 +232,10 @@ def repair_age(observed: RuleInput) -> Iterator[Measured]:
             yield Measured(f"{table.keyspace}.{table.table}", None, why)
             continue
         event = "fully repaired" if table.repaired else "created, never fully repaired,"
-        words = f"{event} {_ago(age_s)} ago; gc_grace is {_ago(table.gc_grace_s)}"
+        text = f"{event} {_ago(age_s)} ago; gc_grace is {_ago(table.gc_grace_s)}"
         # With gc_grace 0, repairs cannot prevent deleted rows from reappearing.
         share = 100 * age_s / table.gc_grace_s if table.gc_grace_s else 0.0
-        yield Measured(f"{table.keyspace}.{table.table}", share, words)
+        yield Measured(f"{table.keyspace}.{table.table}", share, text)
 
 
 def repairs_failed(observed: RuleInput) -> Iterator[Measured]:
@@ -248,8 +248,8 @@ def repairs_failed(observed: RuleInput) -> Iterator[Measured]:
         failed = [
             repair for repair in done if _failed(repair) and not any(_supersedes(other, repair) for other in done)
         ]
-        words = "; ".join(f"{one.keyspace} {', '.join(one.tables)}: {one.failure}" for one in failed)
-        yield Measured(node.address, float(len(failed)), words)
+        text = "; ".join(f"{one.keyspace} {', '.join(one.tables)}: {one.failure}" for one in failed)
+        yield Measured(node.address, float(len(failed)), text)
 
 
 def _failed(repair: RepairRun) -> bool:

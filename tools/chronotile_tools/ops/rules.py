@@ -75,8 +75,8 @@ class Rule:
             return None
         for level, limit in (("critical", self.critical), ("warning", self.warning)):
             if limit is not None and measured.value >= limit:
-                words = measured.words or f"{measured.value:g} {self.unit}".strip()
-                return Finding(self.name, level, measured.where, measured.value, limit, words)
+                text = measured.text or f"{measured.value:g} {self.unit}".strip()
+                return Finding(self.name, level, measured.where, measured.value, limit, text)
         return None
 
 
@@ -112,7 +112,7 @@ def check(
         else:
             for measured in rule.measure(observed):
                 if measured.value is None:
-                    unchecked.append(f"{rule.name}: {measured.where}: {measured.words or 'not seen'}")
+                    unchecked.append(f"{rule.name}: {measured.where}: {measured.text or 'not seen'}")
                 elif finding := rule.judged(measured):
                     findings.append(finding)
     findings.sort(key=lambda finding: (finding.level != "critical", finding.rule, finding.where))
@@ -188,7 +188,7 @@ _ALL = [
     Rule(
         "hints-pending", "files", 1, None, "Writes wait for a node that is or was down.",
         "Bring that node back and watch the number fall. If it is back and hints remain: nodetool "
-        "statushandoff, nodetool enablehandoff.", measures.of_nodes(measures.hint_files, measures.hints_words),
+        "statushandoff, nodetool enablehandoff.", measures.of_nodes(measures.hint_files, measures.hints_text),
         jmx=True,
     ),
     Rule(

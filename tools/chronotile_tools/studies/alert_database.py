@@ -434,7 +434,7 @@ def _first_turn(record: Record, phase: str) -> Values:
     return turn
 
 
-def _first_words(record: Record) -> str:
+def _first_read_text(record: Record) -> str:
     """Compare the first read after the node was killed with the usual one."""
     usual = statistics.median(_turns(record, growth.UP, "read_ms"))
     first = _first_turn(record, growth.KILLED)["read_ms"][0]
@@ -442,7 +442,7 @@ def _first_words(record: Record) -> str:
     return _whether(first > _LATE * usual, f"the first read took {first / usual:.1f} times the usual; {failed}")
 
 
-def _outage_words(record: Record) -> str:
+def _outage_text(record: Record) -> str:
     part = record.parts["outage"]
     whole = part["rows"] == part["rows_alone"]
     return (
@@ -566,7 +566,7 @@ def _company_sections(record: Record) -> list[str]:
         f"three was killed, {growth.NOTICE_S:g} s later, when the others have detected it, and after its return. "
         f"Outages: {given['rounds']}. Published: one of eight nodes was down for hours.",
         _outage_table(record),
-        _outage_words(record),
+        _outage_text(record),
         "## Other clients",
         f"{others['rate']:g} reads of the footprint per second after twelve months, {growth.WHOLE}, while other "
         "clients read cones of 0.05 degrees in the same field; no client stores anything.",
@@ -627,7 +627,7 @@ def _compared(record: Record) -> str:
          agreement(dict.fromkeys(("reads", "stores"), published.NODE_GONE),
                    {"reads": _gone(record, "read_ms"), "stores": _gone(record, "store_ms")}),
          "Here, one of three; the others then share the machine's processors among fewer nodes."],
-        ["Text: time-outs at first", _first_words(record),
+        ["Text: time-outs at first", _first_read_text(record),
          "The others send requests to a killed node until they detect that it is down."],
         ["Text: recovery worked", _whether(part["rows"] == part["rows_alone"], f"{part['rows_alone']:,} of "
          f"{part['rows']:,} rows on the returned node"), "The rows come from hints."],

@@ -122,7 +122,7 @@ def _page(record: Record) -> Page:
             for block in (
                 f"## {name[0].upper()}{name[1:]}",
                 markdown.figure(record, _figure_name(name), f"Longest response by second, {name}"),
-                _part_words(record.parts[name]),
+                _part_text(record.parts[name]),
             )
         ],
         markdown.made_by(record),
@@ -167,8 +167,8 @@ def _table(record: Record) -> str:
             rows.append(
                 [f"{stream}, {name}", f"{sum(seconds['failed']):,} of {sum(seconds['due']):,}",
                  f"{usual_ms(seconds, record.parameters['load']['quiet_s']):,.0f}",
-                 f"{max(seconds['max_ms']) / 1e3:,.1f}", _words(_adapted(record, part, stream)),
-                 _words(_restored(record, part, stream)),
+                 f"{max(seconds['max_ms']) / 1e3:,.1f}", _seconds_text(_adapted(record, part, stream)),
+                 _seconds_text(_restored(record, part, stream)),
                  ", ".join(f"{share:.0%}" for share in _shares(part, front_end))]
             )  # fmt: skip
     header = ["stream", "failed", "usual median, ms", "longest, s", "as usual after the cut, s",
@@ -176,11 +176,11 @@ def _table(record: Record) -> str:
     return markdown.table(header, rows)
 
 
-def _words(seconds: Sequence[float | None]) -> str:
+def _seconds_text(seconds: Sequence[float | None]) -> str:
     return ", ".join("not" if each is None else f"{each:.0f}" for each in seconds)
 
 
-def _part_words(part: Values) -> str:
+def _part_text(part: Values) -> str:
     errors = {text for stream in part["seconds"].values() for text in stream["errors"].values()}
     if not errors:
         return "No operation failed."

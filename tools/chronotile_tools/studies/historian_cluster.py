@@ -197,7 +197,7 @@ def _growing_section(record: Record) -> list[str]:
         "First step of each sign of overload. Writes are slow if their 99th percentile is at least "
         f"{_SLOW_WRITES:g} times that of the first step.",
         _signs_table(record),
-        _back_words(record),
+        _return_text(record),
     ]
 
 
@@ -213,7 +213,7 @@ def _outage_section(record: Record) -> list[str]:
         f"deliver only every ten seconds. The throttle is {throttle} per second here, to prolong short deliveries; "
         "published: 1 MiB, the default.",
         _hints_table(record),
-        _hints_words(record),
+        _hints_text(record),
     ]
 
 
@@ -224,7 +224,7 @@ def _expansion_section(record: Record) -> list[str]:
         f"{given['expansion']['tags']} tags with a value of 15 decimals every {given['expansion']['step_s']} s, with "
         "replication factor 3. MiB of compacted tables on each node:",
         _expansion_table(record),
-        _expansion_words(record),
+        _expansion_text(record),
     ]
 
 
@@ -423,7 +423,7 @@ def _signs_table(record: Record) -> str:
     return markdown.table(header, rows, words=len(header))
 
 
-def _back_words(record: Record) -> str:
+def _return_text(record: Record) -> str:
     part = record.parts["growing"]
     before = [ramp[0]["read"]["p50"] for ramp in part["ramps"]]
     after = [step["read"]["p50"] for step in part["back"]]
@@ -493,7 +493,7 @@ def _delivery(record: Record) -> tuple[float, float]:
     return speed, took[0] - size[0] / speed if speed else took[0]
 
 
-def _hints_words(record: Record) -> str:
+def _hints_text(record: Record) -> str:
     speed, delay_s = _delivery(record)
     if not speed:
         return "Delivery times after long and short outages differ only by chance, so the speed is unknown."
@@ -531,7 +531,7 @@ def _shares(record: Record) -> tuple[float, float, float]:
     return kept, every, growth
 
 
-def _expansion_words(record: Record) -> str:
+def _expansion_text(record: Record) -> str:
     part = record.parts["expansion"]
     kept, every, growth = _shares(record)
     then = published.FOURTH_NODE

@@ -72,7 +72,7 @@ def _missed(parameters: Values, echo: Echo) -> Values:
                            for kind, by_mode in turn.cpu_s.items()},
                 "repairs": _counters(turn.repairs),
             }
-            for turn in found.turns
+            for turn in found.rounds
         ],
         "repaired": {mode: {"seconds": round(each.seconds, 2), "cpu_s": round(each.cpu_s, 2)}
                      for mode, each in found.repaired.items()},
@@ -177,7 +177,7 @@ def _missed_counters(part: Values) -> str:
 
 def _column_table(part: Values) -> str:
     rows = [
-        [f"{name}, {experiment.turn_name(number)}", f"{part['rows']}", f"{each['mismatches']}", f"{each['writes']}"]
+        [f"{name}, {experiment.round_name(number)}", f"{part['rows']}", f"{each['mismatches']}", f"{each['writes']}"]
         for name, turns in part["turns"].items()
         for number, each in enumerate(turns, 1)
     ]

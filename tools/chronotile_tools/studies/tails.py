@@ -231,7 +231,7 @@ def _page(record: Record) -> Page:
         "both also choose the fastest replicas.",
         _slow_table(record),
         markdown.figure(record, "slow", "99th percentile by slow nodes and policy"),
-        _slow_words(record),
+        _slow_text(record),
         f"## One of {given['nodes']} nodes hangs",
         _hung_large_table(record),
         "## An outage, and hints",
@@ -339,7 +339,7 @@ def _slow_table(record: Record) -> str:
     return markdown.table(header, rows, words=2)
 
 
-def _slow_words(record: Record) -> str:
+def _slow_text(record: Record) -> str:
     def p99(count: int, policy: str) -> float:
         return float(_slow_part(record, count, policy)["latency_ms"]["99"])
 

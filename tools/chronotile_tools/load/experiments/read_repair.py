@@ -47,13 +47,13 @@ __all__ = [
     "Missed",
     "Repaired",
     "Repairs",
-    "Turn",
+    "Round",
     "read_beside_writers",
     "read_columns",
     "read_repairs",
     "read_what_was_missed",
+    "round_name",
     "separate_detectors",
-    "turn_name",
 ]  # fmt: skip
 
 BLOCKING, NONE = "BLOCKING", "NONE"
@@ -74,7 +74,7 @@ ReadSeconds = dict[str, dict[str, list[float]]]
 """Seconds of reads, by kind of footprint and mode. Reads at the same position in both modes are neighbours in time."""
 
 
-def turn_name(number: int) -> str:
+def round_name(number: int) -> str:
     """Name of a read after the node's return, from 1."""
     return f"read {number}"
 
@@ -279,7 +279,7 @@ class Concurrent:
 def read_beside_writers(
     harness: Harness, load: Load, visits: int, rounds: int, stores: int, every_s: float
 ) -> Concurrent:
-    """Store `visits` visits; then read both databases in turns, alternately without writers, and while another client
+    """Store `visits` visits; then read both databases alternately, without writers and while another client
     of each database stores a detector-visit every `every_s` seconds, `stores` in total.
 
     Raises
@@ -377,14 +377,14 @@ def _read_pairs(
     databases: _Databases, places: Mapping[str, int], writers: _Writers, found: Concurrent, phase: str,
     lasts: Callable[[], bool],
 ) -> None:  # fmt: skip
-    """Read each footprint from both databases in turns while the period lasts."""
+    """Read each footprint from both databases alternately while the period lasts."""
     took = found.read_s.setdefault(phase, {kind: {mode: [] for mode in MODES} for kind in places})
     spent = found.cpu_s.setdefault(phase, dict.fromkeys(MODES, 0.0))
-    for turn in itertools.count():
+    for number in itertools.count():
         if not lasts():
             return
         for kind, detector in places.items():
-            for mode in MODES if turn % 2 == 0 else MODES[::-1]:
+            for mode in MODES if number % 2 == 0 else MODES[::-1]:
                 fewest = writers.acknowledged(mode) if kind == FRESH else databases.rows[detector]
                 rows, seconds, cpu = databases.read(mode, detector)
                 most = writers.begun(mode) if kind == FRESH else databases.rows[detector]
@@ -398,13 +398,13 @@ def _read_pairs(
 
 
 @dataclass
-class Turn:
+class Round:
     """One read of every footprint from each database.
 
     Attributes
     ----------
     name : str
-        :data:`BEFORE` the outage, :func:`turn_name`, or :data:`REPAIRED`.
+        :data:`BEFORE` the outage, :func:`round_name`, or :data:`REPAIRED`.
     read_s : ReadSeconds
         Footprints with visits that the node missed (:data:`MISSED`), and others (:data:`COMPLETE`).
     cpu_s : dict of str to dict of str to float
@@ -429,15 +429,17 @@ class Repaired:
 
 @dataclass
 class Missed:
-    """Reads after a node missed writes: all turns, and the repair of each database before the last turn."""
+    """Reads after a node missed writes: all rounds, and the repair of each database before the last round."""
 
-    turns: list[Turn] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     repaired: dict[str, Repaired] = field(default_factory=dict)
 
 
-def read_what_was_missed(harness: Harness, load: Load, footprints: int, visits: int, missed: int, turns: int) -> Missed:
+def read_what_was_missed(
+    harness: Harness, load: Load, footprints: int, visits: int, missed: int, rounds: int
+) -> Missed:
     """Store `visits` visits of 2 x `footprints` footprints in both databases; for half of them, store the last `missed`
-    visits while a node is down and the others keep no hints for it. After it returns, read all footprints `turns`
+    visits while a node is down and the others keep no hints for it. After it returns, read all footprints `rounds`
     times, repair, and read again.
 
     Raises
@@ -457,40 +459,40 @@ def read_what_was_missed(harness: Harness, load: Load, footprints: int, visits: 
         harness.echo(f"storing {visits} visits of {2 * footprints} detectors in both databases")
         databases.store(range(visits), places[COMPLETE])
         databases.store(range(visits - missed), places[MISSED])
-        _turns(databases, places, [BEFORE], found, harness.echo)
+        _read_rounds(databases, places, [BEFORE], found, harness.echo)
         last.stop()
         databases.store(range(visits - missed, visits), places[MISSED])
         last.start()
         warm_up()
-        _turns(databases, places, list(map(turn_name, range(1, turns + 1))), found, harness.echo)
+        _read_rounds(databases, places, list(map(round_name, range(1, rounds + 1))), found, harness.echo)
         for mode in MODES:
             found.repaired[mode] = _repair(cluster, databases.keyspaces[mode])
             harness.echo(f"{mode}: {found.repaired[mode]}")
-        _turns(databases, places, [REPAIRED], found, harness.echo)
+        _read_rounds(databases, places, [REPAIRED], found, harness.echo)
     return found
 
 
-def _turns(
-    databases: _Databases, places: Mapping[str, Sequence[int]], turns: Sequence[str], found: Missed,
+def _read_rounds(
+    databases: _Databases, places: Mapping[str, Sequence[int]], rounds: Sequence[str], found: Missed,
     echo: Callable[[str], object],
 ) -> None:  # fmt: skip
-    """In each turn, read each footprint from both databases, alternating between complete and other footprints."""
+    """In each round, read each footprint from both databases, alternating between complete and other footprints."""
     earlier = databases.repairs()
-    for name in turns:
-        turn = Turn(name, {kind: {mode: [] for mode in MODES} for kind in places})
-        turn.cpu_s = {kind: dict.fromkeys(MODES, 0.0) for kind in places}
+    for name in rounds:
+        current = Round(name, {kind: {mode: [] for mode in MODES} for kind in places})
+        current.cpu_s = {kind: dict.fromkeys(MODES, 0.0) for kind in places}
         for number, pair in enumerate(zip(*places.values(), strict=True)):
-            order = MODES if number % 2 == len(found.turns) % 2 else MODES[::-1]
+            order = MODES if number % 2 == len(found.rounds) % 2 else MODES[::-1]
             for (kind, detector), mode in itertools.product(zip(places, pair, strict=True), order):
                 rows, seconds, cpu = databases.read(mode, detector)
                 if rows != databases.rows[detector]:
                     raise AssertionError(f"{mode}, {name}: {rows} rows instead of {databases.rows[detector]}")
-                turn.read_s[kind][mode].append(seconds)
-                turn.cpu_s[kind][mode] += cpu
+                current.read_s[kind][mode].append(seconds)
+                current.cpu_s[kind][mode] += cpu
         later = databases.repairs()
-        turn.repairs, earlier = since(later, earlier), later
-        found.turns.append(turn)
-        echo(f"{name}: {turn.repairs}")
+        current.repairs, earlier = since(later, earlier), later
+        found.rounds.append(current)
+        echo(f"{name}: {current.repairs}")
 
 
 def _repair(cluster: lab.Cluster, keyspace: str) -> Repaired:
@@ -503,14 +505,14 @@ def _repair(cluster: lab.Cluster, keyspace: str) -> Repaired:
 # ---------------------------------------------------------------------- which columns are repaired
 
 
-def read_columns(harness: Harness, rows: int, turns: int) -> dict[str, list[Repairs]]:
+def read_columns(harness: Harness, rows: int, rounds: int) -> dict[str, list[Repairs]]:
     """Write rows of two columns while a node is down and the others keep no hints for it. After its return, it
-    coordinates reads of `rows` rows, `turns` times for each of :data:`COLUMNS`.
+    coordinates reads of `rows` rows, `rounds` times for each of :data:`COLUMNS`.
 
     Returns
     -------
     dict of str to list of Repairs
-        Counters of each turn.
+        Counters of each round.
     """
     found: dict[str, list[Repairs]] = {name: [] for name in COLUMNS}
     with harness.cluster(3, settings={"hinted_handoff_enabled": False}) as cluster:
@@ -522,7 +524,7 @@ def read_columns(harness: Harness, rows: int, turns: int) -> dict[str, list[Repa
         last.start()
         earlier = _counted(cluster.nodes, keyspaces)
         for place, (name, columns) in enumerate(COLUMNS.items()):
-            for _ in range(turns):
+            for _ in range(rounds):
                 for id in range(place * rows, (place + 1) * rows):
                     if archive_tables.read_pair(last, id, columns) != 1:
                         raise AssertionError(f"row {id} was not read")

@@ -127,7 +127,8 @@ class Restore(Procedure):
             wanted = manifest.schema.replication[keyspace]
             fitting = schemas.fitting_replication(wanted, members)
             if fitting != wanted:
-                text = f"{keyspace} had {_words(wanted)} and gets {_words(fitting)}, unless it exists already"
+                before, after = _replication_text(wanted), _replication_text(fitting)
+                text = f"{keyspace} had {before} and gets {after}, unless it exists already"
                 findings.append(Finding("warning", "copies", text))
         return findings
 
@@ -463,7 +464,7 @@ def _has_rows(context: Context, keyspace: str, table: str) -> bool:
     return bool(context.nodes.query(asked, statement, consistency="ALL", timeout_s=TABLE_S))
 
 
-def _words(replication: dict[str, int]) -> str:
+def _replication_text(replication: dict[str, int]) -> str:
     return ", ".join(f"{count} copies in {dc}" for dc, count in sorted(replication.items())) or "no replica"
 
 

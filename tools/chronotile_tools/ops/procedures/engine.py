@@ -213,13 +213,13 @@ def create_procedure(make: Callable[[], Procedure], context: Context, folder: Pa
     try:
         return make()
     except ChronotileError as error:
-        unfinished = _unfinished_words(context, folder)
+        unfinished = _unfinished_text(context, folder)
         if not unfinished:
             raise
         raise BusyError(f"{error}. {unfinished}", kind="unfinished") from error
 
 
-def _unfinished_words(context: Context, folder: Path) -> str:
+def _unfinished_text(context: Context, folder: Path) -> str:
     """Describe unfinished work, here or elsewhere; empty if there is none."""
     path = journal.unfinished(folder)
     if path is not None:
@@ -231,7 +231,7 @@ def _unfinished_words(context: Context, folder: Path) -> str:
 
 def _other_work(header: Mapping[str, Any], path: Path) -> BusyError:
     return BusyError(
-        f"{header['procedure']} with {_words(header['arguments'])} is unfinished ({path}): resume it "
+        f"{header['procedure']} with {_arguments_text(header['arguments'])} is unfinished ({path}): resume it "
         "(chronotile ops resume), or check the nodes and abandon it (chronotile ops abandon)",
         kind="unfinished",
     )
@@ -372,7 +372,7 @@ def _unfinished(procedure: Procedure, folder: Path, again: bool, stack: contextl
     return kept
 
 
-def _words(arguments: Mapping[str, Any]) -> str:
+def _arguments_text(arguments: Mapping[str, Any]) -> str:
     return (
         ", ".join(f"{name} {value}" for name, value in arguments.items() if value not in (None, [], "")) or "no options"
     )

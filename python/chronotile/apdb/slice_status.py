@@ -1,4 +1,4 @@
-"""Notes on slices that were written to files or retired, in the database's metadata.
+"""Status of slices that were written to files or retired, in the database's metadata.
 
 Files are read only if the caller names their folder. Without notes, the database could not tell that a file contains a
 record that it removes, and a restore would bring the record back. Nor could it tell whether rows that it no longer has
@@ -28,8 +28,8 @@ class SliceKey(NamedTuple):
     number: int
 
 
-class SliceNotes:
-    """Notes on slices of sources and forced sources, and on retired slices of object versions.
+class SliceStatus:
+    """Status of slices of sources and forced sources, and on retired slices of object versions.
 
     A note is never removed, because nobody can know that the last copy of a file is gone.
 
@@ -66,7 +66,7 @@ class SliceNotes:
         keys = {_key(_RETIRED, each): each for each in slices}
         return {keys[key]: datetime.fromisoformat(value) for key, value in self._metadata.find(keys).items()}
 
-    def noted(self, table: str) -> list[int]:
+    def recorded_slices(self, table: str) -> list[int]:
         """Numbers of a table's slices that were retired, or written to files, even if they were restored since."""
         found = [key for kind in (_ARCHIVED, _RETIRED) for key in self._metadata.starting(f"{kind}/{table}/")]
         return [int(key.rpartition("/")[2]) for key in found]
