@@ -375,6 +375,18 @@ impl Dataset {
         }
     }
 
+    /// The record of the definition of a dataset of its group, which has been `frame`.
+    ///
+    /// # Errors
+    /// The dataset was dropped, and perhaps created again with another definition; the engine.
+    pub(crate) async fn definition(&self, frame: &Frame) -> Result<Bytes> {
+        let key = catalog::dataset_key(frame.spec.name.as_str());
+        match catalog::get::<DatasetSpec>(self.store(), &key).await? {
+            Some((spec, stored)) => frame.check_still(&spec).map(|()| stored),
+            None => Err(ArchiveError::dropped(frame.spec.name.to_string())),
+        }
+    }
+
     /// As [`Self::refresh`], before a write, which might otherwise store rows in the windows of a dropped dataset. On a
     /// cluster a read within [`LOOKED_FRESH`] suffices.
     pub(crate) async fn refresh_to_write(&self) -> Result<()> {

@@ -9,6 +9,7 @@ use chronotile_chunk::{Binding, Defaults, Head, Layout, MISSING_BYTES_MAX};
 use chronotile_store::{Chunk, ChunkKey, DatasetRef};
 use chronotile_types::{Damage, DatasetSpec, MergeRule, name_hint};
 
+use crate::archive::difference;
 use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 use crate::keys::Keys;
@@ -144,12 +145,27 @@ impl Frame {
         if let Some(extended) = self.extended.get() {
             return extended.extend(spec);
         }
-        let (own, given) = (self.spec.schema.fields(), spec.schema.fields());
-        if given.starts_with(own) && given.len() > own.len() {
+        if self.is_still(&spec) && spec.schema.fields().len() > self.spec.schema.fields().len() {
             // If another read has noted columns meanwhile, those suffice, or a later call adds the rest.
             self.extended.set(Self::new(spec, self.clock.clone())?).ok();
         }
         Ok(())
+    }
+
+    /// Whether `current` defines the same dataset, perhaps with columns that were added since. If not, the dataset was
+    /// dropped, and another one was created under its name.
+    fn is_still(&self, current: &DatasetSpec) -> bool {
+        let own = self.spec.as_ref();
+        let as_before = DatasetSpec { schema: own.schema.clone(), ..current.clone() };
+        current.schema.fields().starts_with(own.schema.fields())
+            && current.schema_versions.starts_with(&own.schema_versions)
+            && current.group == own.group
+            && difference(own, &as_before).is_none()
+    }
+
+    /// Fails if `current` defines another dataset of the same name.
+    pub(crate) fn check_still(&self, current: &DatasetSpec) -> Result<()> {
+        if self.is_still(current) { Ok(()) } else { Err(ArchiveError::dropped(current.name.to_string())) }
     }
 
     /// Number of columns in a chunk with this head.

@@ -40,8 +40,47 @@ impl Target<'_> {
         Intent { key: self.key.clone(), written_us, attempt: self.attempt.clone() }
     }
 
-    async fn commit(&self, commit: Commit) -> Result<()> {
-        self.dataset.commit(commit).await.map_err(|error| self.as_race(error))
+    /// Commits. Fails if one of the datasets was dropped, and perhaps created again with another definition.
+    async fn commit(&self, mut commit: Commit) -> Result<()> {
+        if !commit.put.is_empty() && !self.is_atomic() {
+            self.check_definition().await?;
+        }
+        loop {
+            let error = match self.dataset.commit(commit.clone()).await {
+                Err(error) => error,
+                Ok(()) => return Ok(()),
+            };
+            let frame = match &error {
+                ArchiveError::Store(StoreError::RecordConflict { key }) => {
+                    self.frames.iter().find(|frame| catalog::dataset_key(frame.spec.name.as_str()) == *key)
+                }
+                _ => None,
+            };
+            let Some(frame) = frame else { return Err(self.as_race(error)) };
+            // Nothing was put. If another process has only added columns, the rows are still valid.
+            let condition = defined_as(frame, self.dataset.definition(frame).await?);
+            commit.before.retain(|put| put.key != condition.key);
+            commit.before.push(condition);
+        }
+    }
+
+    fn is_atomic(&self) -> bool {
+        self.dataset.store().capabilities().atomic_commits
+    }
+
+    /// The conditions, on an engine with atomic commits, that the definitions are those of the rows.
+    fn definitions(&self) -> Result<Vec<RecordPut>> {
+        let frames = self.frames.iter().filter(|_| self.is_atomic());
+        let stored = |frame: &Frame| catalog::to_json(&catalog::dataset_key(frame.spec.name.as_str()), &*frame.spec);
+        frames.map(|frame| Ok(defined_as(frame, stored(frame)?))).collect()
+    }
+
+    /// On other engines, the name of a dropped dataset becomes free only once no writer relies on its definition.
+    async fn check_definition(&self) -> Result<()> {
+        self.dataset.refresh_to_write().await?;
+        let current = self.dataset.frame().spec;
+        let frame = self.frames.iter().find(|frame| frame.spec.name == current.name);
+        frame.map_or(Ok(()), |frame| frame.check_still(&current))
     }
 
     /// Reports a record conflict as a batch race: a record that changed during this write means another writer of the
@@ -55,6 +94,11 @@ impl Target<'_> {
             error => error,
         }
     }
+}
+
+/// The condition that the definition of a dataset is stored as these bytes.
+fn defined_as(frame: &Frame, stored: Bytes) -> RecordPut {
+    catalog::put(catalog::dataset_key(frame.spec.name.as_str()), stored.clone(), Expect::Is(stored))
 }
 
 /// Row counts and content hash of the input so far.
@@ -621,13 +665,14 @@ impl<'a> Attempt<'a> {
         Ok(seen)
     }
 
-    /// The conditions under which this attempt may continue: its intent is unchanged and, the first time, so is the
-    /// batch record.
+    /// The conditions under which this attempt may continue: its intent is unchanged and, the first time, so are the
+    /// batch record and the definitions. A drop deletes the intent.
     fn conditions(&mut self) -> Result<Vec<RecordPut>> {
         let (intent, first) = self.claim.put(self.target)?;
         let mut puts = vec![intent];
         // Later steps need only the intent: the last one compares the record again (`put_record`).
         if first {
+            puts.extend(self.target.definitions()?);
             let key = catalog::batch_key(&self.target.home, self.target.batch);
             match &self.earlier.stored {
                 // A put of the value that is already stored serves as a condition and changes nothing.

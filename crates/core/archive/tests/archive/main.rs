@@ -18,6 +18,7 @@ mod evolution;
 mod groups;
 mod index_builds;
 mod indexes;
+mod interleaved;
 mod interposed;
 mod interrupted;
 mod large;
