@@ -89,6 +89,8 @@ impl CoveredTiles {
         if !late {
             return Ok(looked);
         }
+        // A dataset that was created under the name meanwhile has only batches that are late.
+        dataset.definition(&query.frame).await?;
         // The second look finds every batch that has ended by now completely.
         query.slices = slices_in(dataset.store(), &query.frame, query.windows).await?;
         Ok(Self::look(dataset, query, &query.slices).await?.0)

@@ -39,7 +39,7 @@ impl Dataset {
     /// to no batch, and for damaged catalog records. Calls `progress` with the number of slices done and the total.
     ///
     /// # Errors
-    /// The engine. Damage is part of the report, not an error.
+    /// The engine; a dataset that is dropped meanwhile. Damage is part of the report, not an error.
     pub async fn verify(&self, progress: Option<Progress<'_>>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         match self.refresh().await {
@@ -69,6 +69,11 @@ impl Dataset {
             self.look_for(&frame, *batch, &record, &is_retired, &found, &mut report).await?;
         }
         self.foreign(&frame, &ledger, found.strangers, &mut report).await?;
+        if !report.ok()
+            && let Err(error @ ArchiveError::DatasetNotFound { .. }) = self.definition(&frame).await
+        {
+            return Err(error);
+        }
         report.damage.sort_by_key(|damage| (damage.tile, damage.chunk));
         report.rows_missing.sort_by_key(|missing| (missing.tile, missing.batch));
         report.foreign.sort_by_key(|chunk| (chunk.tile, chunk.chunk));

@@ -60,9 +60,13 @@ impl Dataset {
         let inner = ReadRequest { columns: Some(decoded(frame, &query, &by)), ..request };
         let newest = if newest_first {
             let (planned, begun) = futures::join!(this.replan_without_visibility(&inner), this.begin_read());
-            backwards(this.store_arc(), planned?.with_visibility(begun?.jointly()), by).await?
+            let planned = planned?;
+            frame.check_still(&planned.frame.spec)?;
+            backwards(this.store_arc(), planned.with_visibility(begun?.jointly()), by).await?
         } else {
             let inner = this.query(&inner).await?;
+            // `by` has positions of columns.
+            frame.check_still(&inner.frame.spec)?;
             let mut newest = Newest::new(inner.clone(), by);
             let mut rows = crate::read::stream(this.store_arc(), inner).await?;
             while let Some(batch) = rows.try_next().await? {

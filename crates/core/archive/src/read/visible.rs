@@ -261,7 +261,7 @@ impl Visibility {
         Ok(std::mem::replace(&mut state.superseded, known.batches))
     }
 
-    /// Decides about every batch in the heads that `scan` covers.
+    /// Decides about every batch in the heads that `scan` covers. Fails if the dataset was dropped.
     async fn look_at_heads(
         &self,
         store: &dyn Store,
@@ -293,7 +293,9 @@ impl Visibility {
                 self.choose([(batch, chosen)].into_iter());
             }
         }
-        Ok(())
+        // Another dataset may have been created under the name: its batches ended after the read began, and its chunks
+        // must not be decoded with this definition.
+        self.dataset.definition(frame).await.map(drop)
     }
 
     /// The attempt at a batch that a read shows if it has already returned chunks, up to `taken`. `shown` tells

@@ -553,7 +553,7 @@ async fn batches_are_looked_up_once_and_only_where_rows_of_them_are() {
         }
         assert_eq!(
             spent,
-            [3 + 20, 2, 2],
+            [4 + 20, 2, 2],
             "the definition and the list of superseded batches, twice as batches ended just now; of each its record"
         );
         assert_eq!(calls(Operation::Records), 0);
@@ -561,7 +561,7 @@ async fn batches_are_looked_up_once_and_only_where_rows_of_them_are() {
         let before = calls(Operation::Record);
         assert_eq!(read(&dataset, near).await.unwrap().num_rows(), 200);
         // The list has a page now, and the batch ended recently.
-        assert_eq!(calls(Operation::Record) - before, 2 + 3);
+        assert_eq!(calls(Operation::Record) - before, 2 + 4);
         assert_sound(&dataset).await;
     }
 }

@@ -520,6 +520,17 @@ fn excluded(what: &str, other: &str, grouped: bool, stepwise: bool) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reads_show_one_state_whatever_happens_between_their_calls() {
+    assert_all_hold(&READS, false, false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_of_a_group_on_a_cluster_show_one_state_whatever_happens_between_their_calls() {
+    assert_all_hold(&READS, true, true).await;
+    assert_all_hold(&["read group"], true, true).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn writes_and_maintenance_lose_nothing_whatever_happens_between_their_calls() {
     assert_all_hold(&WRITES, false, false).await;
     assert_all_hold(&WRITES, true, true).await;
