@@ -210,7 +210,7 @@ def test_random_rows_come_back_as_they_were_written(
         ("SELECT * FROM rows WHERE p = ?", [True], "a boolean was given"),
         ("SELECT * FROM rows WHERE p = ?", [1.0], "a float was given"),
         ("SELECT * FROM rows WHERE p = ?", [object()], "parameter 1: CQL has no type for object"),
-        ("SELECT * FROM rows WHERE p = ?", [1, 2], "1 markers and 2 values"),
+        ("SELECT * FROM rows WHERE p = ?", [1, 2], r"values \(2\) differs from the number of markers \(1\)"),
         ("SELECT * FROM rows WHERE p = :q", {"p": 1}, 'no marker "p"; it has: q'),
         ("SELECT * FROM rows WHERE p = ?", "x", "give a sequence"),
         ("SELECT * FROM rows WHERE half = ? ALLOW FILTERING", [2**24 + 1], "more digits"),

@@ -162,20 +162,20 @@ fn check_rows(layout: &Layout, rows: &ChunkRows) -> Result<(), EncodeError> {
         return Err(EncodeError::ColumnCount { expected, found });
     }
     if rows.origins.is_empty() {
-        return Err(EncodeError::Origins("there is none"));
+        return Err(EncodeError::Origins("no origin given"));
     }
     if let Some(row_origin) = rows.row_origin {
         if row_origin.len() != count {
-            return Err(EncodeError::Origins("not one index per row"));
+            return Err(EncodeError::Origins("the number of indexes differs from the number of rows"));
         }
         if row_origin.iter().any(|index| *index as usize >= rows.origins.len()) {
-            return Err(EncodeError::Origins("an index refers to a missing origin"));
+            return Err(EncodeError::Origins("an index is past the last origin"));
         }
     } else if rows.origins.len() > 1 {
-        return Err(EncodeError::Origins("several without an index per row"));
+        return Err(EncodeError::Origins("several origins need an index for each row"));
     }
     if rows.ordinals.is_some_and(|ordinals| ordinals.len() != count) {
-        return Err(EncodeError::Origins("not one ordinal per row"));
+        return Err(EncodeError::Origins("the number of ordinals differs from the number of rows"));
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ pub enum EncodeError {
     #[error("a value is null where the schema allows no nulls")]
     UnexpectedNull,
     /// Origins, row origins or ordinals do not match the rows.
-    #[error("the rows' origins are inconsistent: {0}")]
+    #[error("invalid origins of rows: {0}")]
     Origins(&'static str),
     /// A range of the zone ends before it begins.
     #[error("the zone ends before it begins")]

@@ -365,20 +365,20 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// is set: of two commits that remove the same chunk one fails.
     ///
     /// Repeating a commit whose outcome is unknown is harmless but for its conditions: a condition may then fail because
-    /// the first try had landed.
+    /// the first try was applied.
     ///
     /// Not promised without [`Capabilities::atomic_commits`]: that nothing has happened where a condition of `after` fails, where a chunk was
-    /// removed by somebody else at the same moment (`before` and other tiles may have changed), or where `before` has
+    /// removed by another commit at the same moment (`before` and other tiles may have changed), or where `before` has
     /// records of several groups. Never promised: an order among the chunks of one step.
     async fn commit(&self, dataset: &DatasetRef, commit: Commit) -> Result<()>;
 
     /// Streams the chunks of the cells and windows asked for, in groups of bounded size.
     ///
     /// Order: slices as given; within one by cell, then window, then chunk id, so that the chunks of a tile are
-    /// neighbours. Holds every chunk whose commit ended before the scan began and that nobody removes meanwhile. A
-    /// commit that lands during the scan may be seen in part, but a chunk is never returned twice nor half, and a commit
-    /// with `require_removed` is seen whole or not at all in each tile: a scan beside a rewrite of a tile returns its old
-    /// chunks or its new ones.
+    /// neighbours. Holds every chunk whose commit ended before the scan began and that is not removed during the scan.
+    /// A commit that is applied during the scan may be seen in part, but each chunk is returned at most once and never
+    /// in part, and a commit with `require_removed` is seen whole or not at all in each tile: a scan beside a rewrite of
+    /// a tile returns its old chunks or its new ones.
     async fn scan(&self, dataset: &DatasetRef, scan: Scan) -> Result<BoxStream<'static, Result<Vec<Chunk>>>>;
 
     /// The chunks of these keys with their bodies, in the order of the keys; those that do not exist are left out.
@@ -405,7 +405,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// takes part.
     ///
     /// With [`Capabilities::atomic_drops`] the three are one step. Not promised without: that a commit which ends between the
-    /// comparison and the end of the drop is noticed. Whoever drops slices that are in use agrees with their writers first.
+    /// comparison and the end of the drop is noticed. Coordinate with writers before dropping slices in use.
     async fn drop_slice(&self, dataset: &DatasetRef, slice: SliceId, when: DropSlice) -> Result<()>;
 
     /// The existing slices, ascending.

@@ -57,13 +57,13 @@ impl Windows {
         (self.first.0, self.others.last().unwrap_or(&self.first).1)
     }
 
-    /// Whether a window is among them.
+    /// Returns whether `window` is in one of the ranges.
     pub fn contains(&self, window: Window) -> bool {
         let holds = |(first, last): &(Window, Window)| (*first..=*last).contains(&window);
         holds(&self.first) || self.others.iter().any(holds)
     }
 
-    /// The windows that both have.
+    /// Returns the windows that are in both.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         // Two ranges without a common window give an empty one, which `of` leaves out.
@@ -71,13 +71,13 @@ impl Windows {
         Self::of(self.ranges().flat_map(both))
     }
 
-    /// How many there are.
+    /// Returns the number of windows.
     pub fn count(&self) -> u64 {
         // The number of all windows, 2^32, exceeds 32 bits.
         self.ranges().map(|(first, last)| (i64::from(last.0) - i64::from(first.0) + 1) as u64).sum()
     }
 
-    /// All of them, one by one.
+    /// Iterates over all windows.
     pub fn iter(&self) -> impl Iterator<Item = Window> + '_ {
         self.ranges().flat_map(|(first, last)| (first.0..=last.0).map(Window))
     }

@@ -314,7 +314,7 @@ impl From<PrepareError> for CqlError {
     fn from(error: PrepareError) -> Self {
         match error {
             PrepareError::ConnectionPoolError(error) => error.into(),
-            // Preparing has no effect that could have landed.
+            // Preparing has no effect that could have been applied.
             PrepareError::AllAttemptsFailed { first_attempt } => match first_attempt.into() {
                 Self::Broken { reason, .. } => Self::Broken { reason, sent: false },
                 other => other,

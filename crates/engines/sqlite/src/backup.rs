@@ -35,11 +35,10 @@ pub enum BackupError {
         /// The target.
         path: PathBuf,
     },
-    /// A file beside the target belongs to an archive of the same name that is gone.
+    /// A file beside the target is a leftover of a deleted archive of the same name.
     #[error(
-        "{companion:?} is left over from another archive of this name and would damage the new file: if nothing has \
-        that archive open, \
-         move it away together with its file, or choose another name"
+        "{companion:?} is a leftover of a deleted archive of the same name and would damage the new file: if no \
+        process has that archive open, move the leftover away, or choose another name"
     )]
     Companion {
         /// The file.

@@ -87,8 +87,8 @@ impl Parameters {
         let values = match self {
             Self::ByPlace(values) if values.len() == markers.len() => values.iter().collect::<Vec<_>>(),
             Self::ByPlace(values) => {
-                let reason =
-                    format!("the statement has {} markers and {} values are given", markers.len(), values.len());
+                let (found, wanted) = (values.len(), markers.len());
+                let reason = format!("the number of values ({found}) differs from the number of markers ({wanted})");
                 return Err(TablesError::Request { reason });
             }
             Self::ByName(values) => by_name(values, markers)?,
@@ -190,7 +190,7 @@ fn write(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<bool
         }
         (ColumnType::Vector { typ, dimensions }, Value::Sequence(values)) => {
             if values.len() != usize::from(*dimensions) {
-                return Err(format!("a vector of {} elements for one of {dimensions}", values.len()));
+                return Err(format!("expected a vector of {dimensions} elements, got {}", values.len()));
             }
             for value in values {
                 vector_element(value, typ, out)?;
@@ -229,7 +229,7 @@ fn write(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<bool
 /// Appends a value after its length. Nulls are refused.
 fn element_of(value: &Value, cql: &ColumnType<'_>, what: &str, out: &mut Vec<u8>) -> Refusal<()> {
     if *value == Value::Null {
-        return Err(format!("a null {what}, which CQL's collections cannot hold"));
+        return Err(format!("CQL collections cannot hold a null {what}"));
     }
     field_of(value, cql, out)
 }
@@ -248,7 +248,7 @@ fn field_of(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<(
 fn vector_element(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Refusal<()> {
     let mut bytes = vec![];
     if !write(value, cql, &mut bytes)? {
-        return Err("a null element, which vectors cannot hold".to_owned());
+        return Err("CQL vectors cannot hold a null element".to_owned());
     }
     if cql.type_size_for_vector().is_none() {
         write_unsigned(bytes.len() as u64, out);
@@ -258,7 +258,7 @@ fn vector_element(value: &Value, cql: &ColumnType<'_>, out: &mut Vec<u8>) -> Ref
 }
 
 fn length(count: usize) -> Refusal<[u8; 4]> {
-    i32::try_from(count).map(i32::to_be_bytes).map_err(|_| "more than 2 GiB".to_owned())
+    i32::try_from(count).map(i32::to_be_bytes).map_err(|_| "the value exceeds 2 GiB".to_owned())
 }
 
 fn write_native(value: &Value, native: &NativeType, out: &mut Vec<u8>) -> Refusal<()> {
@@ -301,11 +301,13 @@ fn write_native(value: &Value, native: &NativeType, out: &mut Vec<u8>) -> Refusa
         (N::Inet, V::Address(IpAddr::V4(address))) => out.extend(address.octets()),
         (N::Inet, V::Address(IpAddr::V6(address))) => out.extend(address.octets()),
         (N::Inet, V::Text(text)) => {
-            let address = text.parse().map_err(|_| format!("{text:?} is not an IP address"))?;
+            let address = text.parse().map_err(|_| format!("invalid IP address {text:?}"))?;
             write_native(&V::Address(address), native, out)?;
         }
         (N::Uuid | N::Timeuuid, V::Uuid(bytes)) => out.extend(bytes),
-        (N::Uuid | N::Timeuuid, V::Text(text)) => out.extend(uuid(text).ok_or_else(|| format!("{text:?} is no UUID"))?),
+        (N::Uuid | N::Timeuuid, V::Text(text)) => {
+            out.extend(uuid(text).ok_or_else(|| format!("invalid UUID {text:?}"))?)
+        }
         _ => return Err(mismatch(value, native_name(native))),
     }
     Ok(())

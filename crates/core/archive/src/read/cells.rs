@@ -185,7 +185,7 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<ResolvedPlace
         Place::Keys(columns) => {
             let names = spec.cell.columns();
             if matches!(spec.cell, CellRule::Sky { .. } | CellRule::Single) {
-                return Err(refuse("its cells are not keys: read it by region, ids or a predicate".to_owned()));
+                return Err(refuse("it has no cells by key: read it by region, ids or a predicate".to_owned()));
             }
             let columns = conform_keys(spec, &names, columns, "keys")?;
             let rows = columns.first().map_or(0, |c| c.len());
@@ -201,7 +201,7 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<ResolvedPlace
         }
         Place::Region(region) => {
             let Some(pixels) = pixelization(&spec.cell)? else {
-                return Err(refuse("its cells are not sky pixels: read it by cells, keys or ids".to_owned()));
+                return Err(refuse("it has no sky pixels: read it by cells, keys or ids".to_owned()));
             };
             // An older version of a record may be in the region when the newest is not, and vice versa.
             let reach_deg = if matches!(spec.merge, MergeRule::Latest { .. }) { spec.moves_deg } else { 0.0 };

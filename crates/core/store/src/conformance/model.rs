@@ -181,7 +181,7 @@ impl Model {
         let lands = before_holds && commit.after.iter().try_for_each(|put| next.put_record(put)).is_some();
         let outcome = store.commit(&placed(dataset), commit.clone()).await;
         match outcome {
-            Ok(()) => assert!(lands, "a commit landed against a condition"),
+            Ok(()) => assert!(lands, "a commit was applied against a condition"),
             Err(error) => {
                 assert!(!lands, "a commit failed whose conditions hold: {error}");
                 assert_eq!(error.outcome(), Outcome::LostRace, "{error}");
