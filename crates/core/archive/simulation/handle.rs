@@ -11,7 +11,7 @@ use chronotile_types::SliceId;
 use crate::common::{HOUR, read};
 
 /// Separates every older version: the default minimum exceeds the few rows of a history.
-fn parting() -> ConsolidateOptions {
+fn split_versions() -> ConsolidateOptions {
     ConsolidateOptions { older_min: Some(1), ..ConsolidateOptions::default() }
 }
 
@@ -44,10 +44,10 @@ impl Handle {
     pub(crate) async fn consolidate(&self, dataset: Option<usize>) -> Result<Vec<TileFailure>, ArchiveError> {
         match (self, dataset) {
             (Self::Two(group), None) => {
-                let reports = group.consolidate(&PAIR, parting(), None).await?;
+                let reports = group.consolidate(&PAIR, split_versions(), None).await?;
                 Ok(reports.into_iter().flat_map(|(_, report)| report.failed).collect())
             }
-            (_, dataset) => Ok(self.datasets()[dataset.unwrap_or(0)].consolidate(parting(), None).await?.failed),
+            (_, dataset) => Ok(self.datasets()[dataset.unwrap_or(0)].consolidate(split_versions(), None).await?.failed),
         }
     }
 

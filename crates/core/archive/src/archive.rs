@@ -125,7 +125,7 @@ impl Archive {
         }
         let key = catalog::dataset_key(spec.name.as_str());
         loop {
-            let (spec, mut before) = self.joined(spec.clone()).await?;
+            let (spec, mut before) = self.assign_group(spec.clone()).await?;
             let group = spec.group.as_ref().map(|member| catalog::group_key(member.group.as_str()));
             let is_of_group = |key: &str| group.as_deref() == Some(key);
             let stored = catalog::to_json(&key, &spec)?;

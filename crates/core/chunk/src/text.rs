@@ -114,12 +114,12 @@ impl TextFilter {
 /// The distinct runs of one column, in order of appearance.
 struct Runs {
     /// One bit per possible key; all zero between uses.
-    seen: Vec<u64>,
+    present: Vec<u64>,
     keys: Vec<u32>,
 }
 
 thread_local! {
-    static RUNS: RefCell<Runs> = RefCell::new(Runs { seen: vec![0; 1 << (KEY_BITS - 6)], keys: vec![] });
+    static RUNS: RefCell<Runs> = RefCell::new(Runs { present: vec![0; 1 << (KEY_BITS - 6)], keys: vec![] });
 }
 
 impl Runs {
@@ -129,7 +129,7 @@ impl Runs {
             folded.clear();
             fold_into(text, &mut folded);
             for key in keys(&folded) {
-                let (word, bit) = (&mut self.seen[key as usize / 64], 1 << (key % 64));
+                let (word, bit) = (&mut self.present[key as usize / 64], 1 << (key % 64));
                 if *word & bit == 0 {
                     *word |= bit;
                     self.keys.push(key);
@@ -141,7 +141,7 @@ impl Runs {
     fn take(&mut self) -> Vec<u32> {
         let keys = std::mem::take(&mut self.keys);
         // The table takes half a MiB, so only the words with a bit of this column are cleared.
-        keys.iter().for_each(|key| self.seen[*key as usize / 64] = 0);
+        keys.iter().for_each(|key| self.present[*key as usize / 64] = 0);
         keys
     }
 }

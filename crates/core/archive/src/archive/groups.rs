@@ -48,7 +48,7 @@ impl Archive {
     }
 
     /// A definition with its number in the group that it names, and what is to be put with it.
-    pub(super) async fn joined(&self, spec: DatasetSpec) -> Result<(DatasetSpec, Vec<RecordPut>)> {
+    pub(super) async fn assign_group(&self, spec: DatasetSpec) -> Result<(DatasetSpec, Vec<RecordPut>)> {
         // Datasets and groups share their names.
         let free = catalog::no_record(catalog::group_key(spec.name.as_str()));
         let Some(Membership { group, slices_of, .. }) = spec.group.clone() else { return Ok((spec, vec![free])) };

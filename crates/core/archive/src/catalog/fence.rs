@@ -125,7 +125,7 @@ fn remove(slices: &mut Slices, dataset: &DatasetName, slice: SliceId) {
 pub(crate) struct Fence {
     store: Arc<dyn Store>,
     clock: Arc<Clock>,
-    seen: Arc<Mutex<Option<Observed>>>,
+    cached: Arc<Mutex<Option<Observed>>>,
 }
 
 /// The token of a process that closed slices or drops them.
@@ -135,7 +135,7 @@ pub(crate) struct Closed {
 
 impl Fence {
     pub(crate) fn new(store: Arc<dyn Store>, clock: Arc<Clock>) -> Self {
-        Self { store, clock, seen: Arc::default() }
+        Self { store, clock, cached: Arc::default() }
     }
 
     /// Whether slices must be closed before they are dropped, so that writers notice. If commits and drops are both
@@ -147,19 +147,19 @@ impl Fence {
     }
 
     /// The condition that no drop began after the record was read; `None` if slices are closed instead.
-    pub(crate) fn no_drop_since(&self, seen: &Observed) -> Option<RecordPut> {
-        (!self.needs_closing()).then(|| seen.unchanged())
+    pub(crate) fn no_drop_since(&self, observed: &Observed) -> Option<RecordPut> {
+        (!self.needs_closing()).then(|| observed.unchanged())
     }
 
     fn last(&self) -> Option<Observed> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn cache(&self, seen: &Observed) {
-        let mut last = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    fn cache(&self, observed: &Observed) {
+        let mut last = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         // Reads that run in parallel may be answered in another order than they began.
-        if last.as_ref().is_none_or(|last| last.read_at <= seen.read_at) {
-            *last = Some(seen.clone());
+        if last.as_ref().is_none_or(|last| last.read_at <= observed.read_at) {
+            *last = Some(observed.clone());
         }
     }
 
@@ -170,15 +170,15 @@ impl Fence {
         let read_at = Instant::now();
         let found = catalog::get::<ClosedSlices>(self.store.as_ref(), KEY).await?;
         let (state, bytes) = found.map_or_else(Default::default, |(state, bytes)| (state, Some(bytes)));
-        let seen = Observed { read_at, state, bytes };
-        self.cache(&seen);
-        Ok(seen)
+        let observed = Observed { read_at, state, bytes };
+        self.cache(&observed);
+        Ok(observed)
     }
 
     /// The cached record, however old; reads it if there is none.
     pub(crate) async fn cached(&self) -> Result<Observed> {
         match self.last() {
-            Some(seen) => Ok(seen),
+            Some(observed) => Ok(observed),
             None => self.read().await,
         }
     }
@@ -186,7 +186,7 @@ impl Fence {
     /// Reads the record again if the cached one expires soon. Runs in parallel with other work, so that no write waits
     /// for it.
     pub(crate) async fn refresh(&self) {
-        if self.last().is_none_or(|seen| seen.read_at.elapsed() > FRESH / 2) {
+        if self.last().is_none_or(|observed| observed.read_at.elapsed() > FRESH / 2) {
             // After an error, the next call that needs the record reads it.
             let _ = self.read().await;
         }
@@ -205,7 +205,7 @@ impl Fence {
     async fn recent(&self, dataset: &DatasetName) -> Result<Observed> {
         match self.last() {
             // A drop in the cached state may have ended since, so the state is read again before a write is refused.
-            Some(seen) if seen.read_at.elapsed() < FRESH && seen.is_open(dataset) => Ok(seen),
+            Some(observed) if observed.read_at.elapsed() < FRESH && observed.is_open(dataset) => Ok(observed),
             _ => self.read().await,
         }
     }
@@ -216,22 +216,22 @@ impl Fence {
     /// # Errors
     /// [`ArchiveError::SliceRetired`] if one of the slices is being dropped.
     pub(crate) async fn ensure_open(&self, dataset: &DatasetRef, slices: &BTreeSet<SliceId>) -> Result<Observed> {
-        let mut seen = self.recent(&dataset.name).await?;
+        let mut observed = self.recent(&dataset.name).await?;
         loop {
-            if let Some(slice) = slices.iter().find(|slice| seen.is_dropping(&dataset.name, **slice)) {
+            if let Some(slice) = slices.iter().find(|slice| observed.is_dropping(&dataset.name, **slice)) {
                 return Err(ArchiveError::SliceRetired { dataset: dataset.name.clone(), slice: *slice });
             }
-            let closed = |slice: &&SliceId| holder(&seen.state.closed, &dataset.name, **slice).is_some();
+            let closed = |slice: &&SliceId| holder(&observed.state.closed, &dataset.name, **slice).is_some();
             let closed: Vec<SliceId> = slices.iter().filter(closed).copied().collect();
             if closed.is_empty() {
-                return Ok(seen);
+                return Ok(observed);
             }
             let open = |state: &mut ClosedSlices| {
                 closed.iter().for_each(|slice| remove(&mut state.closed, &dataset.name, *slice))
             };
             // If another process changed the record first, the next state shows what is left to open.
-            self.change(dataset, &seen, open).await?;
-            seen = self.read().await?;
+            self.change(dataset, &observed, open).await?;
+            observed = self.read().await?;
         }
     }
 
@@ -258,20 +258,21 @@ impl Fence {
         slice: SliceId,
         closed: &Closed,
     ) -> Result<Option<RecordPut>> {
-        let seen = self.read().await?;
+        let observed = self.read().await?;
         if !self.needs_closing() {
             // The new token suffices: the last commit of a write that checked the older state has that state as a
             // condition.
-            return Ok(Some(seen.changed(&self.clock, |_| ())?.1));
+            return Ok(Some(observed.changed(&self.clock, |_| ())?.1));
         }
-        match holder(&seen.state.closed, &dataset.name, slice) {
+        match holder(&observed.state.closed, &dataset.name, slice) {
             None => Ok(None),
             Some(token) if token == closed.token => Ok(Some(
-                seen.changed(&self.clock, |state| {
-                    remove(&mut state.closed, &dataset.name, slice);
-                    put(&mut state.dropping, &dataset.name, slice, &closed.token);
-                })?
-                .1,
+                observed
+                    .changed(&self.clock, |state| {
+                        remove(&mut state.closed, &dataset.name, slice);
+                        put(&mut state.dropping, &dataset.name, slice, &closed.token);
+                    })?
+                    .1,
             )),
             Some(_) => Err(ArchiveError::RetireRace { dataset: dataset.name.clone(), slice }),
         }
@@ -279,13 +280,13 @@ impl Fence {
 
     /// Takes over the drop of a slice from another process; `None` if it has ended.
     pub(crate) async fn take_over(&self, dataset: &DatasetRef, slice: SliceId) -> Result<Option<(Closed, RecordPut)>> {
-        let seen = self.read().await?;
-        if !seen.is_dropping(&dataset.name, slice) {
+        let observed = self.read().await?;
+        if !observed.is_dropping(&dataset.name, slice) {
             return Ok(None);
         }
         let closed = Closed { token: self.clock.token() };
         let (_, record) =
-            seen.changed(&self.clock, |state| put(&mut state.dropping, &dataset.name, slice, &closed.token))?;
+            observed.changed(&self.clock, |state| put(&mut state.dropping, &dataset.name, slice, &closed.token))?;
         Ok(Some((closed, record)))
     }
 
@@ -302,13 +303,13 @@ impl Fence {
             return Ok(());
         }
         loop {
-            let seen = self.read().await?;
+            let observed = self.read().await?;
             // Another token is that of a process that has closed the slice again or taken over its drop.
             let ours = |held: &Slices, slices: &[SliceId]| {
                 let own = |slice: &&SliceId| holder(held, &dataset.name, **slice) == Some(closed.token.as_str());
                 slices.iter().filter(own).copied().collect::<Vec<_>>()
             };
-            let (closed, dropping) = (ours(&seen.state.closed, slices), ours(&seen.state.dropping, gone));
+            let (closed, dropping) = (ours(&observed.state.closed, slices), ours(&observed.state.dropping, gone));
             if closed.is_empty() && dropping.is_empty() {
                 return Ok(());
             }
@@ -316,7 +317,7 @@ impl Fence {
                 closed.iter().for_each(|slice| remove(&mut state.closed, &dataset.name, *slice));
                 dropping.iter().for_each(|slice| remove(&mut state.dropping, &dataset.name, *slice));
             };
-            if self.change(dataset, &seen, open).await? {
+            if self.change(dataset, &observed, open).await? {
                 return Ok(());
             }
         }
@@ -326,10 +327,10 @@ impl Fence {
     async fn change(
         &self,
         dataset: &DatasetRef,
-        seen: &Observed,
+        observed: &Observed,
         change: impl FnOnce(&mut ClosedSlices),
     ) -> Result<bool> {
-        let (state, put) = seen.changed(&self.clock, change)?;
+        let (state, put) = observed.changed(&self.clock, change)?;
         let (read_at, bytes) = (Instant::now(), put.value.clone());
         match self.store.commit(dataset, Commit { before: vec![put], ..Commit::default() }).await {
             Ok(()) => {
@@ -363,21 +364,21 @@ mod tests {
         assert!(fence.change(&dataset, &fence.read().await.unwrap(), begin).await.unwrap());
         // Another process sees it, of this dataset and slice alone.
         let other = Fence::new(store.clone(), Arc::default());
-        let seen = other.read().await.unwrap();
-        assert_eq!(seen.dropping(&dataset.name), [slice]);
-        assert_eq!(seen.dropping(&home("others").name), []);
+        let observed = other.read().await.unwrap();
+        assert_eq!(observed.dropping(&dataset.name), [slice]);
+        assert_eq!(observed.dropping(&home("others").name), []);
         assert!(other.take_over(&dataset, SliceId(4)).await.unwrap().is_none());
         let (closed, record) = other.take_over(&dataset, slice).await.unwrap().unwrap();
         let taken = Commit { before: vec![record.clone()], ..Commit::default() };
         store.commit(&dataset, taken.clone()).await.unwrap();
-        let seen = fence.read().await.unwrap();
-        assert_eq!(holder(&seen.state.dropping, &dataset.name, slice), Some(&*closed.token));
+        let observed = fence.read().await.unwrap();
+        assert_eq!(holder(&observed.state.dropping, &dataset.name, slice), Some(&*closed.token));
         // It is taken over once: what was seen before has changed.
         let late = store.commit(&dataset, taken).await.unwrap_err();
         assert!(has_changed(&late.into()));
         let end = |state: &mut ClosedSlices| remove(&mut state.dropping, &dataset.name, slice);
-        assert!(fence.change(&dataset, &seen, end).await.unwrap());
-        assert!(!other.change(&dataset, &seen, |_| ()).await.unwrap(), "somebody else was first");
+        assert!(fence.change(&dataset, &observed, end).await.unwrap());
+        assert!(!other.change(&dataset, &observed, |_| ()).await.unwrap(), "somebody else was first");
         assert!(other.take_over(&dataset, slice).await.unwrap().is_none());
     }
 

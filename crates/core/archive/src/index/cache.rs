@@ -90,25 +90,26 @@ struct LruCache<K, V> {
     entries: HashMap<K, Entry<V>>,
     bytes: usize,
     bytes_max: usize,
-    turn: u64,
+    /// Counts calls, so that uses are ordered.
+    clock: u64,
 }
 
 #[derive(Debug)]
 struct Entry<V> {
     value: V,
     bytes: usize,
-    turn: u64,
+    last_used: u64,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> LruCache<K, V> {
     fn new(bytes_max: usize) -> Self {
-        Self { entries: HashMap::new(), bytes: 0, bytes_max, turn: 0 }
+        Self { entries: HashMap::new(), bytes: 0, bytes_max, clock: 0 }
     }
 
     fn get<Q: Hash + hashbrown::Equivalent<K> + ?Sized>(&mut self, key: &Q) -> Option<V> {
-        self.turn += 1;
+        self.clock += 1;
         let entry = self.entries.get_mut(key)?;
-        entry.turn = self.turn;
+        entry.last_used = self.clock;
         Some(entry.value.clone())
     }
 
@@ -117,8 +118,8 @@ impl<K: Hash + Eq + Clone, V: Clone> LruCache<K, V> {
         if bytes > self.bytes_max {
             return;
         }
-        self.turn += 1;
-        let before = self.entries.insert(key, Entry { value, bytes, turn: self.turn });
+        self.clock += 1;
+        let before = self.entries.insert(key, Entry { value, bytes, last_used: self.clock });
         self.bytes = self.bytes + bytes - before.map_or(0, |entry| entry.bytes);
         if self.bytes > self.bytes_max {
             self.shrink();
@@ -127,8 +128,8 @@ impl<K: Hash + Eq + Clone, V: Clone> LruCache<K, V> {
 
     /// Drops at least a quarter of the bytes, oldest first, so that this seldom happens.
     fn shrink(&mut self) {
-        let mut order: Vec<(u64, K)> = self.entries.iter().map(|(key, entry)| (entry.turn, key.clone())).collect();
-        order.sort_unstable_by_key(|(turn, _)| *turn);
+        let mut order: Vec<(u64, K)> = self.entries.iter().map(|(key, entry)| (entry.last_used, key.clone())).collect();
+        order.sort_unstable_by_key(|(last_used, _)| *last_used);
         for (_, key) in order {
             if self.bytes <= self.bytes_max / 4 * 3 {
                 break;

@@ -148,7 +148,7 @@ impl Dataset {
                 }
             }
         };
-        if query.passes_over() {
+        if query.prunes_by_text() {
             this.count_filtered(&query, &mut report).await?;
         }
         Ok(report)

@@ -77,7 +77,7 @@ impl SliceTiles {
 pub(crate) struct CoveredTiles {
     parts: Vec<Arc<SliceTiles>>,
     /// For each tile, its part and its position there.
-    places: Vec<(u32, u32)>,
+    positions: Vec<(u32, u32)>,
 }
 
 impl CoveredTiles {
@@ -108,7 +108,7 @@ impl CoveredTiles {
                     // Earlier slices that are not cached come first, so that tiles stay in the order of a scan. One
                     // scan covers all of them.
                     late |= looked.push_scanned(dataset, query, std::mem::take(&mut unknown)).await?;
-                    looked.push_kept(query, tiles);
+                    looked.push_cached(query, tiles);
                 }
                 None => unknown.push(*slice),
             }
@@ -124,27 +124,27 @@ impl CoveredTiles {
         let found = scan(dataset.store_arc(), query, slices, HEADS).await?;
         let (tiles, late) = SliceTiles::of_query(query, found).await?;
         let part = self.parts.len() as u32;
-        self.places.extend((0..tiles.tiles.len() as u32).map(|place| (part, place)));
+        self.positions.extend((0..tiles.tiles.len() as u32).map(|position| (part, position)));
         self.parts.push(Arc::new(tiles));
         Ok(late)
     }
 
-    fn push_kept(&mut self, query: &Query, tiles: Arc<SliceTiles>) {
+    fn push_cached(&mut self, query: &Query, tiles: Arc<SliceTiles>) {
         let part = self.parts.len() as u32;
-        let places = tiles.in_windows(query.windows).into_iter();
-        let covered = |place: &u32| covers(&query.cells, tiles.tiles[*place as usize].tile.cell);
-        self.places.extend(places.filter(covered).map(|place| (part, place)));
+        let positions = tiles.in_windows(query.windows).into_iter();
+        let covered = |position: &u32| covers(&query.cells, tiles.tiles[*position as usize].tile.cell);
+        self.positions.extend(positions.filter(covered).map(|position| (part, position)));
         self.parts.push(tiles);
     }
 
     /// Number of the tiles.
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.positions.len()
     }
 
     pub(crate) fn tile(&self, at: usize) -> &ObservedTile {
-        let (part, place) = self.places[at];
-        &self.parts[part as usize].tiles[place as usize]
+        let (part, position) = self.positions[at];
+        &self.parts[part as usize].tiles[position as usize]
     }
 
     pub(crate) fn tiles(&self) -> impl Iterator<Item = &ObservedTile> {
@@ -153,9 +153,9 @@ impl CoveredTiles {
 
     /// Keys of the chunks of a tile.
     pub(crate) fn keys(&self, at: usize) -> &[ChunkKey] {
-        let (part, place) = self.places[at];
+        let (part, position) = self.positions[at];
         let part = &self.parts[part as usize];
-        &part.keys[part.tiles[place as usize].keys.clone()]
+        &part.keys[part.tiles[position as usize].keys.clone()]
     }
 }
 
@@ -173,9 +173,9 @@ fn covers(cells: &Cells, cell: Cell) -> bool {
 /// deciding about their attempts.
 async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Option<Arc<SliceTiles>>, DecideOutcome)> {
     let unknown = Ok((None, DecideOutcome::All));
-    let (store, kept) = (dataset.store(), dataset.index_cache());
+    let (store, cache) = (dataset.store(), dataset.index_cache());
     let Some(state) = state_of(store, &query.frame, slice).await? else { return unknown };
-    let tiles = match kept.tiles(slice, &state) {
+    let tiles = match cache.tiles(slice, &state) {
         Tiles::Known(tiles) => tiles,
         Tiles::Fill if matches!(query.cells, Cells::All) => {
             let tiles = match SliceTiles::whole(store, &query.frame, slice).await {
@@ -187,7 +187,7 @@ async fn known(dataset: &Dataset, query: &Query, slice: SliceId) -> Result<(Opti
             if state_of(store, &query.frame, slice).await?.as_ref() != Some(&state) {
                 return unknown;
             }
-            kept.keep_tiles(slice, state, tiles.clone());
+            cache.keep_tiles(slice, state, tiles.clone());
             let Some(tiles) = tiles else { return unknown };
             tiles
         }

@@ -220,7 +220,7 @@ impl Dataset {
         let ended = loop {
             // The fence is read before the rows are counted: if a slice is dropped after this read, the commit fails
             // and the rows are counted again.
-            let seen = self.fence().read().await?;
+            let observed = self.fence().read().await?;
             let rows = match &stored {
                 Some((record, _)) => record.rows.saturating_sub(self.retirement(batch, record, None).await?.rows),
                 None => 0,
@@ -229,7 +229,7 @@ impl Dataset {
             let record = removed(Some(key), (stamp, ended_us), previous.clone());
             let bytes = catalog::to_json(&record_key, &record)?;
             let mut before = vec![ours.clone(), catalog::put(record_key.clone(), bytes.clone(), expect.clone())];
-            before.extend(self.fence().no_drop_since(&seen));
+            before.extend(self.fence().no_drop_since(&observed));
             match self.commit_and_announce(Commit { before, ..Commit::default() }).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => result.map_err(race)?,

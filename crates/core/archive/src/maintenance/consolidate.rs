@@ -19,7 +19,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::group::Group;
-use crate::maintenance::rewrite::{Kind, Parting, Rewrite, is_of_the_rows, rewrite, sets};
+use crate::maintenance::rewrite::{Kind, Rewrite, VersionSplit, is_of_the_rows, rewrite, sets};
 use crate::read::assemble::order_key;
 use crate::read::on_pool;
 use crate::read::part::ParsedChunk;
@@ -359,8 +359,8 @@ impl<'a> Consolidation<'a> {
     ) -> Result<Vec<(Tile, Result<Vec<Rewrite>>)>> {
         let tiles: Vec<(Frame, Vec<ParsedChunk>)> =
             tiles.into_iter().map(|parts| (self.frame(slice, parts[0].chunk.key.tile).clone(), parts)).collect();
-        let parting = Parting::by(self.options);
-        on_pool(move || Ok(rewrite_tiles(tiles, (whole, parting)))).await
+        let split = VersionSplit::by(self.options);
+        on_pool(move || Ok(rewrite_tiles(tiles, (whole, split)))).await
     }
 
     async fn commit(&mut self, rewrites: Vec<Rewrite>) -> Result<()> {
@@ -465,13 +465,13 @@ fn fixed_row_bytes(frame: &Frame) -> Option<usize> {
 /// rewritten endlessly.
 fn rewrite_tiles(
     tiles: Vec<(Frame, Vec<ParsedChunk>)>,
-    (whole, parting): (bool, Parting),
+    (whole, split): (bool, VersionSplit),
 ) -> Vec<(Tile, Result<Vec<Rewrite>>)> {
     use rayon::prelude::*;
     let rewrite = |(frame, parts): (Frame, Vec<ParsedChunk>)| {
         let (tile, chunks) = (parts[0].chunk.key.tile, parts.len());
         let kind = Kind::of(parts[0].chunk.key.id);
-        let rewrites = rewrite(&frame, parts, (kind, parting), None).map(|mut rewrites| {
+        let rewrites = rewrite(&frame, parts, (kind, split), None).map(|mut rewrites| {
             rewrites.retain(|rewrite| match whole && rewrite.old.len() == chunks {
                 true => !rewrite.is_idle(),
                 false => rewrite.new.len() < rewrite.old.len(),

@@ -53,7 +53,7 @@ struct Pending {
 pub(crate) struct SliceWatch {
     slices: BTreeSet<SliceId>,
     retired: BTreeMap<SliceId, i64>,
-    pub seen: Observed,
+    pub observed: Observed,
 }
 
 impl Dataset {
@@ -269,10 +269,10 @@ impl Dataset {
         let name = &self.frame().dataset.name;
         // A drop that begins after this read shows in the fence below, or in a later `retired` record.
         let retired = self.retired_since(slices.clone(), i64::MIN).await?;
-        let seen = self.fence().read().await?;
-        match slices.iter().find(|slice| seen.is_dropping(name, **slice)) {
+        let observed = self.fence().read().await?;
+        match slices.iter().find(|slice| observed.is_dropping(name, **slice)) {
             Some(slice) => Err(ArchiveError::SliceRetired { dataset: name.clone(), slice: *slice }),
-            None => Ok(SliceWatch { slices, retired, seen }),
+            None => Ok(SliceWatch { slices, retired, observed }),
         }
     }
 
@@ -285,7 +285,7 @@ impl Dataset {
         let home = &self.frame().dataset;
         // Closing and dropping change the token. If it is the same, no slice was dropped since the watch, and the
         // records of drops need not be read.
-        if self.fence().ensure_open(home, &watch.slices).await?.token() == watch.seen.token() {
+        if self.fence().ensure_open(home, &watch.slices).await?.token() == watch.observed.token() {
             return Ok(());
         }
         let retired = self.retired_since(watch.slices.clone(), i64::MIN).await?;

@@ -48,18 +48,18 @@ impl Kind {
 
 /// Older versions get chunks of their own if there are at least `rows_min`, and at least one in `among` rows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parting {
+pub(super) struct VersionSplit {
     rows_min: usize,
     among: usize,
 }
 
-impl Default for Parting {
+impl Default for VersionSplit {
     fn default() -> Self {
         Self { rows_min: 64, among: 4 }
     }
 }
 
-impl Parting {
+impl VersionSplit {
     pub(super) fn by(options: &ConsolidateOptions) -> Self {
         let given = |rows: u64| Self { rows_min: usize::try_from(rows).unwrap_or(usize::MAX), among: usize::MAX };
         options.older_min.map_or_else(Self::default, given)
@@ -238,7 +238,7 @@ pub(super) fn sets(heads: &[ParsedChunk]) -> Vec<&[ParsedChunk]> {
 pub(super) fn rewrite(
     frame: &Frame,
     mut parts: Vec<ParsedChunk>,
-    (becomes, parting): (Kind, Parting),
+    (becomes, split): (Kind, VersionSplit),
     unwanted: Option<&dyn Fn(&Origin) -> bool>,
 ) -> Result<Vec<Rewrite>> {
     let mut rewrites = Vec::new();
@@ -256,7 +256,7 @@ pub(super) fn rewrite(
         }
         let order = gathered.order(frame, unwanted.unwrap_or(&|_| false))?;
         let (newest, older) = match becomes {
-            Kind::Current => gathered.by_age(frame, order, parting)?,
+            Kind::Current => gathered.by_age(frame, order, split)?,
             Kind::Older => (vec![], order),
         };
         // The mark must outlive every rewrite: if a newest version stops counting, only the mark makes readers look at
@@ -380,7 +380,7 @@ impl Gathered {
     /// Splits the rows of `order` into the newest versions of their records and the older ones; both keep the order.
     /// Most reads want only the newest and skip chunks of older versions. A few older versions are not worth a chunk of
     /// their own.
-    fn by_age(&self, frame: &Frame, order: Vec<u32>, parting: Parting) -> Result<(Vec<u32>, Vec<u32>)> {
+    fn by_age(&self, frame: &Frame, order: Vec<u32>, split: VersionSplit) -> Result<(Vec<u32>, Vec<u32>)> {
         if !frame.keeps_latest() {
             return Ok((order, vec![]));
         }
@@ -397,7 +397,7 @@ impl Gathered {
         }
         let older = order.len() - newest.len();
         // `among` may be usize::MAX, with which any share is large enough.
-        if older == 0 || older < parting.rows_min || older.saturating_mul(parting.among) < order.len() {
+        if older == 0 || older < split.rows_min || older.saturating_mul(split.among) < order.len() {
             return Ok((order, vec![]));
         }
         Ok(order.into_iter().partition(|row| newest.get(&ids.get(*row as usize)) == Some(row)))

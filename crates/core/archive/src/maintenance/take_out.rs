@@ -12,7 +12,7 @@ use crate::dataset::Dataset;
 use crate::error::{ArchiveError, Result};
 use crate::frame::Frame;
 use crate::maintenance::retire::SliceWatch;
-use crate::maintenance::rewrite::{FETCH_CHUNKS, Kind, Parting, rewrite, sets};
+use crate::maintenance::rewrite::{FETCH_CHUNKS, Kind, VersionSplit, rewrite, sets};
 use crate::read::on_pool;
 use crate::read::part::ParsedChunk;
 
@@ -78,7 +78,7 @@ impl Dataset {
             let mut last = last.clone();
             // On engines without closing, this condition takes the place of `nothing_dropped`: a drop since the watch
             // makes the commit fail, and the removal begins again.
-            last.before.extend(self.fence().no_drop_since(&watch.seen));
+            last.before.extend(self.fence().no_drop_since(&watch.observed));
             match self.clear_out(of, what, last, &watch).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 cleared => cleared?,
@@ -192,7 +192,7 @@ impl Dataset {
                 let rewrite = |parts: Vec<ParsedChunk>| {
                     let (tile, kind) = (parts[0].chunk.key.tile, Kind::of(parts[0].chunk.key.id));
                     let becomes = if exposed.contains(&tile) { Kind::Current } else { kind };
-                    rewrite(&worker, parts, (becomes, Parting::default()), Some(&unwanted))
+                    rewrite(&worker, parts, (becomes, VersionSplit::default()), Some(&unwanted))
                 };
                 tiles.into_values().map(rewrite).collect::<Result<Vec<_>>>()
             });

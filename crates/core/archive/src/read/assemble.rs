@@ -30,7 +30,7 @@ use crate::time_axis::{Times, times};
 pub(crate) type SelectedRows = HashMap<ChunkId, Vec<u32>>;
 
 /// The location of each row: its chunk and its number there.
-pub(crate) type Places = Vec<(ChunkId, u32)>;
+pub(crate) type Positions = Vec<(ChunkId, u32)>;
 
 /// Order of the parts of a group: the chunks of each tile in order of time.
 pub(crate) fn order_key(part: &ParsedChunk) -> (SliceId, Tile, i64, i64, ZoneKey, ChunkId) {
@@ -108,7 +108,7 @@ pub(crate) fn assemble_few(
     bodies: &[Body],
     chosen: &SelectedRows,
     bytes_max: usize,
-) -> Result<Option<(RecordBatch, Places)>> {
+) -> Result<Option<(RecordBatch, Positions)>> {
     let Some(work) = Assembly::new(query, parts, bodies, Merging::SelectedRows(chosen), bytes_max)? else {
         return Ok(None);
     };
@@ -551,8 +551,8 @@ impl<'a> Assembly<'a> {
             // `picked` is empty for a part that was decoded completely: row numbers are then unchanged.
             starts[part] + picked[part].binary_search(&number).map_or(number, |place| place as u32)
         };
-        let places = rows.iter().map(place).collect();
-        Ok(Some((set.finish(), places)))
+        let positions = rows.iter().map(place).collect();
+        Ok(Some((set.finish(), positions)))
     }
 }
 

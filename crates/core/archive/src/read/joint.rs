@@ -8,7 +8,7 @@ use chronotile_types::SliceId;
 use crate::error::Result;
 use crate::read::groups::scan_all;
 use crate::read::query::Query;
-use crate::read::shared_scan::{Part, hand_out};
+use crate::read::shared_scan::{Subscriber, hand_out};
 
 /// Begins one scan for each set of reads of the same cells in slices that their datasets share.
 ///
@@ -25,15 +25,15 @@ pub(crate) async fn share_scans(store: &Arc<dyn Store>, queries: &mut [Query]) -
     for set in sets.into_iter().filter(|set| set.len() > 1) {
         let (dataset, scan) = scan_of(&queries[set[0]], set.iter().map(|at| &queries[*at]));
         let chunks = scan_all(store, &dataset, scan).await?;
-        let mut parts = Vec::with_capacity(set.len());
+        let mut subscribers = Vec::with_capacity(set.len());
         for at in set {
             let query = &mut queries[at];
-            let (part, shared_scan) = Part::new(query.windows.into(), query.asks_older());
+            let (subscriber, shared_scan) = Subscriber::new(query.windows.into(), query.asks_older());
             query.shared_scan = Some(shared_scan);
-            parts.push(part);
+            subscribers.push(subscriber);
         }
         // The task ends by itself at the end of the scan, or once all reads have dropped their receivers.
-        tokio::spawn(hand_out(chunks, parts));
+        tokio::spawn(hand_out(chunks, subscribers));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use crate::error::Result;
 use crate::keys::{Keys, OwnedKey};
 use crate::memory::ReadCharge;
-use crate::read::assemble::{Age, Places, SelectedRows, assemble_few, assemble_newest, open, part_ranks};
+use crate::read::assemble::{Age, Positions, SelectedRows, assemble_few, assemble_newest, open, part_ranks};
 use crate::read::groups::newest_groups;
 use crate::read::merge::PIECE_BYTES;
 use crate::read::part::{BodyStore, ParsedChunk};
@@ -193,10 +193,10 @@ impl ObservedVersions {
             return Ok(());
         }
         if self.rows_bytes <= KEPT_BYTES
-            && let Some((rows, places)) = assemble_few(query, &parts, &bodies, &candidates, PIECE_BYTES)?
+            && let Some((rows, positions)) = assemble_few(query, &parts, &bodies, &candidates, PIECE_BYTES)?
         {
             self.rows_bytes += rows.get_array_memory_size();
-            self.kept.push(Group::Rows(rows, places));
+            self.kept.push(Group::Rows(rows, positions));
             return Ok(());
         }
         self.few = false;
@@ -297,7 +297,7 @@ fn compare(
 /// What is kept between the two passes.
 enum Group {
     /// Candidate rows, which may still include older versions.
-    Rows(RecordBatch, Places),
+    Rows(RecordBatch, Positions),
     /// Chunks: whole tiles, in order.
     Parts(Vec<ParsedChunk>),
 }
@@ -328,8 +328,8 @@ impl Replay {
             }
             match self.groups.next() {
                 None => return Ok(None),
-                Some(Group::Rows(rows, places)) => {
-                    let rows = self.won(&rows, &places)?;
+                Some(Group::Rows(rows, positions)) => {
+                    let rows = self.won(&rows, &positions)?;
                     if rows.num_rows() > 0 {
                         return Ok(Some(rows));
                     }
@@ -346,12 +346,12 @@ impl Replay {
         }
     }
 
-    fn won(&self, rows: &RecordBatch, places: &Places) -> Result<RecordBatch> {
+    fn won(&self, rows: &RecordBatch, positions: &Positions) -> Result<RecordBatch> {
         // Candidate rows have passed all conditions in `assemble_few`: only rows that are not the newest are left to
         // remove.
         let won =
             |(chunk, row): &(ChunkId, u32)| self.chosen.get(chunk).is_some_and(|rows| rows.binary_search(row).is_ok());
-        let won: BooleanArray = places.iter().map(|place| Some(won(place))).collect();
+        let won: BooleanArray = positions.iter().map(|position| Some(won(position))).collect();
         filter_record_batch(rows, &won).map_err(|e| self.query.frame.compute("selecting rows", e))
     }
 }

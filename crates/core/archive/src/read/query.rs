@@ -232,7 +232,7 @@ impl Query {
 
     /// Whether heads alone may rule out most chunks, so that it pays to fetch bodies separately.
     pub(crate) fn prunes_by_head(&self) -> bool {
-        self.ids.is_some() || self.id_zone.is_some() || self.passes_over()
+        self.ids.is_some() || self.id_zone.is_some() || self.prunes_by_text()
     }
 
     /// Clears `keep` for rows with other ids than the requested ones. May run before versions are compared, since
@@ -289,7 +289,7 @@ impl Query {
     }
 
     /// Whether text filters may exclude chunks before the versions of records are compared.
-    pub(crate) fn passes_over(&self) -> bool {
+    pub(crate) fn prunes_by_text(&self) -> bool {
         // Versions may be in any tile of the read: which chunk has the newest is known only after comparing all of
         // them.
         self.tests_texts() && !self.newest_only
@@ -306,7 +306,7 @@ impl Query {
     /// Excludes chunks whose filters show that they contain no match, unless one of their records may have another
     /// state in a chunk that stays. `parts` are whole tiles, with the chunks of a tile adjacent.
     pub(crate) fn skip_unmatchable(&self, parts: Vec<ParsedChunk>) -> Vec<ParsedChunk> {
-        if !self.passes_over() {
+        if !self.prunes_by_text() {
             return parts;
         }
         let may_match: Vec<bool> = parts.iter().map(|part| self.may_hold_texts(&part.head)).collect();

@@ -43,13 +43,13 @@ impl SharedScan {
 }
 
 /// The sending side for one of the reads that share a scan.
-pub(crate) struct Part {
+pub(crate) struct Subscriber {
     windows: Windows,
     older: bool,
     sender: Sender<Message>,
 }
 
-impl Part {
+impl Subscriber {
     /// Connects a read of chunks in these windows: returns the sending and the receiving side.
     pub(crate) fn new(windows: Windows, older: bool) -> (Self, SharedScan) {
         let (sender, receiver) = channel(WAITING);
@@ -62,34 +62,34 @@ impl Part {
 }
 
 /// Sends each read its chunks; reads that have ended get no more.
-pub(crate) async fn hand_out(mut chunks: BoxStream<'static, Result<Vec<Chunk>>>, parts: Vec<Part>) {
+pub(crate) async fn hand_out(mut chunks: BoxStream<'static, Result<Vec<Chunk>>>, subscribers: Vec<Subscriber>) {
     loop {
         let group = match chunks.try_next().await {
             Ok(Some(group)) => group,
             Ok(None) => {
                 // Sending fails only if the read has ended: it needs nothing more.
-                for part in &parts {
-                    let _ = part.sender.send(Ok(None)).await;
+                for subscriber in &subscribers {
+                    let _ = subscriber.sender.send(Ok(None)).await;
                 }
                 return;
             }
             Err(error) => {
                 // An error cannot be cloned: one read receives it, and the others find their channels closed.
-                if let Some(part) = parts.iter().find(|part| !part.sender.is_closed()) {
-                    let _ = part.sender.send(Err(error)).await;
+                if let Some(subscriber) = subscribers.iter().find(|subscriber| !subscriber.sender.is_closed()) {
+                    let _ = subscriber.sender.send(Err(error)).await;
                 }
                 return;
             }
         };
-        if parts.iter().all(|part| part.sender.is_closed()) {
+        if subscribers.iter().all(|subscriber| subscriber.sender.is_closed()) {
             return;
         }
         // A full queue holds up all reads, so they have to proceed independently of each other, as the tasks of
         // `read_parts` do.
-        for part in &parts {
-            let own: Vec<Chunk> = group.iter().filter(|chunk| part.wants(chunk)).cloned().collect();
+        for subscriber in &subscribers {
+            let own: Vec<Chunk> = group.iter().filter(|chunk| subscriber.wants(chunk)).cloned().collect();
             if !own.is_empty() {
-                let _ = part.sender.send(Ok(Some(own))).await;
+                let _ = subscriber.sender.send(Ok(Some(own))).await;
             }
         }
     }

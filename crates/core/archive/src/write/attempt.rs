@@ -562,14 +562,14 @@ impl<'a> Attempt<'a> {
         // This commit switches readers from the old rows to the new ones. If old rows remain, the intent stays until a
         // consolidation finds that no reader needs them.
         let record = loop {
-            let seen = self.check_slices().await?;
+            let observed = self.check_slices().await?;
             let record = self.record(totals)?;
             let mut before = match self.earlier.parts.is_empty() {
                 true => vec![self.claim.release(self.target)?],
                 false => self.conditions()?,
             };
             before.push(self.put_record(&record));
-            before.extend(dataset.fence().no_drop_since(&seen));
+            before.extend(dataset.fence().no_drop_since(&observed));
             match dataset.commit_and_announce(Commit { before, ..Commit::default() }).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => result.map_err(|error| self.target.as_race(error))?,
@@ -619,8 +619,8 @@ impl<'a> Attempt<'a> {
             // Commits are atomic here: a refused one has changed nothing, so the conditions hold for another try. The
             // clone shares the bytes of the chunks.
             let mut last = commit.clone();
-            let seen = self.check_slices().await?;
-            last.before.extend(target.dataset.fence().no_drop_since(&seen));
+            let observed = self.check_slices().await?;
+            last.before.extend(target.dataset.fence().no_drop_since(&observed));
             match target.dataset.commit_and_announce(last).await {
                 Err(error) if fence::has_changed(&error) => continue,
                 result => return result.map_err(|error| target.as_race(error)),
@@ -647,22 +647,22 @@ impl<'a> Attempt<'a> {
     async fn check_slices(&mut self) -> Result<Observed> {
         let Target { dataset, home, .. } = self.target;
         let refs: Vec<ChunkRef> = self.progress.refs().copied().collect();
-        let seen = if dataset.fence().needs_closing() {
+        let observed = if dataset.fence().needs_closing() {
             let slices: BTreeSet<SliceId> = refs.iter().map(|chunk| chunk.key.slice).collect();
             dataset.fence().ensure_open(home, &slices).await?
         } else {
             dataset.fence().read().await?
         };
         // Another token means that a slice may have been dropped since the first chunk was put.
-        if self.fence.as_deref() != Some(seen.token()) {
+        if self.fence.as_deref() != Some(observed.token()) {
             let there: HashSet<ChunkKey> = dataset.existing(&refs).await?.into_iter().collect();
             if let Some(gone) = refs.iter().find(|chunk| !there.contains(&chunk.key)) {
                 return Err(ArchiveError::SliceRetired { dataset: home.name.clone(), slice: gone.key.slice });
             }
             // All chunks existed after this state of the record, so a repeated check concerns later drops only.
-            self.fence = Some(seen.token().to_owned());
+            self.fence = Some(observed.token().to_owned());
         }
-        Ok(seen)
+        Ok(observed)
     }
 
     /// The conditions under which this attempt may continue: its intent is unchanged and, the first time, so are the
