@@ -12,9 +12,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::access::Access;
-use crate::collector::Collector;
 use crate::failure::{Failure, Result};
 use crate::front_ends::FrontEnds;
+use crate::group_commit::GroupCommit;
 use crate::metrics::Metrics;
 use crate::parameters::Parameters;
 use crate::settings::Settings;
@@ -28,9 +28,9 @@ pub(crate) struct App {
     pub access: Access,
     pub metrics: Arc<Metrics>,
     /// Stores small writes.
-    pub collector: Collector,
+    pub group_commit: GroupCommit,
     /// Stores large writes, in the background.
-    pub large_collector: Collector,
+    pub large_group_commit: GroupCommit,
     /// The memory to which bodies, queries and responses are charged.
     pub memory: Memory,
     /// Serves events and jobs, if the program provides it.
@@ -116,14 +116,14 @@ impl App {
         let memory = Memory::new(limits.memory_bytes);
         historian.archive().limit_memory(memory.clone());
         let (historian, metrics) = (Arc::new(historian), Arc::new(Metrics::new(memory.clone())));
-        let collector = Collector::start(&Handle::current(), historian.clone(), metrics.clone());
-        let large_collector = Collector::start(&work::background(), historian.clone(), metrics.clone());
+        let group_commit = GroupCommit::start(&Handle::current(), historian.clone(), metrics.clone());
+        let large_group_commit = GroupCommit::start(&work::background(), historian.clone(), metrics.clone());
         Arc::new(Self {
             historian,
             access,
             metrics,
-            collector,
-            large_collector,
+            group_commit,
+            large_group_commit,
             memory,
             front_ends,
             stopping: AtomicBool::new(false),

@@ -44,7 +44,7 @@ async fn store(app: &App, address: SocketAddr, tags: &mut Option<Vec<Arc<Tag>>>)
         ("value", Arc::new(Float64Array::from_iter_values(figures.iter().map(Figure::value)))),
     ];
     let rows = RecordBatch::try_from_iter(columns).map_err(|error| Failure::invalid(error.to_string()))?;
-    app.collector.store(vec![rows], app.memory.empty()).await
+    app.group_commit.store(vec![rows], app.memory.empty()).await
 }
 
 fn tag(address: SocketAddr, figure: &Figure) -> Tag {

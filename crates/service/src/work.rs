@@ -22,10 +22,10 @@ use crate::failure::Result;
 pub(crate) const APART_BYTES: usize = 32 << 10;
 
 /// Limits the threads that unpack, parse or encode.
-static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(processors())));
+static CPU_PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(processors())));
 
 /// Limits the threads of front ends, some of which wait for the engine.
-static FRONT_END_TURNS: LazyLock<Arc<Semaphore>> =
+static FRONT_END_PERMITS: LazyLock<Arc<Semaphore>> =
     LazyLock::new(|| Arc::new(Semaphore::new((2 * processors()).clamp(4, 16))));
 
 /// Increment of the nice value of background threads. With 3, such a thread gets a third of a contended processor, so that other
@@ -109,36 +109,39 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Runs work on `bytes` bytes: on the calling thread if they are few, otherwise as [`in_turn`].
+/// Runs work on `bytes` bytes: on the calling thread if they are few, otherwise as [`with_cpu_permit`].
 ///
 /// # Errors
 /// The work panicked.
 pub(crate) async fn apart<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    if bytes < APART_BYTES { Ok(work()) } else { in_turn(work).await }
+    if bytes < APART_BYTES { Ok(work()) } else { with_cpu_permit(work).await }
 }
 
 /// Runs work on a separate thread, once a processor is free for it.
 ///
 /// # Errors
 /// The work panicked.
-pub(crate) async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    on_thread(&TURNS, work).await
+pub(crate) async fn with_cpu_permit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    on_thread(&CPU_PERMITS, work).await
 }
 
 /// Runs work of a front end on a separate thread, once one is free.
 ///
 /// # Errors
 /// The work panicked.
-pub(crate) async fn of_front_end<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    on_thread(&FRONT_END_TURNS, work).await
+pub(crate) async fn with_front_end_permit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    on_thread(&FRONT_END_PERMITS, work).await
 }
 
-async fn on_thread<T: Send + 'static>(turns: &Arc<Semaphore>, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+async fn on_thread<T: Send + 'static>(
+    permits: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
     // The semaphores are never closed.
-    let turn = turns.clone().acquire_owned().await.map_err(|_| ArchiveError::Cancelled)?;
+    let permit = permits.clone().acquire_owned().await.map_err(|_| ArchiveError::Cancelled)?;
     let work = move || {
         // The permit is held until the work ends, even if the caller has stopped waiting.
-        let _turn = turn;
+        let _permit = permit;
         work()
     };
     // Threads of the background runtime have the lower priority, also those for blocking work.
@@ -172,7 +175,7 @@ mod tests {
 
     #[tokio::test]
     async fn small_work_waits_for_nobody() {
-        let all = TURNS.acquire_many(processors() as u32).await.unwrap();
+        let all = CPU_PERMITS.acquire_many(processors() as u32).await.unwrap();
         let here = std::thread::current().id();
         assert_eq!(apart(APART_BYTES - 1, || std::thread::current().id()).await.unwrap(), here);
         drop(all);
@@ -185,8 +188,8 @@ mod tests {
         let here = nice();
         let lower = (here + NICE_INCREMENT).min(19);
         assert_eq!(in_background(async move { nice() }).await.unwrap(), lower);
-        assert_eq!(in_turn(nice).await.unwrap(), lower);
-        assert_eq!(of_front_end(nice).await.unwrap(), lower);
+        assert_eq!(with_cpu_permit(nice).await.unwrap(), lower);
+        assert_eq!(with_front_end_permit(nice).await.unwrap(), lower);
         let made = stream_in_background(stream::iter(0..3).map(move |_| Ok(nice())).boxed());
         assert_eq!(made.try_collect::<Vec<_>>().await.unwrap(), [lower; 3]);
         assert_eq!(nice(), here, "this thread drives connections");
@@ -214,10 +217,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_panics_gives_its_turn_back() {
+    async fn work_that_panics_returns_its_permit() {
         for _ in 0..2 * processors() {
             for failed in [
-                in_turn::<u8>(|| panic!("as this test wants")).await,
+                with_cpu_permit::<u8>(|| panic!("as this test wants")).await,
                 in_background::<u8>(async { panic!("as this test wants") }).await,
             ] {
                 let failure = failed.unwrap_err();
@@ -225,7 +228,7 @@ mod tests {
                 assert!(failure.message.contains("as this test wants"), "{failure:?}");
             }
         }
-        assert_eq!(in_turn(|| 1).await.unwrap(), 1);
+        assert_eq!(with_cpu_permit(|| 1).await.unwrap(), 1);
         let items = stream::iter([1, 2]).map(|item| Ok(if item == 1 { item } else { panic!("as this test wants") }));
         let given: Vec<_> = stream_in_background(items.boxed()).collect().await;
         assert!(matches!(given[..], [Ok(1), Err(_)]), "{given:?}");

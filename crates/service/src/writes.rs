@@ -161,14 +161,14 @@ async fn store(app: &Arc<App>, points: Points, options: WriteOptions, now_ns: i6
     }
     let mut report = json!({ "points": count });
     if options.batch.is_some() {
-        // A batch name stands for the points of this request alone, so they cannot join the commit of a collector. Rows
-        // were checked above: any NaN or infinity left is to be stored as Bad.
+        // A batch name stands for the points of this request alone, so they cannot join a group commit. Rows were
+        // checked above: any NaN or infinity left is to be stored as Bad.
         report = store_separately(app, tables, &options, NotFinite::Bad, charge).await?;
     } else if count > 0 {
-        // Rows of one commit wait for each other; separate collectors keep small requests from waiting for large ones.
+        // Rows of one commit wait for each other; two group commits keep small requests from waiting for large ones.
         let small = count * STORED_ROW_BYTES < work::APART_BYTES;
-        let collector = if small { &app.collector } else { &app.large_collector };
-        collector.store(tables, charge).await?;
+        let group_commit = if small { &app.group_commit } else { &app.large_group_commit };
+        group_commit.store(tables, charge).await?;
         app.metrics.points_in.inc_by(count as u64);
     }
     app.metrics.points_refused.inc_by(refused.count);
@@ -186,7 +186,7 @@ async fn arrow(app: Arc<App>, call: Call, options: WriteOptions) -> Result<Reply
     }
     let body = call.body;
     let refuse = |message: String| Failure::new(ErrorKind::InvalidRows, message);
-    let tables = work::in_turn(move || arrow_stream::read(body)).await?.map_err(refuse)?;
+    let tables = work::with_cpu_permit(move || arrow_stream::read(body)).await?.map_err(refuse)?;
     // A batch without columns may declare any number of rows, so sum and product saturate.
     let rows = tables.iter().map(RecordBatch::num_rows).fold(0_usize, usize::saturating_add);
     let charge = app.memory.charge(rows.saturating_mul(STORED_ROW_BYTES))?;

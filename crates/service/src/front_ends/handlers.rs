@@ -123,7 +123,7 @@ async fn blocking(app: &App, call: &Call, request: Request) -> Result<Answer> {
     };
     let permit = call.permit.clone();
     let memory = app.memory.clone();
-    let work = work::of_front_end(move || {
+    let work = work::with_front_end_permit(move || {
         // Lines are split into columns, which are then converted to the stored columns.
         let charge = memory.charge(request.body.len().saturating_mul(BODY_COPIES))?;
         let answer = front_ends.answer(request);
@@ -162,7 +162,7 @@ fn stream(
         // The iterator and the permit go to the thread and come back. `waiting` stays here, so that dropping the
         // response sets `given_up` while a batch is being fetched.
         let (mut batches, permit) = held?;
-        match work::of_front_end(move || (batches.next(), batches, permit)).await {
+        match work::with_front_end_permit(move || (batches.next(), batches, permit)).await {
             Ok((Some(Ok(batch)), batches, permit)) => Some((Ok(batch), (Some((batches, permit)), waiting))),
             Ok((Some(Err(refusal)), ..)) => Some((Err(refusal.into()), (None, waiting))),
             Ok((None, ..)) => None,

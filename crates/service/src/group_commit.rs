@@ -27,10 +27,10 @@ struct Job {
 
 /// Stores checked points, and reports once they are durable.
 #[derive(Clone)]
-pub(crate) struct Collector(mpsc::Sender<Job>);
+pub(crate) struct GroupCommit(mpsc::Sender<Job>);
 
-impl Collector {
-    /// Starts the collector on a runtime. It ends when its last clone is dropped.
+impl GroupCommit {
+    /// Starts the task that commits on a runtime. It ends when its last clone is dropped.
     pub fn start(runtime: &Handle, historian: Arc<Historian>, metrics: Arc<Metrics>) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         runtime.spawn(run(historian, metrics, queue));
@@ -71,12 +71,12 @@ async fn run(historian: Arc<Historian>, metrics: Arc<Metrics>, mut queue: mpsc::
             let stored = historian.write(tables.into_iter().flatten().collect(), &options).await;
             drop((permit, charges));
             metrics.commits.inc();
-            tell(waiting, stored);
+            send_results(waiting, stored);
         });
     }
 }
 
-fn tell(waiting: Vec<oneshot::Sender<Result<()>>>, stored: chronotile_historian::Result<PointsReport>) {
+fn send_results(waiting: Vec<oneshot::Sender<Result<()>>>, stored: chronotile_historian::Result<PointsReport>) {
     // The rows of a commit are stored or refused together, so all its requests get the same answer.
     let failure = stored.err().map(Failure::from);
     for done in waiting {
