@@ -12,7 +12,7 @@ use chronotile_types::{ChunkId, SliceId};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::failure::{malformed, of_write, refused};
-use crate::form::{DatasetTables, Insert, Names, Values};
+use crate::layout::{DatasetTables, Insert, Names, Values};
 use crate::requests::{applied, quorum_call, until};
 use crate::schema::if_table_exists;
 
@@ -56,7 +56,7 @@ pub(crate) fn swaps(tables: &DatasetTables, put: &mut Vec<Chunk>, remove: &[Chun
     put.retain(|chunk| {
         let Some(swap) = swaps.get_mut(&partition(tables, &chunk.key)) else { return true };
         let bytes = size.entry(partition(tables, &chunk.key)).or_default();
-        *bytes += tables.form.bytes(chunk);
+        *bytes += tables.layout.bytes(chunk);
         // A chunk that the commit both puts and removes is written before the transaction, which then removes it.
         // Chunks in excess of the limit need no condition: ids derive from content, and an additional chunk changes no
         // result.
@@ -81,7 +81,7 @@ fn bundles(tables: &DatasetTables, chunks: Vec<Chunk>) -> Vec<Bundle> {
     for chunks in by_partition.into_values() {
         let (mut bundle, mut bytes) = (Vec::new(), 0);
         for chunk in chunks {
-            let size = tables.form.bytes(&chunk);
+            let size = tables.layout.bytes(&chunk);
             if !bundle.is_empty() && (bytes + size > REQUEST_BYTES || bundle.len() == REQUEST_CHUNKS) {
                 bundles.push(std::mem::take(&mut bundle));
                 bytes = 0;
@@ -138,8 +138,8 @@ async fn put_in_table(tables: &DatasetTables, bundle: &[Chunk], call: &Call) -> 
     let place = tables.qualified_table(bundle[0].key.slice);
     // All requests have one stamp, so that a removal hides all rows of a chunk or none. They are sent one after the
     // other, because the row that marks a chunk as complete must be stored last.
-    let stamp = tables.form.stamp();
-    for request in tables.form.requests(bundle)? {
+    let stamp = tables.layout.stamp();
+    for request in tables.layout.requests(bundle)? {
         put_at_once(tables, &place, request, stamp, call).await?;
     }
     Ok(())
@@ -383,7 +383,7 @@ async fn transact(
     let guard = tables.session.prepare(&guard, false).await?;
     let delete = tables.session.prepare(&delete_cql(tables, first.slice), true).await?;
     let big = |value: i64| Some(CqlValue::BigInt(value));
-    let inserts = tables.form.inserts(&swap.put)?;
+    let inserts = tables.layout.inserts(&swap.put)?;
     let mut batch = Batch::new(BatchType::Unlogged);
     let mut rows = Vec::with_capacity(1 + inserts.len() + swap.remove.len());
     batch.append_statement(guard);

@@ -1,14 +1,14 @@
 //! The distributed engine: an archive in a keyspace of Apache Cassandra or ScyllaDB.
 //!
 //! A slice is a table, one cell or several neighbouring cells are a partition, and a chunk is a row or, in layout `rows`, one row
-//! per record (`names`, `form`, `rows`). Chunks are written and read at the consistency level that the user chose. The catalog
+//! per record (`names`, `layout`, `rows`). Chunks are written and read at the consistency level that the user chose. The catalog
 //! (`catalog`) and removals of chunks (`chunks`) use lightweight transactions. Only the holder of the schema lease changes the
 //! schema (`schema`).
 
 mod catalog;
 mod chunks;
 mod failure;
-mod form;
+mod layout;
 mod names;
 mod requests;
 mod scan;
@@ -33,8 +33,8 @@ use futures::{StreamExt, TryStreamExt};
 
 use crate::catalog::Catalog;
 use crate::failure::{ENGINE, of_write, refused};
-use crate::form::rows::RowDatasets;
-use crate::form::{DatasetTables, Sizes, TableForm};
+use crate::layout::rows::RowDatasets;
+use crate::layout::{DatasetTables, Sizes, TableLayout};
 
 /// Largest accepted chunk, head and body, in bytes: half of a node's default limit for one write.
 pub const CHUNK_BYTES_MAX: usize = 8 << 20;
@@ -153,8 +153,8 @@ impl CassandraStore {
     }
 
     fn tables(&self, dataset: &DatasetRef) -> Result<DatasetTables> {
-        let form = TableForm::of(dataset, &self.shared.rows)?;
-        Ok(DatasetTables { session: self.shared.session.clone(), dataset: dataset.clone(), form })
+        let layout = TableLayout::of(dataset, &self.shared.rows)?;
+        Ok(DatasetTables { session: self.shared.session.clone(), dataset: dataset.clone(), layout })
     }
 
     fn writable(&self) -> Result<()> {
@@ -195,9 +195,9 @@ impl CassandraStore {
             }
             self.ready(|ready| ready.insert(known));
         }
-        match &tables.form {
-            TableForm::Chunks { .. } => Ok(()),
-            TableForm::Rows(form) => schema::make_columns(tables, form, chunks).await,
+        match &tables.layout {
+            TableLayout::Chunks { .. } => Ok(()),
+            TableLayout::Rows(layout) => schema::make_columns(tables, layout, chunks).await,
         }
     }
 
@@ -291,8 +291,8 @@ impl Store for CassandraStore {
         self.writable()?;
         let tables = &self.tables(dataset)?;
         let Commit { before, put, remove, require_removed, after, stamp_us: _ } = commit;
-        if let TableForm::Rows(form) = &tables.form {
-            form.check(&tables.dataset.name, &put)?;
+        if let TableLayout::Rows(layout) = &tables.layout {
+            layout.check(&tables.dataset.name, &put)?;
         }
         self.check_slices(tables, &put).await?;
         if require_removed && !remove.is_empty() {
@@ -304,8 +304,8 @@ impl Store for CassandraStore {
         self.shared.catalog.apply(self.session(), &before, false).await?;
         let begun = !before.is_empty();
         let changed = self.change_chunks(tables, put, &remove, require_removed, begun).await;
-        if let (Err(_), TableForm::Rows(form)) = (&changed, &tables.form) {
-            form.forget();
+        if let (Err(_), TableLayout::Rows(layout)) = (&changed, &tables.layout) {
+            layout.forget();
         }
         changed?;
         self.shared.catalog.apply(self.session(), &after, true).await
@@ -353,8 +353,8 @@ impl Store for CassandraStore {
         let Some(table_id) = known else { return Ok(()) };
         self.ready(|ready| ready.remove(&(dataset.name.clone(), slice)));
         let _guard = self.shared.schema_mutex.lock().await;
-        if let TableForm::Rows(form) = &tables.form {
-            form.forget();
+        if let TableLayout::Rows(layout) = &tables.layout {
+            layout.forget();
         }
         schema::drop_slice(&tables, slice, &table_id).await
     }

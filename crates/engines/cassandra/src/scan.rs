@@ -17,8 +17,8 @@ use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 
 use crate::chunks::{LOOKUP_CHUNKS, ids_in_tile};
 use crate::failure::{malformed, refused};
-use crate::form::rows::RowForm;
-use crate::form::{DatasetTables, Names, PAGE_ROWS, Sizes, TableForm};
+use crate::layout::rows::RowLayout;
+use crate::layout::{DatasetTables, Names, PAGE_ROWS, Sizes, TableLayout};
 use crate::requests::quorum_call;
 use crate::schema::if_table_exists;
 
@@ -104,7 +104,7 @@ impl Reader {
             return Ok(vec![]);
         }
         let from = self.windows.outer().0;
-        let together = self.tables.form.cells();
+        let together = self.tables.layout.cells();
         let place = |cells: Vec<Cell>| PartitionRead { slice, cells, from };
         let all_of = |partition: &i64| {
             // The first and the last partition may reach beyond the range of cell numbers, so their bounds saturate. A
@@ -275,7 +275,7 @@ impl Reader {
     /// The statement that reads cells of a partition from a window on or, if `named`, in the windows bound to it.
     fn select(&self, slice: SliceId, columns: &str, named: bool) -> String {
         let Names { partition, cell, window, id, first_filtered, .. } = self.tables.names();
-        let cells = if self.tables.form.cells() == 1 { String::new() } else { format!(" AND {cell} IN ?") };
+        let cells = if self.tables.layout.cells() == 1 { String::new() } else { format!(" AND {cell} IN ?") };
         let filter = if self.bodies { "" } else { first_filtered };
         let windows = match (named, self.older) {
             (true, false) => format!("{window} IN ? AND {id} < {OLDER_FROM}"),
@@ -288,7 +288,7 @@ impl Reader {
 
     fn values(&self, place: &PartitionRead, named: Option<&[Window]>) -> Vec<Option<CqlValue>> {
         let mut values = vec![CqlValue::BigInt(self.tables.partition(place.cells[0]))];
-        if self.tables.form.cells() > 1 {
+        if self.tables.layout.cells() > 1 {
             values.push(CqlValue::List(place.cells.iter().map(|cell| CqlValue::BigInt(cell.0)).collect()));
         }
         match named {
@@ -330,16 +330,16 @@ async fn start_read(
         records: None,
         incomplete: Vec::new(),
     };
-    let columns = match (&tables.form, bodies) {
-        (TableForm::Rows(form), true) => {
-            let codec = form.codec().clone();
-            let columns = form.columns_of(tables, slice, refresh).await?;
+    let columns = match (&tables.layout, bodies) {
+        (TableLayout::Rows(layout), true) => {
+            let codec = layout.codec().clone();
+            let columns = layout.columns_of(tables, slice, refresh).await?;
             let names = codec.select(columns);
-            buffer.records = Some((form.clone(), Gatherer::new(codec, columns, slice, cell)));
+            buffer.records = Some((layout.clone(), Gatherer::new(codec, columns, slice, cell)));
             names
         }
         (_, false) => heads_of(tables.names()),
-        (TableForm::Chunks { .. }, true) => chunks_of(tables.names()),
+        (TableLayout::Chunks { .. }, true) => chunks_of(tables.names()),
     };
     Ok((columns, buffer))
 }
@@ -394,7 +394,7 @@ struct PartitionBuffer {
     chunks: Vec<Chunk>,
     bytes: usize,
     /// Assembles chunks from record rows, in layout `rows` with bodies.
-    records: Option<(RowForm, Gatherer)>,
+    records: Option<(RowLayout, Gatherer)>,
     /// Chunks with missing rows.
     incomplete: Vec<ChunkKey>,
 }
@@ -408,14 +408,14 @@ type HeadRow = (Option<i64>, Option<i64>, Option<i32>, Option<Bytes>, Option<i32
 impl PartitionBuffer {
     /// The size statistics for the rows that are read.
     fn sizes<'a>(&'a self, of_chunks: &'a Sizes) -> &'a Sizes {
-        self.records.as_ref().map_or(of_chunks, |(form, _)| form.sizes())
+        self.records.as_ref().map_or(of_chunks, |(layout, _)| layout.sizes())
     }
 
     /// Adds a page; `false` if its epoch shows that chunks were removed since the last page.
     fn add_page(&mut self, answer: &QueryRowsResult, bodies: bool, sizes: &Sizes) -> Result<bool, CqlError> {
-        if let Some((form, gatherer)) = &mut self.records {
+        if let Some((layout, gatherer)) = &mut self.records {
             // In layout `rows` a page is sized by records, whose mean size differs from that of chunks.
-            form.sizes().observe(answer.rows_bytes_size(), answer.rows_num());
+            layout.sizes().observe(answer.rows_bytes_size(), answer.rows_num());
             let gathered = gatherer.push(answer).map_err(malformed)?;
             if gathered.epoch_changed {
                 return Ok(false);
@@ -444,9 +444,9 @@ impl PartitionBuffer {
     }
 
     fn add_gathered(&mut self, gathered: GatheredChunks) -> Result<(), CqlError> {
-        if let (true, Some((form, _))) = (gathered.narrow, &self.records) {
+        if let (true, Some((layout, _))) = (gathered.narrow, &self.records) {
             // Handled like a node that does not know the table yet: the partition is read again.
-            form.forget();
+            layout.forget();
             return Err(CqlError::NoTable { reason: "the table lacks columns that its rows have".to_owned() });
         }
         self.bytes += gathered.chunks.iter().map(|chunk| chunk.head.len() + chunk.body.len()).sum::<usize>();
@@ -718,8 +718,8 @@ mod tests {
     #[test]
     fn a_read_of_chunks_selects_all_that_nodes_compare() {
         for cells in [1, 4] {
-            let form = TableForm::Chunks { cells };
-            let selected = chunks_of(form.names());
+            let layout = TableLayout::Chunks { cells };
+            let selected = chunks_of(layout.names());
             let selected: HashSet<&str> = selected.split(", ").collect();
             let (columns, _) = chunk_columns(cells).split_once(", PRIMARY KEY").unwrap();
             let columns = columns.split(", ").filter_map(|column| column.split_whitespace().next());

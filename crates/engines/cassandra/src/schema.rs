@@ -11,8 +11,8 @@ use chronotile_store::{Chunk, Result, StoreError};
 use chronotile_types::{DatasetName, SliceId};
 
 use crate::failure::{malformed, of_write, refused};
-use crate::form::rows::RowForm;
-use crate::form::{DatasetTables, TableForm};
+use crate::layout::rows::RowLayout;
+use crate::layout::{DatasetTables, TableLayout};
 use crate::names::{self, LEASES, META, SLICES};
 use crate::requests::{TABLE_PAUSE, prepared, quorum_call, quorum_or, unknown_table};
 
@@ -275,15 +275,15 @@ pub(crate) async fn create_slice(tables: &DatasetTables, slice: SliceId) -> Resu
 }
 
 /// Adds the missing columns to a slice's table, under the schema lease.
-async fn add_columns(tables: &DatasetTables, form: &RowForm, slice: SliceId) -> Result<()> {
+async fn add_columns(tables: &DatasetTables, layout: &RowLayout, slice: SliceId) -> Result<()> {
     let session = &tables.session;
-    let Some(lease) = Lease::acquire(session, &SliceGoal::Columns(tables, form, slice)).await? else { return Ok(()) };
+    let Some(lease) = Lease::acquire(session, &SliceGoal::Columns(tables, layout, slice)).await? else { return Ok(()) };
     let add = || async {
-        let Some(cql) = form.addition(tables, slice).await? else { return Ok(()) };
+        let Some(cql) = layout.addition(tables, slice).await? else { return Ok(()) };
         match session.change_schema(&cql).await {
             // An error with no column missing: an earlier attempt has added them.
-            Err(error) if form.addition(tables, slice).await?.is_some() => Err(error),
-            _ => form.columns_of(tables, slice, true).await.map(drop),
+            Err(error) if layout.addition(tables, slice).await?.is_some() => Err(error),
+            _ => layout.columns_of(tables, slice, true).await.map(drop),
         }
     };
     let added = if_table_exists(tables, slice, &quorum_call(session), add).await;
@@ -292,20 +292,20 @@ async fn add_columns(tables: &DatasetTables, form: &RowForm, slice: SliceId) -> 
 }
 
 /// Adds the columns of these chunks to the tables that lack them.
-pub(crate) async fn make_columns(tables: &DatasetTables, form: &RowForm, chunks: &[Chunk]) -> Result<()> {
-    for (slice, columns) in form.missing_columns(chunks)? {
+pub(crate) async fn make_columns(tables: &DatasetTables, layout: &RowLayout, chunks: &[Chunk]) -> Result<()> {
+    for (slice, columns) in layout.missing_columns(chunks)? {
         let call = quorum_call(&tables.session);
         let found =
-            if_table_exists(tables, slice, &call, || form.columns_of(tables, slice, true)).await.map_err(refused)?;
+            if_table_exists(tables, slice, &call, || layout.columns_of(tables, slice, true)).await.map_err(refused)?;
         let Some(found) = found else {
             return Err(StoreError::NoSlice { dataset: tables.dataset.name.clone(), slice });
         };
         if found < columns {
-            add_columns(tables, form, slice).await?;
+            add_columns(tables, layout, slice).await?;
         }
         // One node knows the columns; the others may not have received the change yet.
         tables.session.agree_on_schema().await.map_err(refused)?;
-        form.agree(slice, columns);
+        layout.agree(slice, columns);
     }
     Ok(())
 }
@@ -323,8 +323,8 @@ pub(crate) async fn if_table_exists<T, F: Future<Output = std::result::Result<T,
         let reason = match read().await {
             Err(CqlError::NoTable { reason }) => reason,
             Err(error) if tables.lacks_column(&error) && Instant::now() < deadline => {
-                if let TableForm::Rows(form) = &tables.form {
-                    form.forget();
+                if let TableLayout::Rows(layout) = &tables.layout {
+                    layout.forget();
                 }
                 tokio::time::sleep(TABLE_PAUSE).await;
                 continue;
@@ -359,9 +359,9 @@ async fn make_slice(tables: &DatasetTables, slice: SliceId) -> std::result::Resu
         (None, Err(error)) => return Err(error),
         (None, Ok(_)) => return Err(malformed("the registry lacks a slice that was just added")),
     };
-    let (columns, records) = match &tables.form {
-        TableForm::Chunks { cells } => (names::chunk_columns(*cells).to_owned(), false),
-        TableForm::Rows(form) => (form.table_columns()?, true),
+    let (columns, records) = match &tables.layout {
+        TableLayout::Chunks { cells } => (names::chunk_columns(*cells).to_owned(), false),
+        TableLayout::Rows(layout) => (layout.table_columns()?, true),
     };
     let cql = names::create_slice(keyspace, &table, id.as_deref(), &columns, records, &settings.table);
     // The slice becomes ready only after `change_schema` has returned: then a majority of the nodes knows the table.
@@ -430,7 +430,7 @@ enum SliceGoal<'a> {
     /// The slice does not exist.
     Gone(&'a DatasetTables, SliceId),
     /// The slice's table has all columns of the dataset.
-    Columns(&'a DatasetTables, &'a RowForm, SliceId),
+    Columns(&'a DatasetTables, &'a RowLayout, SliceId),
 }
 
 impl SliceGoal<'_> {
@@ -438,7 +438,7 @@ impl SliceGoal<'_> {
         match self {
             Self::Ready(tables, slice) => has_state(&tables.session, &tables.dataset.name, *slice, true).await,
             Self::Gone(tables, slice) => has_state(&tables.session, &tables.dataset.name, *slice, false).await,
-            Self::Columns(tables, form, slice) => match form.addition(tables, *slice).await {
+            Self::Columns(tables, layout, slice) => match layout.addition(tables, *slice).await {
                 // A node that was down does not know the table yet.
                 Err(CqlError::NoTable { .. }) => Ok(false),
                 missing => Ok(missing?.is_none()),

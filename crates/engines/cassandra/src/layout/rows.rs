@@ -11,7 +11,7 @@ use chronotile_store::{Chunk, Result, StoreError};
 use chronotile_types::{DatasetName, NativeColumns, SliceId};
 
 use crate::failure::{ENGINE, malformed};
-use crate::form::{DatasetTables, Sizes};
+use crate::layout::{DatasetTables, Sizes};
 use crate::requests::quorum_call;
 
 /// How long the cached column count of a table that lacks columns is used.
@@ -29,11 +29,11 @@ pub(crate) struct RowDatasets {
 }
 
 impl RowDatasets {
-    /// The form of a dataset's tables for these columns.
+    /// The layout of a dataset's tables for these columns.
     ///
     /// # Errors
     /// [`StoreError::Refused`] for a column that has no CQL type.
-    pub(crate) fn form(&self, dataset: &DatasetName, native: &Arc<NativeColumns>) -> Result<RowForm> {
+    pub(crate) fn layout(&self, dataset: &DatasetName, native: &Arc<NativeColumns>) -> Result<RowLayout> {
         let tables = {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             match known.get(dataset) {
@@ -41,7 +41,7 @@ impl RowDatasets {
                 None => known.entry(dataset.clone()).or_default().clone(),
             }
         };
-        Ok(RowForm { codec: tables.codec(native).map_err(refuse)?, tables })
+        Ok(RowLayout { codec: tables.codec(native).map_err(refuse)?, tables })
     }
 }
 
@@ -86,11 +86,11 @@ impl RowTables {
         Ok(codec)
     }
 
-    fn seen(&self, slice: SliceId) -> Option<(usize, Instant)> {
+    fn cached_columns(&self, slice: SliceId) -> Option<(usize, Instant)> {
         self.columns.lock().unwrap_or_else(PoisonError::into_inner).get(&slice).copied()
     }
 
-    fn see(&self, slice: SliceId, columns: usize) {
+    fn cache_columns(&self, slice: SliceId, columns: usize) {
         self.columns.lock().unwrap_or_else(PoisonError::into_inner).insert(slice, (columns, Instant::now()));
     }
 
@@ -110,12 +110,12 @@ fn refuse(error: RowsError) -> StoreError {
 
 /// A dataset of layout `rows` with the columns that one call names.
 #[derive(Clone, Debug)]
-pub(crate) struct RowForm {
+pub(crate) struct RowLayout {
     codec: Arc<Codec>,
     tables: Arc<RowTables>,
 }
 
-impl RowForm {
+impl RowLayout {
     /// Columns of the dataset.
     pub(crate) fn width(&self) -> usize {
         self.codec.columns().len()
@@ -152,7 +152,7 @@ impl RowForm {
     ) -> std::result::Result<usize, CqlError> {
         let all = self.width();
         // A table never loses columns: a count that covers the definition stays true, and a lower one may have grown.
-        if let Some((columns, at)) = self.tables.seen(slice)
+        if let Some((columns, at)) = self.tables.cached_columns(slice)
             && !refresh
             && (columns >= all || at.elapsed() < BELIEVED)
         {
@@ -175,7 +175,7 @@ impl RowForm {
         // Writers add columns in the order of the definition, so a table has the first ones of them.
         let fields = self.codec.native().schema.fields().iter();
         let columns = fields.take_while(|field| names.contains(field.name())).count();
-        self.tables.see(slice, columns);
+        self.tables.cache_columns(slice, columns);
         Ok(columns)
     }
 

@@ -17,7 +17,7 @@ use chronotile_rows::Line;
 use chronotile_store::{Chunk, DatasetRef, Placement};
 use chronotile_types::{Cell, SliceId, Tile};
 
-use self::rows::{RowDatasets, RowForm};
+use self::rows::{RowDatasets, RowLayout};
 use crate::failure::malformed;
 use crate::names;
 
@@ -28,16 +28,16 @@ pub(crate) const PAGE_ROWS: (u64, u64) = (16, 5_000);
 const REQUEST_BYTES: usize = 512 << 10;
 const REQUEST_LINES: usize = 4_096;
 
-/// The form of a dataset's tables.
+/// The layout of a dataset's tables.
 #[derive(Clone, Debug)]
-pub(crate) enum TableForm {
+pub(crate) enum TableLayout {
     /// One row per chunk; this many neighbouring cells share a partition.
     Chunks { cells: i64 },
     /// One row per record.
-    Rows(RowForm),
+    Rows(RowLayout),
 }
 
-/// Column names of one form.
+/// Column names of one layout.
 pub(crate) struct Names {
     /// The partition key: the cell or, if several cells share a partition, a separate column.
     pub partition: &'static str,
@@ -123,24 +123,24 @@ pub(crate) struct DatasetTables {
     pub session: Arc<Session>,
     /// The dataset as the caller names it.
     pub dataset: DatasetRef,
-    pub form: TableForm,
+    pub layout: TableLayout,
 }
 
 impl DatasetTables {
     pub(crate) fn names(&self) -> &'static Names {
-        self.form.names()
+        self.layout.names()
     }
 
     /// The partition of a cell.
     pub(crate) fn partition(&self, cell: Cell) -> i64 {
         // The format defines partitions by floor(), also for negative cells; `/` rounds towards zero.
-        cell.0.div_euclid(self.form.cells())
+        cell.0.div_euclid(self.layout.cells())
     }
 
     /// The condition that selects one tile; [`Self::tile_values`] gives its values.
     pub(crate) fn tile_condition(&self) -> String {
         let Names { partition, cell, window, .. } = self.names();
-        match self.form.cells() {
+        match self.layout.cells() {
             1 => format!("{cell} = ? AND {window} = ?"),
             _ => format!("{partition} = ? AND {cell} = ? AND {window} = ?"),
         }
@@ -148,7 +148,7 @@ impl DatasetTables {
 
     pub(crate) fn tile_values(&self, tile: Tile) -> Vec<Option<CqlValue>> {
         let place = [CqlValue::BigInt(tile.cell.0), CqlValue::Int(tile.window.0)].map(Some);
-        match self.form.cells() {
+        match self.layout.cells() {
             1 => place.to_vec(),
             _ => std::iter::once(Some(CqlValue::BigInt(self.partition(tile.cell)))).chain(place).collect(),
         }
@@ -157,9 +157,9 @@ impl DatasetTables {
     /// The name of a slice's table.
     pub(crate) fn table(&self, slice: SliceId) -> String {
         let number = SliceId(slice.0.wrapping_sub(self.dataset.first_slice));
-        match self.form {
-            TableForm::Chunks { .. } => names::chunk_table(&self.dataset.label, number),
-            TableForm::Rows(_) => names::row_table(&self.dataset.label, number),
+        match self.layout {
+            TableLayout::Chunks { .. } => names::chunk_table(&self.dataset.label, number),
+            TableLayout::Rows(_) => names::row_table(&self.dataset.label, number),
         }
     }
 
@@ -172,7 +172,7 @@ impl DatasetTables {
             _ => return false,
         };
         let unknown = ["undefined column", "unknown identifier", "unrecognized name"];
-        matches!(self.form, TableForm::Rows(_)) && unknown.iter().any(|words| reason.contains(words))
+        matches!(self.layout, TableLayout::Rows(_)) && unknown.iter().any(|words| reason.contains(words))
     }
 
     /// The name of a slice's table with its keyspace.
@@ -181,11 +181,11 @@ impl DatasetTables {
     }
 }
 
-impl TableForm {
-    /// The form of a dataset's tables.
+impl TableLayout {
+    /// The layout of a dataset's tables.
     pub(crate) fn of(dataset: &DatasetRef, rows: &RowDatasets) -> chronotile_store::Result<Self> {
         Ok(match &dataset.placement {
-            Placement::Rows(native) => Self::Rows(rows.form(&dataset.label, native)?),
+            Placement::Rows(native) => Self::Rows(rows.layout(&dataset.label, native)?),
             Placement::Chunks { partition_cells } => Self::Chunks { cells: (*partition_cells).max(1).into() },
         })
     }
@@ -211,7 +211,7 @@ impl TableForm {
         let bytes = chunk.head.len() + chunk.body.len();
         match self {
             Self::Chunks { .. } => bytes,
-            Self::Rows(form) => 2 * bytes + chunk.rows as usize * (100 + 4 * form.width()),
+            Self::Rows(layout) => 2 * bytes + chunk.rows as usize * (100 + 4 * layout.width()),
         }
     }
 
@@ -244,8 +244,8 @@ impl TableForm {
                 let insert = |chunk| Insert { columns: columns.clone(), values: chunk_values(chunk, *cells) };
                 Ok(chunks.iter().map(insert).collect())
             }
-            Self::Rows(form) => {
-                let codec = form.codec();
+            Self::Rows(layout) => {
+                let codec = layout.codec();
                 let mut inserts = Vec::new();
                 for chunk in chunks {
                     let lines = codec.lines(chunk).map_err(malformed)?;
@@ -359,6 +359,6 @@ mod tests {
 
     #[test]
     fn chunks_of_one_row_need_no_common_time() {
-        assert_eq!(TableForm::Chunks { cells: 1 }.stamp(), None);
+        assert_eq!(TableLayout::Chunks { cells: 1 }.stamp(), None);
     }
 }
