@@ -16,7 +16,7 @@ use memchr::memmem;
 
 use crate::error::{HistorianError, Result};
 use crate::historian::{Historian, SharedTag};
-use crate::maintain::join_chunks;
+use crate::maintenance::join_chunks;
 use crate::schema;
 use crate::tag::TagKey;
 

@@ -19,12 +19,12 @@ use crate::runtime::interruptible;
 use crate::source;
 
 /// Replaces the codes in the column `status` by the texts that a Python function returns; calls it once per code.
-struct StatusWords {
+struct StatusLabels {
     function: Py<PyAny>,
     known: HashMap<u32, String>,
 }
 
-impl StatusWords {
+impl StatusLabels {
     fn new(function: Py<PyAny>) -> Self {
         Self { function, known: HashMap::new() }
     }
@@ -47,12 +47,12 @@ impl StatusWords {
                 let codes = columns[place].as_primitive::<UInt32Type>().clone();
                 for code in codes.iter().flatten() {
                     if let Entry::Vacant(place) = self.known.entry(code) {
-                        let word = Python::attach(|py| self.function.call1(py, (code,))?.extract::<String>(py))?;
-                        place.insert(word);
+                        let label = Python::attach(|py| self.function.call1(py, (code,))?.extract::<String>(py))?;
+                        place.insert(label);
                     }
                 }
-                let words = codes.iter().map(|code| code.and_then(|code| self.known.get(&code)));
-                columns[place] = Arc::new(words.map(|word| word.map(String::as_str)).collect::<StringArray>());
+                let labels = codes.iter().map(|code| code.and_then(|code| self.known.get(&code)));
+                columns[place] = Arc::new(labels.map(|label| label.map(String::as_str)).collect::<StringArray>());
             }
         }
         RecordBatch::try_new(schema.clone(), columns).map_err(arrow_error)
@@ -63,7 +63,7 @@ impl StatusWords {
 #[pyfunction]
 #[pyo3(signature = (
     rows, path, format, *, overwrite=false, delimiter=None, header=true, null="", table_rows=40, table_width=None,
-    status_words=None
+    status_label=None
 ))]
 #[allow(clippy::too_many_arguments, reason = "the keyword arguments of one Python function")]
 pub fn write_records(
@@ -77,7 +77,7 @@ pub fn write_records(
     null: &str,
     table_rows: usize,
     table_width: Option<usize>,
-    status_words: Option<Py<PyAny>>,
+    status_label: Option<Py<PyAny>>,
 ) -> PyResult<u64> {
     let format = OutFormat::from_str(format).map_err(|error| io_error(error.into()))?;
     let options = WriteOptions {
@@ -90,8 +90,8 @@ pub fn write_records(
     };
     let rows = source::open_one(rows)?;
     let sink = Sink::of_argument(path);
-    let mut words = status_words.map(StatusWords::new);
-    let schema = words.as_ref().map_or_else(|| rows.schema(), |words| words.schema(&rows.schema()));
+    let mut labels = status_label.map(StatusLabels::new);
+    let schema = labels.as_ref().map_or_else(|| rows.schema(), |labels| labels.schema(&rows.schema()));
     let written = schema.clone();
     let mut writer =
         // Opening may block, such as for a pipe that has no reader.
@@ -100,8 +100,8 @@ pub fn write_records(
         for batch in rows {
             Python::attach(|py| py.check_signals())?;
             let batch = batch.map_err(arrow_error)?;
-            let batch = match &mut words {
-                Some(words) => words.apply(&batch, &schema)?,
+            let batch = match &mut labels {
+                Some(labels) => labels.apply(&batch, &schema)?,
                 None => batch,
             };
             writer.write(&batch).map_err(io_error)?;
@@ -114,7 +114,7 @@ pub fn write_records(
 #[pyfunction]
 pub fn format_of_path(path: &str) -> PyResult<String> {
     let format = OutFormat::of_path(Path::new(path)).map_err(|error| io_error(error.into()))?;
-    let word = match format {
+    let label = match format {
         OutFormat::ArrowStream => "arrow-stream",
         OutFormat::Arrow => "arrow",
         OutFormat::Csv => "csv",
@@ -125,5 +125,5 @@ pub fn format_of_path(path: &str) -> PyResult<String> {
         // Formats that the io crate may add later are named by their `Display`.
         other => return Ok(other.to_string().to_lowercase()),
     };
-    Ok(word.to_owned())
+    Ok(label.to_owned())
 }

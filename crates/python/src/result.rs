@@ -36,7 +36,7 @@ struct LimitedReader {
 }
 
 enum Source {
-    Drawn(Batches),
+    Stream(Batches),
     Ordered(Ordered),
 }
 
@@ -52,7 +52,7 @@ impl ReadResult {
         stream: impl Stream<Item = Result<RecordBatch, E>> + Send + 'static,
     ) -> Self {
         let stream = stream.map(|batch| batch.map_err(|error| ArrowError::ExternalError(Box::new(error))));
-        let rows = LimitedReader { schema: schema.clone(), stream: Source::Drawn(stream.boxed()), left: usize::MAX };
+        let rows = LimitedReader { schema: schema.clone(), stream: Source::Stream(stream.boxed()), left: usize::MAX };
         Self { schema, rows: Mutex::new(Some(rows)) }
     }
 
@@ -88,7 +88,7 @@ impl Iterator for LimitedReader {
         let external = |error: PyErr| ArrowError::ExternalError(Box::new(error));
         let next = match &mut self.stream {
             Source::Ordered(ordered) => ordered.next(),
-            Source::Drawn(stream) => match runtime().and_then(|runtime| block_on(runtime, stream.next())) {
+            Source::Stream(stream) => match runtime().and_then(|runtime| block_on(runtime, stream.next())) {
                 Err(error) => return Some(Err(external(error))),
                 Ok(next) => next,
             },

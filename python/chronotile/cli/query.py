@@ -175,7 +175,7 @@ class Output:
             overwrite=self.overwrite,
             table_rows=40 if self.limit is None else max(self.limit, 1),
             table_width=shutil.get_terminal_size().columns if to_terminal else None,
-            status_words=status_words,
+            status_label=status_words,
         )
 
     def write_table(self, table: Any) -> None:

@@ -20,7 +20,7 @@ use crate::tag::Storage;
 
 /// Report of [`Historian::maintain`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SummaryReport {
+pub struct MaintenanceReport {
     /// Number of tiles consolidated.
     pub tiles_consolidated: u64,
     /// Number of tiles for which statistics were computed.
@@ -54,8 +54,8 @@ impl Historian {
     ///
     /// # Errors
     /// An error of the engine, or a damaged chunk in a tile whose statistics are computed.
-    pub async fn maintain(&self) -> Result<SummaryReport> {
-        let mut report = SummaryReport::default();
+    pub async fn maintain(&self) -> Result<MaintenanceReport> {
+        let mut report = MaintenanceReport::default();
         report.failed.extend(self.maintain_names().await?);
         for group in self.groups().await? {
             for (storage, dataset) in self.existing_points(&group).await? {
@@ -79,7 +79,7 @@ impl Historian {
         group: &str,
         storage: Storage,
         points: &Dataset,
-        report: &mut SummaryReport,
+        report: &mut MaintenanceReport,
     ) -> Result<()> {
         let summaries = self.summaries(group).await?;
         let tags = self.all_tags().await?;
