@@ -1,5 +1,6 @@
 //! Errors of reading and writing record files.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -80,6 +81,8 @@ pub enum IoError {
         what: String,
         /// What the decoder said.
         reason: String,
+        /// The error of the decoder, if it returned one.
+        source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// A CSV line has more or fewer fields than the first one.
     #[error(
@@ -360,10 +363,11 @@ impl IoError {
                 name: name.to_owned(),
                 what: layer.to_owned(),
                 reason: "it ends before its content does".to_owned(),
+                source: Some(error.into()),
             },
             // flate2 reports damaged content as `InvalidInput`, zstd as `Other`.
             (Some(layer), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other) => {
-                Self::Damaged { name: name.to_owned(), what: layer.to_owned(), reason: error.to_string() }
+                Self::damaged(name, layer, error.to_string(), error)
             }
             _ => Self::Read { name: name.to_owned(), source: error },
         }
@@ -376,14 +380,21 @@ impl IoError {
             ArrowError::IoError(_, source) if source.kind() != io::ErrorKind::UnexpectedEof => {
                 Self::Read { name: name.to_owned(), source }
             }
-            other => {
-                Self::Damaged { name: name.to_owned(), what: format.to_string(), reason: one_line(&other.to_string()) }
-            }
+            other => Self::damaged(name, format, one_line(&other.to_string()), other),
         }
     }
 
     /// Maps an error of the Parquet decoder of `name`.
     pub(crate) fn parquet(name: &str, error: ParquetError) -> Self {
-        Self::Damaged { name: name.to_owned(), what: Format::Parquet.to_string(), reason: one_line(&error.to_string()) }
+        Self::damaged(name, Format::Parquet, one_line(&error.to_string()), error)
+    }
+
+    fn damaged(
+        name: &str,
+        what: impl ToString,
+        reason: String,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self::Damaged { name: name.to_owned(), what: what.to_string(), reason, source: Some(source.into()) }
     }
 }

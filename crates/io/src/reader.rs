@@ -42,7 +42,7 @@ pub fn open(source: Source, options: &ReadOptions) -> Result<Reader> {
     let format = options.format.map_or_else(|| "its start".to_owned(), |format| format.to_string());
     // Decoders may panic at damaged bytes, which is then an error of the input.
     contained(|| open_any(source, options))
-        .unwrap_or_else(|reason| Err(IoError::Damaged { name, what: format, reason }))
+        .unwrap_or_else(|reason| Err(IoError::Damaged { name, what: format, reason, source: None }))
 }
 
 fn open_any(source: Source, options: &ReadOptions) -> Result<Reader> {
@@ -123,7 +123,7 @@ impl Iterator for Reader {
         while !self.ended {
             let batch = contained(|| self.source.next_batch()).unwrap_or_else(|reason| {
                 let (name, what) = (self.name.clone(), self.format.to_string());
-                Err(IoError::Damaged { name, what, reason })
+                Err(IoError::Damaged { name, what, reason, source: None })
             });
             match batch {
                 Ok(Some(batch)) if batch.num_rows() == 0 => {}

@@ -147,7 +147,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 fn read_tokens(path: &Path) -> std::result::Result<Vec<Token>, ServiceError> {
     let refuse = |reason: String| ServiceError::Tokens { path: path.to_path_buf(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    let unread = |source| ServiceError::ReadTokens { path: path.to_path_buf(), source };
+    let text = std::fs::read_to_string(path).map_err(unread)?;
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let mut tokens: Vec<Token> = Vec::new();
@@ -269,5 +270,15 @@ mod tests {
             let message = Access::open(Some(file_of(text).path())).unwrap_err().to_string();
             assert!(message.contains(reason), "{message}");
         }
+    }
+
+    #[test]
+    fn errors_of_files_name_their_source() {
+        let missing = Path::new("/nowhere/tokens");
+        let error = Access::open(Some(missing)).unwrap_err();
+        let source = std::error::Error::source(&error).expect("the error of the operating system").to_string();
+        assert_eq!(error.to_string(), format!("/nowhere/tokens: {source}"));
+        let error = crate::server::acceptor(missing, missing).map(drop).unwrap_err();
+        assert!(std::error::Error::source(&error).is_some(), "{error}");
     }
 }

@@ -63,7 +63,7 @@ pub async fn serve(
     }
     check_open_files(settings.limits.connections)?;
     let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
-    let failed = |error: io::Error| ServiceError::Listen { listen: settings.listen, reason: error.to_string() };
+    let failed = |error: io::Error| ServiceError::Listen { listen: settings.listen, source: error };
     let listener = TcpListener::bind(settings.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let Signals { stop: mut stop_signal, hang_up } = Signals::start(settings.limits.stop_time).map_err(failed)?;
@@ -342,21 +342,28 @@ impl Tls {
     }
 }
 
-fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, ServiceError> {
-    let refuse = |file: &Path, reason: String| ServiceError::Tls { reason: format!("{}: {reason}", file.display()) };
-    let read = CertificateDer::pem_file_iter(certificate).map_err(|error| refuse(certificate, error.to_string()))?;
-    let chain = read.collect::<Result<Vec<_>, _>>().map_err(|error| refuse(certificate, error.to_string()))?;
+pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, ServiceError> {
+    let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = chain.map_err(|error| refused_file(certificate, error))?;
     if chain.is_empty() {
-        return Err(refuse(certificate, "it holds no certificate in PEM form".into()));
+        let reason = format!("{}: it holds no certificate in PEM form", certificate.display());
+        return Err(ServiceError::Tls { reason, source: None });
     }
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| refuse(key, error.to_string()))?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| refused_file(key, error))?;
     // Two providers are compiled in, because the driver of the cluster depends on aws-lc; rustls chooses no default
     // then.
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| refuse(certificate, error.to_string()))?
+        .map_err(|error| refused_file(certificate, error))?
         .with_no_client_auth()
         .with_single_cert(chain, secret)
-        .map_err(|error| refuse(certificate, format!("with {}: {error}", key.display())))?;
+        .map_err(|error| ServiceError::Tls {
+            reason: format!("{}: with {}: {error}", certificate.display(), key.display()),
+            source: Some(error.into()),
+        })?;
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn refused_file(file: &Path, error: impl std::error::Error + Send + Sync + 'static) -> ServiceError {
+    ServiceError::Tls { reason: format!("{}: {error}", file.display()), source: Some(error.into()) }
 }

@@ -1,5 +1,7 @@
 //! Settings and limits of a service.
 
+use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -112,12 +114,20 @@ pub enum ServiceError {
         listen: SocketAddr,
     },
     /// The address is in use, or is not an address of this machine.
-    #[error("cannot listen on {listen}: {reason}")]
+    #[error("cannot listen on {listen}: {source}")]
     Listen {
         /// The address.
         listen: SocketAddr,
         /// The error of the operating system.
-        reason: String,
+        source: io::Error,
+    },
+    /// The file of tokens cannot be read.
+    #[error("{}: {source}", path.display())]
+    ReadTokens {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
     },
     /// The file of tokens is invalid.
     #[error("{}: {reason}", path.display())]
@@ -132,6 +142,8 @@ pub enum ServiceError {
     Tls {
         /// The problem, with the name of the file.
         reason: String,
+        /// The error of the TLS library, if it found the problem.
+        source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// A setting is invalid.
     #[error("{0}")]

@@ -312,17 +312,21 @@ pub(crate) fn delete_part(dataset: &DatasetRef, batch: BatchId, part: u32) -> Re
 /// The value as JSON, a list or an object that is not empty, with its checksum as the last member.
 pub(crate) fn to_json<T: Serialize>(key: &str, value: &T) -> Result<Bytes> {
     let text = serde_json::to_vec(value);
-    text.map(|text| checksum::seal(key, text).into()).map_err(|e| damaged(key, e.to_string()))
+    text.map(|text| checksum::seal(key, text).into()).map_err(|e| malformed(key, e))
 }
 
 /// Verifies the checksum of a record and parses its value.
 pub(crate) fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T> {
     let text = checksum::open(key, value).map_err(|reason| damaged(key, reason.to_owned()))?;
-    serde_json::from_slice(&text).map_err(|e| damaged(key, e.to_string()))
+    serde_json::from_slice(&text).map_err(|e| malformed(key, e))
 }
 
 fn damaged(key: &str, reason: String) -> ArchiveError {
-    ArchiveError::Catalog { key: key.to_owned(), reason }
+    ArchiveError::Catalog { key: key.to_owned(), reason, source: None }
+}
+
+fn malformed(key: &str, error: serde_json::Error) -> ArchiveError {
+    ArchiveError::Catalog { key: key.to_owned(), reason: error.to_string(), source: Some(error) }
 }
 
 /// Reads one record, with its bytes for the condition of a put.
@@ -428,6 +432,13 @@ mod tests {
 
     fn dataset() -> DatasetRef {
         DatasetRef::from(&spec(TimeFormat::Timestamp))
+    }
+
+    #[test]
+    fn a_malformed_record_names_its_source() {
+        let sealed = checksum::seal("dataset/records", b"[1]".to_vec());
+        let error = from_json::<Vec<String>>("dataset/records", &sealed).unwrap_err();
+        assert!(std::error::Error::source(&error).is_some(), "{error}");
     }
 
     #[test]

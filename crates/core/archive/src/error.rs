@@ -241,6 +241,7 @@ pub enum ArchiveError {
         /// The chunk id.
         chunk: chronotile_types::ChunkId,
         /// What is wrong with it.
+        #[source]
         damage: Damage,
     },
     /// A catalog record cannot be read.
@@ -250,6 +251,8 @@ pub enum ArchiveError {
         key: String,
         /// What is wrong.
         reason: String,
+        /// The error of the parser, if it found the problem.
+        source: Option<serde_json::Error>,
     },
     /// Rows that the chunk format cannot represent.
     #[error("rows of dataset {dataset} cannot be encoded: {source}")]

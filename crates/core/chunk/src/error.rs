@@ -26,6 +26,7 @@ pub enum EncodeError {
         /// The column's name.
         column: String,
         /// What is wrong with it.
+        #[source]
         reason: Box<EncodeError>,
     },
     /// The type of an array differs from that of its column.

@@ -1,5 +1,6 @@
 //! Errors of requests to a cluster, and which of them may have taken effect.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use scylla::errors::{
@@ -37,6 +38,8 @@ pub enum CqlError {
     TlsFiles {
         /// The file and what is wrong with it.
         reason: String,
+        /// The error of the TLS library, if it found the problem.
+        source: Option<Arc<dyn std::error::Error + Send + Sync>>,
     },
     /// No contact point answered.
     #[error("no node answers at {}: {reason}; check the addresses, and that a node is up", contact_points.join(", "))]
@@ -118,12 +121,14 @@ pub enum CqlError {
         /// How long the client waited.
         timeout: Duration,
         /// What failed meanwhile.
+        #[source]
         last: Option<Box<CqlError>>,
     },
     /// The last attempt had no effect, but an earlier one may have had it.
     #[error("{last}; an earlier attempt may have been carried out")]
     InDoubt {
         /// Why the last attempt failed.
+        #[source]
         last: Box<CqlError>,
     },
     /// The table is not there.

@@ -105,7 +105,10 @@ impl Session {
         }
         if let Some(tls) = &settings.tls {
             if let Some(missing) = tls.files().find(|file| !file.is_file()) {
-                return Err(CqlError::TlsFiles { reason: format!("{} is not a file", missing.display()) });
+                return Err(CqlError::TlsFiles {
+                    reason: format!("{} is not a file", missing.display()),
+                    source: None,
+                });
             }
             builder = builder.tls_context(Some(client_config(tls)?));
         }

@@ -1,5 +1,7 @@
 //! TLS configuration of connections, from PEM files.
 
+use std::error::Error;
+use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,29 +15,28 @@ use crate::error::{CqlError, Result};
 use crate::settings::Tls;
 
 pub(crate) fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
-    let refuse = |reason: String| CqlError::TlsFiles { reason };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     for certificate in certificates(&tls.ca)? {
-        roots.add(certificate).map_err(|e| refuse(format!("{}: {e}", tls.ca.display())))?;
+        roots.add(certificate).map_err(|e| refused(tls.ca.display(), e))?;
     }
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
         .build()
-        .map_err(|e| refuse(format!("{}: {e}", tls.ca.display())))?;
+        .map_err(|e| refused(tls.ca.display(), e))?;
     let verifier: Arc<dyn ServerCertVerifier> =
         if tls.check_names { verifier } else { Arc::new(AnyName { inner: verifier }) };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|e| refuse(e.to_string()))?
+        .map_err(|e| CqlError::TlsFiles { reason: e.to_string(), source: Some(Arc::new(e)) })?
         // The only way to set a verifier. Both verifiers check the certificate's authority and validity.
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let config = match (&tls.certificate, &tls.key) {
         (Some(certificate), Some(key)) => {
-            let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| refuse(format!("{}: {e}", key.display())))?;
+            let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| refused(key.display(), e))?;
             config
                 .with_client_auth_cert(certificates(certificate)?, secret)
-                .map_err(|e| refuse(format!("{} with {}: {e}", certificate.display(), key.display())))?
+                .map_err(|e| refused(format!("{} with {}", certificate.display(), key.display()), e))?
         }
         _ => config.with_no_client_auth(),
     };
@@ -43,10 +44,17 @@ pub(crate) fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>> {
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let refuse = |reason: String| CqlError::TlsFiles { reason: format!("{}: {reason}", file.display()) };
-    let read = CertificateDer::pem_file_iter(file).map_err(|e| refuse(e.to_string()))?;
-    let found = read.collect::<std::result::Result<Vec<_>, _>>().map_err(|e| refuse(e.to_string()))?;
-    if found.is_empty() { Err(refuse("it holds no certificate in PEM form".to_owned())) } else { Ok(found) }
+    let found = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
+    let found = found.map_err(|e| refused(file.display(), e))?;
+    if found.is_empty() {
+        let reason = format!("{}: it holds no certificate in PEM form", file.display());
+        return Err(CqlError::TlsFiles { reason, source: None });
+    }
+    Ok(found)
+}
+
+fn refused(files: impl Display, error: impl Error + Send + Sync + 'static) -> CqlError {
+    CqlError::TlsFiles { reason: format!("{files}: {error}"), source: Some(Arc::new(error)) }
 }
 
 /// Accepts a certificate of a known authority whatever name stands in it.
@@ -94,5 +102,17 @@ impl ServerCertVerifier for AnyName {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_file_is_named_with_its_source() {
+        let error = certificates(Path::new("/nowhere/ca.pem")).unwrap_err();
+        let source = error.source().expect("the error of the operating system").to_string();
+        assert_eq!(error.to_string(), format!("TLS: /nowhere/ca.pem: {source}"));
     }
 }

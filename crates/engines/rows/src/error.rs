@@ -27,17 +27,11 @@ pub enum RowsError {
     Version(u32),
     /// The chunk is damaged.
     #[error("a damaged chunk cannot be stored as rows: {0}")]
-    Damaged(Damage),
+    Damaged(#[from] Damage),
     /// A result of the cluster does not have the selected columns.
     #[error("unexpected answer: {reason}")]
     Answer {
         /// What differs.
         reason: String,
     },
-}
-
-impl From<Damage> for RowsError {
-    fn from(damage: Damage) -> Self {
-        Self::Damaged(damage)
-    }
 }

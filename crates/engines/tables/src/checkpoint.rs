@@ -1,8 +1,9 @@
 //! The checkpoint of a scan: a file with its progress, from which another process can resume it.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chronotile_cql::scylla::response::PagingState;
@@ -70,13 +71,17 @@ impl Recorder {
     /// # Errors
     /// [`TablesError::Checkpoint`] for a file that cannot be read or belongs to another scan.
     pub(crate) fn open(path: &Path, identity: Identity, fresh: impl FnOnce() -> Vec<TokenRange>) -> Result<Self> {
-        let refuse = |reason: String| TablesError::Checkpoint { path: path.display().to_string(), reason };
+        let refuse = |reason: String, source: Option<io::Error>| TablesError::Checkpoint {
+            path: path.display().to_string(),
+            reason,
+            source: source.map(|error| Arc::new(error) as _),
+        };
         let ranges = match fs::read(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fresh().into_iter().map(|range| (range, ReadPosition::Start)).collect()
             }
-            Err(error) => return Err(refuse(error.to_string())),
-            Ok(bytes) => parse(&bytes, &identity).map_err(refuse)?,
+            Err(error) => return Err(refuse(error.to_string(), Some(error))),
+            Ok(bytes) => parse(&bytes, &identity).map_err(|reason| refuse(reason, None))?,
         };
         let mut recorder = Self { path: path.to_owned(), identity, ranges, delivered: vec![], synced: None };
         // Detects a path that cannot be written now, not after the first batch.
@@ -133,6 +138,7 @@ impl Recorder {
         self.replace(&document, sync).map_err(|error| TablesError::Checkpoint {
             path: self.path.display().to_string(),
             reason: format!("it cannot be written: {error}"),
+            source: Some(Arc::new(error)),
         })?;
         if sync {
             self.synced = Some(Instant::now());
@@ -141,7 +147,7 @@ impl Recorder {
     }
 
     /// Writes a temporary file and renames it over the file, so that a complete file exists at any time.
-    fn replace(&self, document: &Document, sync: bool) -> std::io::Result<()> {
+    fn replace(&self, document: &Document, sync: bool) -> io::Result<()> {
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         // The process id keeps apart the temporary files of two processes that use one checkpoint.
         name.push(format!(".{}.new", std::process::id()));
@@ -262,6 +268,9 @@ mod tests {
             assert!(reason("s").contains(part), "{}", reason("s"));
         }
         let missing = folder.path().join("no folder").join("scan.json");
-        assert!(matches!(Recorder::open(&missing, identity("s"), halves), Err(TablesError::Checkpoint { .. })));
+        assert!(matches!(
+            Recorder::open(&missing, identity("s"), halves),
+            Err(TablesError::Checkpoint { source: Some(_), .. })
+        ));
     }
 }

@@ -1,5 +1,8 @@
 //! Errors of reading tables as Arrow.
 
+use std::error::Error;
+use std::sync::Arc;
+
 use chronotile_cql::CqlError;
 
 /// Result of an operation on tables.
@@ -69,5 +72,7 @@ pub enum TablesError {
         path: String,
         /// What is wrong with it, and what to do.
         reason: String,
+        /// The error of the operating system or the cluster, if it refused.
+        source: Option<Arc<dyn Error + Send + Sync>>,
     },
 }

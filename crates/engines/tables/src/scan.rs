@@ -269,12 +269,13 @@ impl ScanState {
     /// The page at which an interrupted scan continues.
     async fn resume(&self, source: &Source, from: PagingState) -> Result<crate::pages::Page> {
         source.page(from).await.map_err(|error| match error {
-            TablesError::Cluster(CqlError::Invalid { reason } | CqlError::Protocol { reason }) if self.resumed => {
-                TablesError::Checkpoint {
-                    path: self.checkpoint.display().to_string(),
-                    reason: format!("the cluster cannot resume there ({reason}): delete it to start over"),
-                }
-            }
+            TablesError::Cluster(
+                ref refusal @ (CqlError::Invalid { ref reason } | CqlError::Protocol { ref reason }),
+            ) if self.resumed => TablesError::Checkpoint {
+                path: self.checkpoint.display().to_string(),
+                reason: format!("the cluster cannot resume there ({reason}): delete it to start over"),
+                source: Some(Arc::new(refusal.clone())),
+            },
             other => other,
         })
     }

@@ -1,5 +1,7 @@
 //! Claims about reading CSV and TSV.
 
+use std::error::Error;
+
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
@@ -287,7 +289,7 @@ fn gzip_is_seen_by_its_bytes_and_a_cut_file_is_told() {
     let twice = [packed.clone(), packed[..0].to_vec()].concat();
     assert_eq!(read_all(stream(&twice), &csv()).unwrap().num_rows(), 100_000);
     let cut = error(stream(&packed[..packed.len() / 2]), &csv());
-    assert!(matches!(cut, IoError::Damaged { .. }), "{cut:?}");
+    assert!(matches!(cut, IoError::Damaged { .. }) && cut.source().is_some(), "{cut:?}");
     let mut flipped = packed.clone();
     let middle = flipped.len() - 5;
     flipped[middle] ^= 1;

@@ -114,6 +114,7 @@ impl Clock {
         let answer_us = answer_us.ok_or_else(|| ArchiveError::Catalog {
             key: CLOCK_KEY.to_owned(),
             reason: "it is not a number of microseconds".to_owned(),
+            source: None,
         })?;
         if source == ClockSource::LatestStamp {
             self.saw(answer_us);

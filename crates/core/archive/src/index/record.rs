@@ -65,7 +65,11 @@ pub(crate) fn segment_name(bytes: &[u8]) -> String {
 fn parse_key(key: &str) -> Result<(&str, Window)> {
     let parts = key.rsplit('/').next().and_then(|item| item.split_once('.'));
     let parsed = parts.and_then(|(id, window)| Some((id, window_of(window)?)));
-    parsed.ok_or_else(|| ArchiveError::Catalog { key: key.to_owned(), reason: "its key names no window".to_owned() })
+    parsed.ok_or_else(|| ArchiveError::Catalog {
+        key: key.to_owned(),
+        reason: "its key names no window".to_owned(),
+        source: None,
+    })
 }
 
 /// All windows that an index was built for.

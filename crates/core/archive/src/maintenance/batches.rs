@@ -135,8 +135,11 @@ impl Dataset {
         let note = |record: &chronotile_store::Record| {
             let note: Retired = catalog::from_json(&record.key, &record.value)?;
             let slice = record.key.rsplit('/').next().and_then(|slice| slice.parse().ok());
-            let reason = || "its key does not end with a slice".to_owned();
-            let slice = slice.ok_or_else(|| ArchiveError::Catalog { key: record.key.clone(), reason: reason() })?;
+            let slice = slice.ok_or_else(|| ArchiveError::Catalog {
+                key: record.key.clone(),
+                reason: "its key does not end with a slice".to_owned(),
+                source: None,
+            })?;
             Ok((SliceId(slice), note.retired_us))
         };
         records.iter().map(note).collect()

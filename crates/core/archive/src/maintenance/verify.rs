@@ -44,7 +44,7 @@ impl Dataset {
         let mut report = VerifyReport::default();
         match self.refresh().await {
             // Continue with the definition that this process already has.
-            Err(ArchiveError::Catalog { key, reason }) => report.records.push(RecordDamage { key, reason }),
+            Err(ArchiveError::Catalog { key, reason, .. }) => report.records.push(RecordDamage { key, reason }),
             refreshed => refreshed?,
         }
         let frame = self.frame();
@@ -265,7 +265,7 @@ impl Dataset {
         report: &mut VerifyReport,
     ) -> Result<Option<WrittenChunks>> {
         let parts = match catalog::parts(self.store(), &frame.dataset, batch).await {
-            Err(ArchiveError::Catalog { key, reason }) => {
+            Err(ArchiveError::Catalog { key, reason, .. }) => {
                 report.records.push(RecordDamage { key, reason });
                 return Ok(None);
             }
