@@ -8,6 +8,7 @@ use chronotile_types::{Damage, DatasetName, ErrorKind, SchemaError, SliceId, Spe
 use tokio::task::JoinError;
 
 use crate::memory::MemoryError;
+use crate::url::URL_FORMS;
 
 /// Result of an archive operation.
 pub type Result<T> = std::result::Result<T, ArchiveError>;
@@ -29,10 +30,7 @@ pub enum ArchiveError {
     #[error(transparent)]
     Sky(#[from] SkyError),
     /// A URL that does not name an archive.
-    #[error(
-        "{url:?} is not an archive URL: {reason}; write sqlite:PATH, cassandra://HOST1,HOST2/KEYSPACE, or memory: for \
-        an archive that ends with the process"
-    )]
+    #[error("{url:?} is not an archive URL: {reason}; write {URL_FORMS}")]
     Url {
         /// The URL.
         url: String,

@@ -1,7 +1,7 @@
 //! The archive: gives records their meaning, independently of the engine.
 //!
 //! An [`Archive`] holds [`Dataset`]s. A dataset writes batches, reads places and periods, and maintains its storage.
-//! Everything is built on the [`chronotile_store::Store`] trait; only `open.rs` knows engines by name.
+//! Everything is built on the [`chronotile_store::Store`] trait; only `open.rs` uses the engines.
 
 #![warn(clippy::iter_over_hash_type)]
 
@@ -23,6 +23,7 @@ mod request;
 #[cfg(test)]
 mod testing;
 mod time_axis;
+mod url;
 mod write;
 
 /// The target of the archive's log messages. Python's logger is `chronotile.archive`.

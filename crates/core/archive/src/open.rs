@@ -1,4 +1,4 @@
-//! Opens the engine that a URL names: the only module above the `Store` trait that knows the engines by name.
+//! Opens the engine that a URL names: the only module above the `Store` trait that uses the engines.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use chronotile_store::Store;
 
 use crate::catalog::superseded::SUPERSEDED_KEPT;
 use crate::error::{ArchiveError, Result};
+use crate::url::Engine;
 
 /// How to open an archive.
 #[derive(Clone, Debug)]
@@ -32,19 +33,19 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens the engine that `url` names: `sqlite:PATH`, `cassandra://HOST/KEYSPACE`, or `memory:`.
+/// Opens the engine that `url` names, in one of the [`URL_FORMS`](crate::url::URL_FORMS).
 pub(crate) async fn open_store(url: &str, options: &OpenOptions) -> Result<Arc<dyn Store>> {
     let refuse = |reason: &str| ArchiveError::Url {
         url: chronotile_cassandra::without_password(url),
         reason: reason.to_owned(),
     };
     let (scheme, rest) = url.split_once(':').ok_or_else(|| refuse("it names no engine"))?;
-    match scheme {
-        "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
-        "memory" => Err(refuse("memory: takes no path")),
-        "sqlite" => open_sqlite(rest.strip_prefix("//").unwrap_or(rest), options, refuse).await,
-        "cassandra" => open_cassandra(url, options, refuse).await,
-        _ => Err(refuse(&format!("{scheme:?} is not an engine of this release"))),
+    match Engine::of(scheme) {
+        Some(Engine::Memory) if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
+        Some(Engine::Memory) => Err(refuse("memory: takes no path")),
+        Some(Engine::Sqlite) => open_sqlite(rest.strip_prefix("//").unwrap_or(rest), options, refuse).await,
+        Some(Engine::Cassandra) => open_cassandra(url, options, refuse).await,
+        None => Err(refuse(&format!("{scheme:?} is not an engine of this release"))),
     }
 }
 

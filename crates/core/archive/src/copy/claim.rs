@@ -1,7 +1,6 @@
 //! Ownership of a dataset on the target: the definition that it must have, and the record that makes it a copy.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use crate::archive::{Archive, difference};
 use crate::catalog::{self, CopyRecord, GroupRecord};
 use crate::dataset::{Dataset, group_change};
 use crate::error::{ArchiveError, Result};
+use crate::url::{identifies_archive, location};
 
 /// The copy record that this run has put for the dataset; for a comparison, an empty one that is not stored.
 pub(super) struct Claim {
@@ -23,30 +23,11 @@ pub(super) struct Claim {
 
 /// Refuses to copy an archive to itself, as far as the URLs show.
 pub(super) fn check_distinct(source: &Archive, target: &Archive) -> Result<()> {
-    // URLs of archives in memory do not identify them.
-    let has_place = ["sqlite:", "cassandra:"].iter().any(|scheme| source.url().starts_with(scheme));
-    if has_place && place(source.url()) == place(target.url()) || Arc::ptr_eq(source.store(), target.store()) {
+    let same_location = identifies_archive(source.url()) && location(source.url()) == location(target.url());
+    if same_location || Arc::ptr_eq(source.store(), target.store()) {
         return Err(ArchiveError::SameArchive { url: target.url().to_owned() });
     }
     Ok(())
-}
-
-/// The location in a URL, without user, password and settings.
-fn place(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once(':') else { return url.to_owned() };
-    let rest = rest.strip_prefix("//").unwrap_or(rest);
-    if scheme == "sqlite" {
-        let path = Path::new(rest);
-        // A relative path or a link must give the same place. A file that does not exist yet cannot be resolved.
-        let path = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-        return path.map_or_else(|_| url.to_owned(), |path| format!("sqlite:{}", path.display()));
-    }
-    let rest = rest.split('?').next().unwrap_or(rest);
-    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let hosts = authority.rsplit('@').next().unwrap_or(authority);
-    let mut hosts: Vec<&str> = hosts.split(',').collect();
-    hosts.sort_unstable();
-    format!("{scheme}://{}/{path}", hosts.join(","))
 }
 
 /// Creates or finds the dataset on the target and claims it for a copy.
@@ -63,7 +44,7 @@ pub(super) async fn begin(
     let clock = target.clock();
     let attempt = clock.token();
     let fresh = CopyRecord {
-        source: place(source.url()),
+        source: location(source.url()),
         copy: clock.token(),
         attempt: attempt.clone(),
         begun_us: clock.about_now_us(),
@@ -316,20 +297,5 @@ impl Claim {
             versions.insert(ours.group.as_ref().map_or(0, |group| group.number), ours.schema_versions.len());
         }
         Ok(versions)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_has_no_secrets_and_no_order_of_hosts() {
-        let url = "cassandra://user:secret@h2,h1/survey?dc=a&password_file=/x";
-        assert_eq!(place(url), "cassandra://h1,h2/survey");
-        assert_eq!(place("cassandra://h1,h2/survey"), place(url));
-        assert_ne!(place("cassandra://h1,h2/other"), place(url));
-        assert_eq!(place("sqlite:/nowhere/a.db"), place("sqlite:///nowhere/a.db"));
-        assert_eq!(place("memory:"), "memory:///");
     }
 }
