@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type, TimestampNanosecondType};
 use arrow_array::{BooleanArray, Float64Array, Int64Array, RecordBatch};
-use chronotile_archive::{Dataset, Place, ReadRequest, TileSpan};
+use chronotile_archive::{CellSelection, Dataset, ReadRequest, TileSpan};
 use chronotile_types::Window;
 use futures::TryStreamExt;
 
@@ -68,7 +68,7 @@ pub(crate) async fn load(
     let start = first.div_euclid(width).saturating_mul(width);
     let end = last.div_euclid(width).saturating_add(1).saturating_mul(width);
     let request = ReadRequest {
-        place: Place::Cells(numbers.clone()),
+        place: CellSelection::Cells(numbers.clone()),
         columns: Some(columns.into_iter().map(str::to_owned).collect()),
         ..range_request(0, start, end)
     };

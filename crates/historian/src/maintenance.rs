@@ -7,7 +7,9 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, TimestampNanosecondArray};
-use chronotile_archive::{ConsolidateOptions, ConsolidateReport, Dataset, Place, ReadRequest, TileSpan, WriteOptions};
+use chronotile_archive::{
+    CellSelection, ConsolidateOptions, ConsolidateReport, Dataset, ReadRequest, TileSpan, WriteOptions,
+};
 use futures::TryStreamExt;
 
 use crate::columns::Points;
@@ -171,7 +173,7 @@ impl HeldHour {
 /// Tag and fingerprint of the tiles that have statistics.
 async fn fingerprints(summaries: &Dataset, tags: &[i64]) -> Result<HashSet<(i64, i64)>> {
     let columns = Some(vec!["tag".to_owned(), "fingerprint".to_owned()]);
-    let request = ReadRequest { place: Place::Cells(tags.to_vec()), columns, ..ReadRequest::default() };
+    let request = ReadRequest { place: CellSelection::Cells(tags.to_vec()), columns, ..ReadRequest::default() };
     let mut rows = summaries.read(request).await?;
     let mut known = HashSet::new();
     while let Some(batch) = rows.try_next().await? {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, TimestampNanosecondArray};
-use chronotile_archive::{ArchiveError, Comparison, Dataset, Place, Predicate, ReadRequest, WriteOptions};
+use chronotile_archive::{ArchiveError, CellSelection, Comparison, Dataset, Predicate, ReadRequest, WriteOptions};
 use chronotile_types::nearest;
 use futures::TryStreamExt;
 use memchr::memmem;
@@ -274,7 +274,7 @@ impl Historian {
             values: Arc::new(StringArray::from(vec![prefix])),
         };
         let request = ReadRequest {
-            place: Place::All,
+            place: CellSelection::All,
             columns: Some(vec!["name".to_owned()]),
             predicates: if prefix.is_empty() { vec![] } else { vec![begins] },
             ..ReadRequest::default()

@@ -11,7 +11,7 @@ use arrow_array::{
 use arrow_schema::DataType as ArrowType;
 use arrow_select::filter::filter_record_batch;
 use arrow_select::take::take;
-use chronotile_archive::{Dataset, Place, ReadRequest, WriteOptions, exact_values};
+use chronotile_archive::{CellSelection, Dataset, ReadRequest, WriteOptions, exact_values};
 use chronotile_types::{Instant, TimeRange};
 use futures::TryStreamExt;
 use hashbrown::HashMap;
@@ -258,7 +258,7 @@ impl Historian {
         let dataset = self.points(&tag).await?;
         let time = TimeRange { start: Some(Instant::NativeTicks(start)), end: Some(Instant::NativeTicks(end)) };
         let request = ReadRequest {
-            place: Place::Cells(vec![tag.number]),
+            place: CellSelection::Cells(vec![tag.number]),
             time,
             columns: Some(vec!["tag".into(), "time".into(), "status".into()]),
             ..ReadRequest::default()

@@ -1,7 +1,7 @@
 //! Read requests from Python.
 
 use arrow_array::ArrayRef;
-use chronotile_archive::{Comparison, Place, Predicate, ReadRequest};
+use chronotile_archive::{CellSelection, Comparison, Predicate, ReadRequest};
 use chronotile_types::{ErrorKind, Instant, TimeRange};
 use pyo3::prelude::*;
 
@@ -69,12 +69,16 @@ impl Request {
     }
 }
 
-fn place(region: Option<PyRef<'_, PyRegion>>, cells: Option<Vec<i64>>, keys: Option<Vec<ArrayRef>>) -> PyResult<Place> {
+fn place(
+    region: Option<PyRef<'_, PyRegion>>,
+    cells: Option<Vec<i64>>,
+    keys: Option<Vec<ArrayRef>>,
+) -> PyResult<CellSelection> {
     match (region, cells, keys) {
-        (None, None, None) => Ok(Place::All),
-        (Some(region), None, None) => Ok(Place::Region(region.inner.clone())),
-        (None, Some(cells), None) => Ok(Place::Cells(cells)),
-        (None, None, Some(keys)) => Ok(Place::Keys(keys)),
+        (None, None, None) => Ok(CellSelection::All),
+        (Some(region), None, None) => Ok(CellSelection::Region(region.inner.clone())),
+        (None, Some(cells), None) => Ok(CellSelection::Cells(cells)),
+        (None, None, Some(keys)) => Ok(CellSelection::Keys(keys)),
         _ => Err(invalid(ErrorKind::InvalidRequest, "give only one of region, cells and keys")),
     }
 }

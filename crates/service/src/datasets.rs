@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch, StringArray};
-use chronotile_archive::{Comparison, Dataset, Place, Predicate, ReadRequest};
+use chronotile_archive::{CellSelection, Comparison, Dataset, Predicate, ReadRequest};
 use chronotile_sky::{AngleKind, Region, parse_angle};
 use chronotile_types::{DatasetSpec, Instant, TimeRange};
 use futures::StreamExt;
@@ -114,19 +114,19 @@ fn request(dataset: &Dataset, call: &Call) -> Result<ReadRequest> {
     })
 }
 
-fn place(spec: &DatasetSpec, call: &Call) -> Result<Place> {
+fn place(spec: &DatasetSpec, call: &Call) -> Result<CellSelection> {
     let given = &call.parameters;
     let (cells, keys): (Vec<&str>, Vec<&str>) = (given.all("cell").collect(), given.all("key").collect());
     match (cells.is_empty(), keys.is_empty(), given.one("region")?) {
-        (true, true, None) => Ok(Place::All),
+        (true, true, None) => Ok(CellSelection::All),
         (false, true, None) => {
             let number = |text: &&str| {
                 text.parse().map_err(|_| Failure::invalid(format!("cell is {}: give a number", shown(text))))
             };
-            Ok(Place::Cells(cells.iter().map(number).collect::<Result<_>>()?))
+            Ok(CellSelection::Cells(cells.iter().map(number).collect::<Result<_>>()?))
         }
         (true, false, None) => match spec.cell.columns()[..] {
-            [_] => Ok(Place::Keys(vec![constants(&keys)])),
+            [_] => Ok(CellSelection::Keys(vec![constants(&keys)])),
             _ => Err(Failure::invalid(format!("the cell of dataset {} is not a single column: use where", spec.name))),
         },
         (true, true, Some(text)) => region(text),
@@ -134,7 +134,7 @@ fn place(spec: &DatasetSpec, call: &Call) -> Result<Place> {
     }
 }
 
-fn region(text: &str) -> Result<Place> {
+fn region(text: &str) -> Result<CellSelection> {
     use AngleKind::{Other, RightAscension};
     let words: Vec<&str> = text.split(',').collect();
     let ["circle", ra, dec, radius] = words[..] else {
@@ -144,7 +144,7 @@ fn region(text: &str) -> Result<Place> {
     let angle = |text, kind| parse_angle(text, kind).map_err(chronotile_archive::ArchiveError::Sky);
     let (ra, dec, radius) = (angle(ra, RightAscension)?, angle(dec, Other)?, angle(radius, Other)?);
     let circle = Region::circle(ra, dec, radius).map_err(chronotile_archive::ArchiveError::Sky)?;
-    Ok(Place::Region(circle))
+    Ok(CellSelection::Region(circle))
 }
 
 /// Constants of a condition as texts; the archive converts them to the types of the columns.

@@ -11,7 +11,7 @@ use arrow_array::{
     ArrayRef, BooleanArray, Float32Array, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray,
 };
 use arrow_schema::Schema;
-use chronotile_archive::{Archive, ConsolidateOptions, Dataset, OpenOptions, Place, ReadRequest, WriteOptions};
+use chronotile_archive::{Archive, CellSelection, ConsolidateOptions, Dataset, OpenOptions, ReadRequest, WriteOptions};
 use chronotile_types::{CellRule, DatasetName, DatasetSpec, TimeFormat, TimeScale, TimeSpec};
 use futures::TryStreamExt;
 
@@ -74,7 +74,7 @@ async fn time_reads(dataset: &Dataset, label: &str) {
     let mut times = Vec::new();
     let mut rows = 0;
     for _ in 0..30 {
-        let request = ReadRequest { place: Place::Cells((0..READ_TILES).collect()), ..Default::default() };
+        let request = ReadRequest { place: CellSelection::Cells((0..READ_TILES).collect()), ..Default::default() };
         let begun = Instant::now();
         let batches: Vec<RecordBatch> =
             dataset.read(request).await.expect("a read").try_collect().await.expect("undamaged chunks");

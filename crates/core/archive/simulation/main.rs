@@ -37,7 +37,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, UInt64Array};
 use chronotile_archive::{
-    Archive, ArchiveError, Comparison, CopyOptions, IndexBuildOptions, Place, Predicate, ReadRequest, WriteOptions,
+    Archive, ArchiveError, CellSelection, Comparison, CopyOptions, IndexBuildOptions, Predicate, ReadRequest,
+    WriteOptions,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Outcome, Store};
@@ -219,7 +220,9 @@ impl History {
             }),
             ReadKind::Latest => {
                 let tags: ArrayRef = Arc::new(Int64Array::from(vec![0, 1, 2]));
-                latest(dataset, ReadRequest { place: Place::Keys(vec![tags]), ..part }).await.map(|rows| vec![rows])
+                latest(dataset, ReadRequest { place: CellSelection::Keys(vec![tags]), ..part })
+                    .await
+                    .map(|rows| vec![rows])
             }
         };
         let found = match found {

@@ -34,7 +34,7 @@ pub struct Archive {
 impl Archive {
     /// Opens the archive at `url`; creates it if it does not exist and the options allow that.
     pub async fn open(url: &str, options: &OpenOptions) -> Result<Self> {
-        Ok(Self::on(url, open_store(url, options).await?).keeping_superseded_for(options.superseded_kept))
+        Ok(Self::on(url, open_store(url, options).await?).with_superseded_kept(options.superseded_kept))
     }
 
     /// An archive on an engine that is open already; `url` is for messages.
@@ -71,7 +71,7 @@ impl Archive {
     /// Reads that take no longer than that see each batch as a whole. Zero removes such rows at once, for an archive
     /// without concurrent readers.
     #[must_use]
-    pub fn keeping_superseded_for(self, time: Duration) -> Self {
+    pub fn with_superseded_kept(self, time: Duration) -> Self {
         Self { superseded_kept: time, ..self }
     }
 

@@ -45,4 +45,6 @@ pub use report::{
     BatchInfo, ConsolidateReport, CopyReport, DamageReport, DatasetCopyReport, DatasetInfo, ForeignChunk, RecordDamage,
     RowsMissing, SliceInfo, Spread, TileDifference, TileFailure, VerifyReport, WriteReport,
 };
-pub use request::{Comparison, ConsolidateOptions, Place, Predicate, ReadRequest, RetireLimit, Shard, WriteOptions};
+pub use request::{
+    CellSelection, Comparison, ConsolidateOptions, Predicate, ReadRequest, RetireLimit, Shard, WriteOptions,
+};

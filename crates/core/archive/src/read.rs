@@ -49,7 +49,7 @@ use crate::read::pieces::Pieces;
 use crate::read::query::{Query, slices_of};
 use crate::read::slices::SliceList;
 use crate::read::visible::{AttemptSnapshot, Visibility};
-use crate::request::{Place, ReadRequest};
+use crate::request::{CellSelection, ReadRequest};
 
 /// Most groups decoded at once; fewer on a machine with fewer cores.
 const GROUPS_AT_ONCE: usize = 8;
@@ -383,7 +383,7 @@ fn in_cells(parts: &[(Dataset, ReadRequest)], cells: &BTreeSet<i64>) -> Vec<(Dat
 }
 
 fn in_these_cells(request: &ReadRequest, cells: &BTreeSet<i64>) -> ReadRequest {
-    ReadRequest { place: Place::Cells(cells.iter().copied().collect()), ..request.clone() }
+    ReadRequest { place: CellSelection::Cells(cells.iter().copied().collect()), ..request.clone() }
 }
 
 /// The cells named in a column of rows.

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Which cells a read covers.
 #[derive(Clone, Debug, Default)]
-pub enum Place {
+pub enum CellSelection {
     /// All of them.
     #[default]
     All,
@@ -65,7 +65,7 @@ pub struct Predicate {
 #[derive(Clone, Debug, Default)]
 pub struct ReadRequest {
     /// The cells.
-    pub place: Place,
+    pub place: CellSelection,
     /// Half-open time range.
     pub time: TimeRange,
     /// Records with these ids: one array per id column, or for only the first few id columns, at least one; of equal

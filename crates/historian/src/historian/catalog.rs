@@ -8,7 +8,7 @@ use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{
     ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray, TimestampNanosecondArray,
 };
-use chronotile_archive::{Dataset, Place, ReadRequest, WriteOptions};
+use chronotile_archive::{CellSelection, Dataset, ReadRequest, WriteOptions};
 use futures::TryStreamExt;
 
 use crate::error::{HistorianError, Result};
@@ -209,14 +209,14 @@ impl Historian {
         }
         if !names.is_empty() {
             let names: ArrayRef = Arc::new(StringArray::from(names));
-            let found = self.read_tags(Place::Keys(vec![names])).await?;
+            let found = self.read_tags(CellSelection::Keys(vec![names])).await?;
             let mut catalog = self.catalog.write().await;
             found.into_iter().for_each(|tag| catalog.add(Arc::new(tag)));
         }
         Ok(())
     }
 
-    async fn read_tags(&self, place: Place) -> Result<Vec<Tag>> {
+    async fn read_tags(&self, place: CellSelection) -> Result<Vec<Tag>> {
         let rows = self.tags.read(ReadRequest { place, ..ReadRequest::default() }).await?;
         let mut tags = Vec::new();
         let batches: Vec<RecordBatch> = rows.try_collect().await?;
@@ -231,7 +231,7 @@ impl Historian {
         if self.catalog.read().await.complete {
             return Ok(());
         }
-        let tags = self.read_tags(Place::All).await?;
+        let tags = self.read_tags(CellSelection::All).await?;
         let mut catalog = self.catalog.write().await;
         tags.into_iter().for_each(|tag| catalog.add(Arc::new(tag)));
         (catalog.complete, catalog.sorted) = (true, None);

@@ -18,7 +18,7 @@ use crate::frame::Frame;
 use crate::read::on_pool;
 use crate::read::predicate::Test;
 use crate::read::query::Query;
-use crate::request::{Place, ReadRequest};
+use crate::request::{CellSelection, ReadRequest};
 
 /// If an index leaves more than this share of the chunks to read, one scan of all of them is faster.
 const WORTH_WHILE: f64 = 0.6;
@@ -61,7 +61,7 @@ pub(crate) fn choose(
         return Ok(Err("indexes cover only the newest version of each record"));
     }
     let counts = matches!(purpose, Purpose::Counts(_));
-    if counts && matches!(request.place, Place::Keys(_) | Place::Region(_)) {
+    if counts && matches!(request.place, CellSelection::Keys(_) | CellSelection::Region(_)) {
         return Ok(Err("rows must be tested against the keys or the region"));
     }
     let mut best: Option<(usize, usize, Choice)> = None;

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::{ArchiveError, Result};
 use crate::keys::{KeySet, Keys};
 use crate::read::literal::exact_values;
-use crate::request::Place;
+use crate::request::CellSelection;
 
 /// Column, row and reason of a value for which there is no cell.
 pub(crate) type CellFailure = (String, usize, String);
@@ -150,14 +150,14 @@ fn integer_bits(column: &ArrayRef, row: usize) -> u64 {
 }
 
 /// A place resolved for a scan: the cells to read, and the condition on single rows.
-pub(crate) struct ResolvedPlace {
+pub(crate) struct ResolvedCells {
     pub cells: Cells,
     pub rows: RowRule,
     /// Cells of the requested keys, with the number of distinct keys in each; empty for other places.
     pub keys_in_cell: HashMap<Cell, usize>,
 }
 
-impl ResolvedPlace {
+impl ResolvedCells {
     fn new(cells: Cells, rows: RowRule) -> Self {
         Self { cells, rows, keys_in_cell: HashMap::new() }
     }
@@ -177,12 +177,12 @@ pub(crate) enum RowRule {
 const COVER_RANGES_MAX: usize = 4_096;
 
 /// The cells that `place` covers.
-pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<ResolvedPlace> {
+pub(crate) fn resolve(spec: &DatasetSpec, place: &CellSelection) -> Result<ResolvedCells> {
     let refuse = |reason: String| ArchiveError::Request { dataset: spec.name.clone(), reason };
     match place {
-        Place::All => Ok(ResolvedPlace::new(Cells::All, RowRule::All)),
-        Place::Cells(cells) => Ok(ResolvedPlace::new(ranges(cells.clone()), RowRule::All)),
-        Place::Keys(columns) => {
+        CellSelection::All => Ok(ResolvedCells::new(Cells::All, RowRule::All)),
+        CellSelection::Cells(cells) => Ok(ResolvedCells::new(ranges(cells.clone()), RowRule::All)),
+        CellSelection::Keys(columns) => {
             let names = spec.cell.columns();
             if matches!(spec.cell, CellRule::Sky { .. } | CellRule::Single) {
                 return Err(refuse("it has no cells by key: read it by region, ids or a predicate".to_owned()));
@@ -197,16 +197,16 @@ pub(crate) fn resolve(spec: &DatasetSpec, place: &Place) -> Result<ResolvedPlace
             let distinct: HashSet<_> = cells.iter().enumerate().map(|(row, cell)| (*cell, keys.get(row))).collect();
             let mut keys_in_cell = HashMap::new();
             distinct.iter().for_each(|(cell, _)| *keys_in_cell.entry(Cell(*cell)).or_insert(0) += 1);
-            Ok(ResolvedPlace { cells: ranges(cells), rows: RowRule::Keys(wanted), keys_in_cell })
+            Ok(ResolvedCells { cells: ranges(cells), rows: RowRule::Keys(wanted), keys_in_cell })
         }
-        Place::Region(region) => {
+        CellSelection::Region(region) => {
             let Some(pixels) = pixelization(&spec.cell)? else {
                 return Err(refuse("it has no sky pixels: read it by cells, keys or ids".to_owned()));
             };
             // An older version of a record may be in the region when the newest is not, and vice versa.
             let reach_deg = if matches!(spec.merge, MergeRule::Latest { .. }) { spec.moves_deg } else { 0.0 };
             let cover = region.cover_around(&pixels, reach_deg, COVER_RANGES_MAX);
-            Ok(ResolvedPlace::new(pixel_cells(&cover), RowRule::Region(region.clone())))
+            Ok(ResolvedCells::new(pixel_cells(&cover), RowRule::Region(region.clone())))
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::read::pieces::Pieces;
 use crate::read::query::{Identity, Query};
 use crate::read::slices::slices_in;
 use crate::read::{ReadStream, stream_of};
-use crate::request::{Place, ReadRequest};
+use crate::request::{CellSelection, ReadRequest};
 use crate::time_axis::{TimeKey, place_rows, time_keys};
 use crate::write::pack::{bytes_of, row_bytes_of};
 
@@ -54,7 +54,7 @@ impl Dataset {
         let by = by.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
         // The search ends once it has found as many keys as the request names, so rows must be grouped by exactly these
         // keys.
-        let by_key = matches!(request.place, Place::Keys(_)) && by == frame.cell_columns()?;
+        let by_key = matches!(request.place, CellSelection::Keys(_)) && by == frame.cell_columns()?;
         let newest_first = by_key && request.ids.is_none() && versions_share_time(frame);
         // Decode the columns that determine the result along with the requested ones.
         let inner = ReadRequest { columns: Some(decoded(frame, &query, &by)), ..request };

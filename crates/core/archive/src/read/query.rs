@@ -97,7 +97,7 @@ impl Query {
         let needs = filtered.filter_map(|test| Some((test.column, test.need.clone()?))).collect();
         let mut cells = place.cells;
         if let (Cells::All, Some(buckets)) = (&cells, id_buckets(&frame, request)) {
-            cells = cells::resolve(&frame.spec, &crate::request::Place::Keys(vec![buckets]))?.cells;
+            cells = cells::resolve(&frame.spec, &crate::request::CellSelection::Keys(vec![buckets]))?.cells;
         }
         Ok(Self {
             cells,

@@ -75,7 +75,7 @@ async fn a_batch_is_unfinished_from_its_first_step_and_gone_after_its_removal() 
     for kept in [Duration::ZERO, Duration::from_secs(600)] {
         let store = memory();
         create(&store, spec()).await;
-        let on = |store: &Arc<dyn Store>| Archive::on("test:", store.clone()).keeping_superseded_for(kept);
+        let on = |store: &Arc<dyn Store>| Archive::on("test:", store.clone()).with_superseded_kept(kept);
         let dataset = on(&store).dataset("records").await.unwrap();
         let half = async |options| {
             let half = on(&dying_in_a_write(&store)).dataset("records").await.unwrap();
@@ -107,7 +107,7 @@ async fn a_batch_of_a_group_is_unfinished_from_its_first_step_and_gone_after_its
     for kept in [Duration::ZERO, Duration::from_secs(600)] {
         let store = memory();
         groups::survey(&store).await;
-        let on = |store: &Arc<dyn Store>| Archive::on("test:", store.clone()).keeping_superseded_for(kept);
+        let on = |store: &Arc<dyn Store>| Archive::on("test:", store.clone()).with_superseded_kept(kept);
         let group = on(&store).group("survey").await.unwrap();
         let half = async |options| {
             let half = on(&dying_in_a_write(&store)).group("survey").await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_array::Int64Array;
-use chronotile_archive::{Archive, Group, Place, ReadRequest, Result, Rows};
+use chronotile_archive::{Archive, CellSelection, Group, ReadRequest, Result, Rows};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, FaultyStore, Operation, Store};
 
@@ -51,7 +51,7 @@ async fn rows_lie_in_the_cells_that_the_first_dataset_names() {
         let elsewhere = vec![("sources", noted(&[(9, OBJECT, 5)], "c"))];
         write_all(&group, elsewhere, named("c")).await.unwrap();
         assert_eq!(look(&group).await.unwrap(), vec![visits(&["a", "b"]); 3]);
-        let place = Place::Cells(vec![5]);
+        let place = CellSelection::Cells(vec![5]);
         let everywhere = read(group.dataset("sources").unwrap(), ReadRequest { place, ..of_the_object() }).await;
         assert_eq!(id_notes(&everywhere.unwrap()), visits(&["c"]));
     }

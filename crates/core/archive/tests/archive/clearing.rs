@@ -42,7 +42,7 @@ impl Engine {
     async fn at(&self, now_us: i64) -> Dataset {
         self.below.commit(&placed(), Commit { stamp_us: now_us, ..Commit::default() }).await.unwrap();
         let archive = Archive::on("test:", self.store.clone()).with_machine_time(move || now_us);
-        archive.keeping_superseded_for(KEPT).create(spec(), true).await.unwrap()
+        archive.with_superseded_kept(KEPT).create(spec(), true).await.unwrap()
     }
 
     async fn keys(&self, kind: &str) -> Vec<String> {

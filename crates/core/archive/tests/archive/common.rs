@@ -108,7 +108,7 @@ pub fn engines() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
 
 /// An archive that keeps superseded rows for no time, since no reads are running.
 pub fn archive(store: &Arc<dyn Store>) -> Archive {
-    Archive::on("test:", store.clone()).keeping_superseded_for(std::time::Duration::ZERO)
+    Archive::on("test:", store.clone()).with_superseded_kept(std::time::Duration::ZERO)
 }
 
 pub async fn create(store: &Arc<dyn Store>, spec: DatasetSpec) -> Dataset {

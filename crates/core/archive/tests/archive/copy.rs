@@ -29,7 +29,7 @@ fn memory() -> Arc<dyn Store> {
 }
 
 fn archive(url: &str, store: &Arc<dyn Store>) -> Archive {
-    Archive::on(url, store.clone()).keeping_superseded_for(std::time::Duration::ZERO)
+    Archive::on(url, store.clone()).with_superseded_kept(std::time::Duration::ZERO)
 }
 
 async fn copy_all(source: &Arc<dyn Store>, target: &Arc<dyn Store>) -> Result<CopyReport> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, Place, ReadRequest};
+use chronotile_archive::{ArchiveError, CellSelection, ConsolidateOptions, Dataset, ReadRequest};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Chunk, Commit, Decision, FaultyStore, Store, StoreError};
 use chronotile_types::{Cell, ChunkId, DamageKind};
@@ -18,7 +18,7 @@ async fn filled(store: &Arc<dyn Store>) -> Dataset {
 }
 
 fn cell(tag: i64) -> ReadRequest {
-    ReadRequest { place: Place::Cells(vec![tag]), ..ReadRequest::default() }
+    ReadRequest { place: CellSelection::Cells(vec![tag]), ..ReadRequest::default() }
 }
 
 /// Asserts that verify and a read of its cell name the chunk, and that other cells are read as before.

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use arrow_array::{ArrayRef, StringArray};
 use chronotile_archive::{
-    ArchiveError, Comparison, Dataset, IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse, Place, Predicate,
-    ReadRequest, RetireLimit,
+    ArchiveError, CellSelection, Comparison, Dataset, IndexBuildOptions, IndexBuildReport, IndexStatus, IndexUse,
+    Predicate, ReadRequest, RetireLimit,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Call, Commit, Decision, FaultyStore, Metered, Operation, Store, StoreError};
@@ -210,7 +210,7 @@ async fn the_index_of_fewest_columns_that_covers_most_conditions_is_used() {
     assert_eq!(reason(&with(vec![]), None).await, "no index has a column of the conditions");
     let tag = ["tag".to_owned()];
     assert_eq!(reason(&with(vec![]), Some(&tag)).await, "no index has all requested columns");
-    let keys = Place::Keys(vec![Arc::new(arrow_array::Int64Array::from(vec![1]))]);
+    let keys = CellSelection::Keys(vec![Arc::new(arrow_array::Int64Array::from(vec![1]))]);
     let by_key = ReadRequest { place: keys, ..note("a") };
     assert_eq!(reason(&by_key, Some(&[])).await, "rows must be tested against the keys or the region");
     let ids: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![1]));
@@ -345,7 +345,7 @@ async fn cells_before_and_behind_those_that_are_asked_for_do_not_count() {
             assert_eq!(dataset.count(note("a")).await.unwrap(), 9);
         }
         for (cells, rows) in [(vec![1], 3), (vec![0], 3), (vec![2], 3), (vec![0, 2], 6), (vec![5], 0), (vec![-5], 0)] {
-            let request = ReadRequest { place: Place::Cells(cells.clone()), ..note("a") };
+            let request = ReadRequest { place: CellSelection::Cells(cells.clone()), ..note("a") };
             assert_eq!(dataset.count(request.clone()).await.unwrap(), rows, "{cells:?}");
             assert_eq!(read(&dataset, request).await.unwrap().num_rows() as u64, rows, "{cells:?}");
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use arrow_array::{Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray, UInt64Array};
 use bytes::Bytes;
 use chronotile_archive::{
-    Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, IndexUse, Place, Predicate, ReadRequest, RetireLimit,
+    CellSelection, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, IndexUse, Predicate, ReadRequest,
+    RetireLimit,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_sqlite::{Options, SqliteStore};
@@ -92,7 +93,7 @@ fn requests() -> Vec<ReadRequest> {
         };
         requests.push(ReadRequest { predicates: vec![tags(&[1]), x], ..base.clone() });
     }
-    let cells = Place::Cells(vec![0, 2, 3]);
+    let cells = CellSelection::Cells(vec![0, 2, 3]);
     requests.push(ReadRequest { place: cells, predicates: vec![notes(&["failed"])], ..all.clone() });
     requests.push(ReadRequest { history: true, predicates: vec![notes(&["lost"])], ..all });
     requests

@@ -131,7 +131,7 @@ async fn cut_off(work: Work, stepwise: bool, fault: Fault) -> bool {
     let store: Arc<dyn Store> = if stepwise { Arc::new(LimitedStore::stepwise(faulty)) } else { faulty };
     // Opening makes calls of its own; faults in those do not concern the operation.
     let Ok(dataset) = chronotile_archive::Archive::on("test:", store)
-        .keeping_superseded_for(std::time::Duration::ZERO)
+        .with_superseded_kept(std::time::Duration::ZERO)
         .dataset("records")
         .await
     else {

@@ -9,7 +9,8 @@ use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, 
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
 use chronotile_archive::memory::{Memory, MemoryError};
 use chronotile_archive::{
-    Archive, ArchiveError, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Place, Predicate, ReadRequest,
+    Archive, ArchiveError, CellSelection, Comparison, ConsolidateOptions, Dataset, IndexBuildOptions, Predicate,
+    ReadRequest,
 };
 use chronotile_memory::MemoryStore;
 use chronotile_store::{DatasetRef, Metered, Operation, Store};
@@ -476,7 +477,7 @@ async fn the_newest_rows_of_keys_come_once_each_in_pieces_of_bounded_size() {
     let row = |tag: i64, t: i64| noted(&[(t, tag * 10 + t, tag)], &noise(tag as u64, 1 << 19));
     dataset.write(input((0..TAGS).map(|tag| row(tag, 3))), named("old")).await.unwrap();
     dataset.write(input((0..TAGS).step_by(8).map(|tag| row(tag, 7))), named("new")).await.unwrap();
-    let keys = Place::Keys(vec![Arc::new(Int64Array::from_iter_values(0..TAGS))]);
+    let keys = CellSelection::Keys(vec![Arc::new(Int64Array::from_iter_values(0..TAGS))]);
     let newest = dataset.latest(ReadRequest { place: keys, ..ReadRequest::default() }, None).await.unwrap();
     let pieces: Vec<RecordBatch> = newest.try_collect().await.unwrap();
     assert!(pieces.len() > 1, "one piece, so nothing is tested");

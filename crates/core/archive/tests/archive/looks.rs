@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, StringArray};
-use chronotile_archive::{Comparison, Dataset, Place, Predicate, ReadRequest};
+use chronotile_archive::{CellSelection, Comparison, Dataset, Predicate, ReadRequest};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Metered, Operation, OperationMetrics, Store};
 use chronotile_types::{CellRule, DatasetSpec, MergeRule};
@@ -67,7 +67,7 @@ async fn a_look_up_by_id_fetches_the_chunks_whose_ids_reach_to_it() {
     assert_eq!(spent(&metered, &dataset, early).await, (vec![9], (9, 2)));
     // Bodies that are certain to be needed come with the scan.
     assert_eq!(spent(&metered, &dataset, ReadRequest::default()).await.1, (9, 0));
-    let cells = ReadRequest { place: Place::Cells(vec![1]), ..ReadRequest::default() };
+    let cells = ReadRequest { place: CellSelection::Cells(vec![1]), ..ReadRequest::default() };
     assert_eq!(spent(&metered, &dataset, cells).await.1, (3, 0));
 }
 
@@ -137,7 +137,7 @@ async fn the_newest_row_of_a_key_is_found_without_a_look_at_what_is_older() {
         (vec![1, 3], None, vec![71], (2, 1)),
         (vec![], None, vec![], (0, 0)),
     ] {
-        let place = Place::Keys(vec![Arc::new(Int64Array::from(keys.clone()))]);
+        let place = CellSelection::Keys(vec![Arc::new(Int64Array::from(keys.clone()))]);
         let request = ReadRequest { place, time: time.unwrap_or_default(), ..ReadRequest::default() };
         let before = looked_at(&metered);
         let rows = latest(&dataset, request).await.unwrap();
@@ -157,7 +157,7 @@ async fn of_a_tile_the_chunks_of_the_newest_times_are_fetched() {
         write(&dataset, &noted(&times.map(|t| (t, id, 1)), "n"), named(&batch.to_string())).await.unwrap();
     }
     for (end, found, fetched) in [(100, 3, 3), (50, 2, 3), (36, 3, 3), (20, 0, 1)] {
-        let place = Place::Keys(vec![Arc::new(Int64Array::from(vec![1]))]);
+        let place = CellSelection::Keys(vec![Arc::new(Int64Array::from(vec![1]))]);
         let request = ReadRequest { place, time: between(0, end), ..ReadRequest::default() };
         let before = looked_at(&metered).1;
         let rows = latest(&dataset, request).await.unwrap();

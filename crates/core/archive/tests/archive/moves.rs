@@ -8,7 +8,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{Float64Type, Int64Type};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
-use chronotile_archive::{ArchiveError, ConsolidateOptions, Dataset, Place, ReadRequest, WriteOptions};
+use chronotile_archive::{ArchiveError, CellSelection, ConsolidateOptions, Dataset, ReadRequest, WriteOptions};
 use chronotile_memory::MemoryStore;
 use chronotile_sky::Region;
 use chronotile_store::Store;
@@ -60,7 +60,7 @@ fn batch(rows: &[Row]) -> RecordBatch {
 }
 
 async fn read(dataset: &Dataset, region: &Region) -> BTreeMap<i64, (i64, f64)> {
-    let request = ReadRequest { place: Place::Region(region.clone()), ..ReadRequest::default() };
+    let request = ReadRequest { place: CellSelection::Region(region.clone()), ..ReadRequest::default() };
     let count = dataset.count(request.clone()).await.unwrap();
     let rows: Vec<RecordBatch> = dataset.read(request).await.unwrap().try_collect().await.unwrap();
     let mut found = BTreeMap::new();
@@ -178,7 +178,8 @@ async fn an_older_definition_is_read_and_given_a_bound() {
     dataset.set_moves(2.5 * ARCSEC).await.unwrap();
     for dataset in [dataset, crate::common::open(&store, "records").await] {
         assert_eq!(read(&dataset, &left).await.len(), 0);
-        let history = ReadRequest { place: Place::Region(left.clone()), history: true, ..ReadRequest::default() };
+        let history =
+            ReadRequest { place: CellSelection::Region(left.clone()), history: true, ..ReadRequest::default() };
         let rows: Vec<RecordBatch> = dataset.read(history).await.unwrap().try_collect().await.unwrap();
         assert_eq!(rows.iter().map(RecordBatch::num_rows).sum::<usize>(), 1);
         assert_eq!(dataset.spec().moves_deg, 2.5 * ARCSEC);

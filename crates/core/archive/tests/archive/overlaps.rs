@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampMicrosecondType;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use chronotile_archive::{ConsolidateOptions, Dataset, Place, ReadRequest};
+use chronotile_archive::{CellSelection, ConsolidateOptions, Dataset, ReadRequest};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Decision, FaultyStore, Operation, Store};
 use chronotile_types::{DatasetSpec, MergeRule};
@@ -196,7 +196,7 @@ async fn the_newest_row_of_a_key_is_that_of_the_newest_states_of_records() {
         let later = if spec.merge == MergeRule::Append { 100 } else { 9 * HOUR };
         write(&dataset, &rows(&[(later, 1, 7), (3, 2, 8)]), named("a")).await.unwrap();
         write(&dataset, &rows(&[(5, 1, 7)]), named("b")).await.unwrap();
-        let keys = Place::Keys(vec![Arc::new(Int64Array::from(vec![7]))]);
+        let keys = CellSelection::Keys(vec![Arc::new(Int64Array::from(vec![7]))]);
         let request = ReadRequest { place: keys, ..ReadRequest::default() };
         assert_eq!(places(&latest(&dataset, request.clone()).await.unwrap()), [wanted], "{spec:?}");
         let columns = Some(vec!["note".to_owned(), "id".to_owned()]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use chronotile_archive::{ConsolidateOptions, Dataset, Place, ReadRequest};
+use chronotile_archive::{CellSelection, ConsolidateOptions, Dataset, ReadRequest};
 use chronotile_chunk::{Binding, Head};
 use chronotile_memory::MemoryStore;
 use chronotile_store::{Commit, DatasetRef, Decision, FaultyStore, Operation, Store};
@@ -30,7 +30,7 @@ async fn answers(dataset: &Dataset) -> Vec<RecordBatch> {
     let early = ReadRequest { time: between(0, HOUR + 7), ..ReadRequest::default() };
     answers.push(read(dataset, early).await.unwrap());
     answers.push(read(dataset, ReadRequest::default()).await.unwrap());
-    let keys = Place::Keys(vec![Arc::new(arrow_array::Int64Array::from(vec![0, 2]))]);
+    let keys = CellSelection::Keys(vec![Arc::new(arrow_array::Int64Array::from(vec![0, 2]))]);
     let request = ReadRequest { place: keys, ..ReadRequest::default() };
     let stream = dataset.latest(request, Some(vec!["tag".into()])).await.unwrap();
     answers.extend(futures::TryStreamExt::try_collect::<Vec<_>>(stream).await.unwrap());

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field};
 use chronotile_archive::{
-    AddedColumn, ArchiveError, Comparison, ConsolidateOptions, Dataset, Place, Predicate, ReadRequest, RetireLimit,
-    WriteOptions,
+    AddedColumn, ArchiveError, CellSelection, Comparison, ConsolidateOptions, Dataset, Predicate, ReadRequest,
+    RetireLimit, WriteOptions,
 };
 use chronotile_store::Store;
 use chronotile_types::TimeRange;
@@ -296,11 +296,11 @@ fn expected(model: &Model, ask: &Ask, rows: &[&Stored]) -> RecordBatch {
 /// The request; `None` if the shape does not allow it.
 fn request(model: &Model, ask: &Ask) -> Option<ReadRequest> {
     let place = match &ask.place {
-        AskPlace::All => Place::All,
-        AskPlace::Cells(picks) => Place::Cells(model.picked_cells(picks)),
-        AskPlace::Keys(rows) => Place::Keys(key_columns(model, rows)?),
+        AskPlace::All => CellSelection::All,
+        AskPlace::Cells(picks) => CellSelection::Cells(model.picked_cells(picks)),
+        AskPlace::Keys(rows) => CellSelection::Keys(key_columns(model, rows)?),
         AskPlace::Region(center, radius_deg) => {
-            (model.shape.rule == Rule::Sky).then(|| Place::Region(region(*center, *radius_deg)))?
+            (model.shape.rule == Rule::Sky).then(|| CellSelection::Region(region(*center, *radius_deg)))?
         }
     };
     let ids = match &ask.ids {
