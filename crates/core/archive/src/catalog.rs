@@ -295,6 +295,11 @@ pub(crate) fn delete(key: String) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Any }
 }
 
+/// The condition that a record has this value; changes nothing.
+pub(crate) fn unchanged(key: String, value: Bytes) -> RecordPut {
+    put(key, value.clone(), Expect::Is(value))
+}
+
 /// The condition that a record does not exist; changes nothing.
 pub(crate) fn no_record(key: String) -> RecordPut {
     RecordPut { key, value: None, expect: Expect::Absent }

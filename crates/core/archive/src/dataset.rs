@@ -387,6 +387,14 @@ impl Dataset {
         }
     }
 
+    /// The conditions under which these datasets of its group stay defined as they are now.
+    ///
+    /// # Errors
+    /// As [`Self::definition`].
+    pub(crate) async fn as_defined(&self, frames: &[Frame]) -> Result<Vec<RecordPut>> {
+        try_join_all(frames.iter().map(async |frame| Ok(frame.defined_as(self.definition(frame).await?)))).await
+    }
+
     /// As [`Self::refresh`], before a write, which might otherwise store rows in the windows of a dropped dataset. On a
     /// cluster a read within [`LOOKED_FRESH`] suffices.
     pub(crate) async fn refresh_to_write(&self) -> Result<()> {

@@ -5,11 +5,13 @@ use std::sync::{Arc, OnceLock};
 use arrow_array::{Array, ArrayRef, StringArray, new_null_array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{ArrowError, Field};
+use bytes::Bytes;
 use chronotile_chunk::{Binding, Defaults, Head, Layout, MISSING_BYTES_MAX};
-use chronotile_store::{Chunk, ChunkKey, DatasetRef};
+use chronotile_store::{Chunk, ChunkKey, DatasetRef, RecordPut};
 use chronotile_types::{Damage, DatasetSpec, MergeRule, name_hint};
 
 use crate::archive::difference;
+use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
 use crate::keys::Keys;
@@ -166,6 +168,11 @@ impl Frame {
     /// Fails if `current` defines another dataset of the same name.
     pub(crate) fn check_still(&self, current: &DatasetSpec) -> Result<()> {
         if self.is_still(current) { Ok(()) } else { Err(ArchiveError::dropped(current.name.to_string())) }
+    }
+
+    /// The condition that the definition is stored as these bytes.
+    pub(crate) fn defined_as(&self, stored: Bytes) -> RecordPut {
+        catalog::unchanged(catalog::dataset_key(self.spec.name.as_str()), stored)
     }
 
     /// Number of columns in a chunk with this head.

@@ -67,7 +67,7 @@ impl Observed {
     /// The condition that the record has not changed since it was read.
     fn unchanged(&self) -> RecordPut {
         match &self.bytes {
-            Some(bytes) => catalog::put(KEY.to_owned(), bytes.clone(), Expect::Is(bytes.clone())),
+            Some(bytes) => catalog::unchanged(KEY.to_owned(), bytes.clone()),
             None => catalog::no_record(KEY.to_owned()),
         }
     }

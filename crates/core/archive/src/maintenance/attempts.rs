@@ -50,10 +50,10 @@ impl Dataset {
         // A put of the bytes that are there already changes nothing. It is a condition: if a writer has taken over the
         // batch, or has put another record, the commit fails before anything is removed.
         let as_it_was = match stored {
-            Some((_, bytes)) => catalog::put(record_key, bytes.clone(), Expect::Is(bytes.clone())),
+            Some((_, bytes)) => catalog::unchanged(record_key, bytes.clone()),
             None => catalog::no_record(record_key),
         };
-        let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone())), as_it_was];
+        let before = vec![catalog::unchanged(intent_key.clone(), intent.clone()), as_it_was];
         let mut after: Vec<RecordPut> =
             leftovers.dead.iter().map(|part| catalog::delete_part(home, batch, part.number)).collect();
         after.push(match stored.filter(|_| leftovers.others) {
@@ -117,7 +117,7 @@ impl Dataset {
             return Ok(());
         }
         let key = catalog::batch_key(home, origin.batch);
-        let as_it_was = catalog::put(key, bytes.clone(), Expect::Is(bytes));
+        let as_it_was = catalog::unchanged(key, bytes);
         let before = vec![as_it_was, catalog::no_record(catalog::intent_key(home, origin.batch))];
         let of = RemovedAttempts { batch: origin.batch, before_us: record.written_us, keep: None };
         self.clear_attempts(of, (&[], tiles), Commit { before, ..Commit::default() }).await
@@ -142,7 +142,7 @@ impl Dataset {
             catalog::put(record_key.clone(), catalog::to_json(&record_key, &removed)?, Expect::Absent),
         ];
         self.commit(Commit { before, ..Commit::default() }).await?;
-        let before = vec![catalog::put(intent_key.clone(), held.clone(), Expect::Is(held.clone()))];
+        let before = vec![catalog::unchanged(intent_key.clone(), held.clone())];
         let after = vec![catalog::delete_known(intent_key, held)];
         let of = RemovedAttempts { batch, before_us: stamp, keep: None };
         self.clear_attempts(of, (&[], tiles), Commit { before, after, ..Commit::default() }).await

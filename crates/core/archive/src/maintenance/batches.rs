@@ -215,7 +215,7 @@ impl Dataset {
         let refs: Vec<ChunkRef> = parts.iter().flat_map(|part| part.refs.iter().copied()).collect();
         let slices: BTreeSet<SliceId> =
             refs.iter().map(|chunk| chunk.key.slice).chain(returned.iter().map(|(slice, _)| *slice)).collect();
-        let ours = catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()));
+        let ours = catalog::unchanged(intent_key.clone(), intent.clone());
         let expect = stored.as_ref().map_or(Expect::Absent, |(_, bytes)| Expect::Is(bytes.clone()));
         let previous = stored.as_ref().map(|(record, _)| record.as_previous());
         // This commit hides the rows from readers. A consolidation removes the chunks when no reader needs them.

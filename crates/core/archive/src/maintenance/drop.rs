@@ -114,7 +114,7 @@ impl Archive {
         // record does not. Nothing that has a definition is ever removed, whatever happened to that record.
         let name = home.name.as_str();
         let conditions = [
-            catalog::put(key.clone(), bytes.clone(), Expect::Is(bytes.clone())),
+            catalog::unchanged(key.clone(), bytes.clone()),
             catalog::no_record(catalog::dataset_key(name)),
             catalog::no_record(catalog::group_key(name)),
         ];

@@ -77,7 +77,7 @@ impl Dataset {
 
         let keep = record.and_then(|record| record.counting(batch));
         let after = vec![catalog::delete_known(intent_key.clone(), intent.clone())];
-        let before = vec![catalog::put(intent_key.clone(), intent.clone(), Expect::Is(intent.clone()))];
+        let before = vec![catalog::unchanged(intent_key.clone(), intent.clone())];
         let of = RemovedAttempts { batch, before_us: stamp, keep };
         // No reader returns these rows, but a process that moves a slice elsewhere may have read its chunks: with the
         // new token of the list, it notices that rows are removed.

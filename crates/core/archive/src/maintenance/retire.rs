@@ -62,7 +62,8 @@ impl Dataset {
     /// longer than the limit. Rows that others write meanwhile are dropped and counted too, or their write is refused.
     ///
     /// # Errors
-    /// A limit by retention where the dataset has none; a slice that others keep writing to; the engine.
+    /// A limit by retention where the dataset has none; a slice that others keep writing to; a dataset that is dropped
+    /// meanwhile; the engine.
     ///
     /// A dry run also lists slices that other datasets share. To drop those, call [`crate::Group::retire`].
     pub async fn retire(&self, limit: RetireLimit, dry_run: bool) -> Result<Vec<SliceInfo>> {
@@ -98,6 +99,8 @@ impl Dataset {
             let changes = format!("{token}{}{pending}", retired_text(&dropped, slice));
             retired.push(self.slice_infos(frames, slice, &tiles, &changes));
         }
+        // Slices of a dataset that was created under the name meanwhile may end after the limit.
+        self.as_defined(frames).await?;
         Ok(by_dataset(frames, retired))
     }
 
@@ -212,7 +215,9 @@ impl Dataset {
             if pending.may_count || print.is_some_and(|print| print != infos[0].fingerprint) {
                 return Ok(DropOutcome::Changed);
             }
-            let before = vec![record, self.note_retired(frame, slice).await?, unchanged];
+            // The definition says which slices end before the limit.
+            let mut before = self.as_defined(frames).await?;
+            before.extend([record, self.note_retired(frame, slice).await?, unchanged]);
             let when = DropSlice { holding: Some(tiles), before };
             match self.store().drop_slice(&frame.dataset, slice, when).await {
                 Ok(()) => {

@@ -153,7 +153,7 @@ impl Dataset {
         let (head, bytes) = self.superseded_head().await?;
         let key = head_key(home);
         let condition = match bytes {
-            Some(bytes) => catalog::put(key, bytes.clone(), Expect::Is(bytes)),
+            Some(bytes) => catalog::unchanged(key, bytes),
             None => catalog::no_record(key),
         };
         let mut token = head.token;

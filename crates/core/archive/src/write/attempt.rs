@@ -58,7 +58,7 @@ impl Target<'_> {
             };
             let Some(frame) = frame else { return Err(self.as_race(error)) };
             // Nothing was put. If another process has only added columns, the rows are still valid.
-            let condition = defined_as(frame, self.dataset.definition(frame).await?);
+            let condition = frame.defined_as(self.dataset.definition(frame).await?);
             commit.before.retain(|put| put.key != condition.key);
             commit.before.push(condition);
         }
@@ -72,7 +72,7 @@ impl Target<'_> {
     fn definitions(&self) -> Result<Vec<RecordPut>> {
         let frames = self.frames.iter().filter(|_| self.is_atomic());
         let stored = |frame: &Frame| catalog::to_json(&catalog::dataset_key(frame.spec.name.as_str()), &*frame.spec);
-        frames.map(|frame| Ok(defined_as(frame, stored(frame)?))).collect()
+        frames.map(|frame| Ok(frame.defined_as(stored(frame)?))).collect()
     }
 
     /// On other engines, the name of a dropped dataset becomes free only once no writer relies on its definition.
@@ -94,11 +94,6 @@ impl Target<'_> {
             error => error,
         }
     }
-}
-
-/// The condition that the definition of a dataset is stored as these bytes.
-fn defined_as(frame: &Frame, stored: Bytes) -> RecordPut {
-    catalog::put(catalog::dataset_key(frame.spec.name.as_str()), stored.clone(), Expect::Is(stored))
 }
 
 /// Row counts and content hash of the input so far.
@@ -676,7 +671,7 @@ impl<'a> Attempt<'a> {
             let key = catalog::batch_key(&self.target.home, self.target.batch);
             match &self.earlier.stored {
                 // A put of the value that is already stored serves as a condition and changes nothing.
-                Some(Stored { bytes, .. }) => puts.push(catalog::put(key, bytes.clone(), Expect::Is(bytes.clone()))),
+                Some(Stored { bytes, .. }) => puts.push(catalog::unchanged(key, bytes.clone())),
                 // Another writer may have begun and ended the batch since this attempt read the catalog.
                 None if self.target.key.is_some() => puts.push(catalog::no_record(key)),
                 None => {}
