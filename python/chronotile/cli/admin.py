@@ -19,6 +19,7 @@ from chronotile.cli.common import (
     TileProgress,
     axis_text,
     confirm,
+    iso_text,
     json_option,
     moment,
     sharing_options,
@@ -133,7 +134,7 @@ def info(context: click.Context, target: Target, as_json: bool) -> None:
                 archive, target, lambda each: {**definition_record(each), "statistics": _statistics(each.info())}
             )
             reports = list(found.values())
-            click.echo(json.dumps(reports[0] if target.dataset else reports, indent=2, default=_json_value))
+            click.echo(json.dumps(reports[0] if target.dataset else reports, indent=2, default=iso_text))
         else:
             texts, damaged = _for_each_dataset(archive, target, _info_text)
             click.echo("\n\n".join(texts.values()))
@@ -144,10 +145,6 @@ def info(context: click.Context, target: Target, as_json: bool) -> None:
 def _statistics(info: DatasetInfo) -> dict[str, Any]:
     totals = {"rows": info.rows, "tiles": info.tiles, "chunks": info.chunks, "bytes": info.bytes}
     return {**totals, **dataclasses.asdict(info)}
-
-
-def _json_value(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _info_text(dataset: Dataset) -> str:
@@ -344,7 +341,7 @@ def retire(
         if as_json:
             parts = {name: [dataclasses.asdict(part) for part in parts] for name, parts in dropped.items()}
             report: dict[str, Any] = {"dry_run": dry_run, "slices": parts.pop(dataset.name)}
-            click.echo(json.dumps(report | ({"shared": parts} if parts else {}), indent=2, default=_json_value))
+            click.echo(json.dumps(report | ({"shared": parts} if parts else {}), indent=2, default=iso_text))
             return
         click.echo(f"{'would drop' if dry_run else 'dropped'} {_totals(dropped)}")
         if len(dropped[dataset.name]) < len(slices):

@@ -6,12 +6,11 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import click
 
-from chronotile.cli.common import Target, confirm, json_option, moment, target, yes_option
+from chronotile.cli.common import Target, confirm, iso_text, json_option, moment, target, yes_option
 from chronotile.cli.plugins import LateGroup
 from chronotile.cli.query import place_options
 from chronotile.conditions import names
@@ -136,7 +135,7 @@ def status(target: Target, as_json: bool) -> None:
         dataset = archive[target.dataset]
         found = dataset.indexes()
         if as_json:
-            click.echo(json.dumps([dataclasses.asdict(info) for info in found], indent=2, default=_json_value))
+            click.echo(json.dumps([dataclasses.asdict(info) for info in found], indent=2, default=iso_text))
             return
         if not found:
             click.echo(f"{dataset.name} has no index: create one with chronotile index create", err=True)
@@ -151,10 +150,6 @@ def _row(info: IndexInfo, size: int) -> list[str]:
     counts = [count_text(count) for count in (info.windows, info.tiles, info.rows, info.values)]
     built = "never" if info.built is None else info.built.strftime("%Y-%m-%dT%H:%M:%SZ")
     return [info.name, ",".join(info.columns), *counts, bytes_text(info.bytes), f"{info.bytes / size:.2%}", built]
-
-
-def _json_value(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 @index.command("drop", short_help="Drop an index.")
@@ -194,10 +189,10 @@ def explain(
         dataset = archive[target.dataset]
         used = dataset.explain(by=names(by) or ([] if counts else None), **place(dataset))
         if as_json:
-            click.echo(json.dumps(dataclasses.asdict(used), indent=2, default=_json_value))
+            click.echo(json.dumps(dataclasses.asdict(used), indent=2, default=iso_text))
             return
         click.echo(str(used))
         if used.index is not None and used.windows_direct:
-            shown = ", ".join(str(_json_value(start))[:19] for start in used.windows_direct[:10])
+            shown = ", ".join(iso_text(start)[:19] for start in used.windows_direct[:10])
             more = len(used.windows_direct) - 10
             click.echo(f"windows read directly: {shown}{f' and {more} more' if more > 0 else ''}")
