@@ -15,8 +15,8 @@ from chronotile import cells
 from chronotile.archive import Archive
 from chronotile.cli import levels
 from chronotile.cli.common import (
+    CountProgress,
     Target,
-    TileProgress,
     axis_text,
     confirm,
     iso_text,
@@ -226,7 +226,7 @@ def consolidate(
     """
 
     def work(dataset: Dataset) -> ConsolidateReport:
-        progress = TileProgress(f"consolidating {dataset.name}")
+        progress = CountProgress(f"consolidating {dataset.name}", "tiles")
         with ProgressLine(progress.text):
             report = dataset.consolidate(
                 before=moment(before, dataset), chunks_min=chunks_min, dry_run=dry_run, shard=shard,
@@ -418,7 +418,7 @@ def verify(context: click.Context, target: Target, remove_foreign: bool, yes: bo
     """
 
     def verified(dataset: Dataset) -> VerifyReport:
-        progress = TileProgress(f"verifying {dataset.name}")
+        progress = CountProgress(f"verifying {dataset.name}", "tiles")
         with ProgressLine(progress.text):
             return dataset.verify(progress=progress)
 

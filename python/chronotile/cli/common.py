@@ -329,19 +329,21 @@ def end_load(report: Any, text: str, as_json: bool, what: str, record: str, hint
         raise InvalidInputError(message, kind="invalid-rows")
 
 
-class TileProgress:
-    """Progress callback for operations that go tile by tile."""
+class CountProgress:
+    """Progress callback for operations that count tiles, windows or other units."""
 
-    def __init__(self, what: str) -> None:
-        self.what, self.done, self.total, self.began = what, 0, 0, time.monotonic()
+    def __init__(self, what: str, units: str) -> None:
+        self.what, self.units, self.done, self.total, self.began = what, units, 0, 0, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         self.done, self.total = done, total
 
     def text(self) -> str:
         """The progress line."""
+        if not self.total:
+            return self.what
         rate = self.done / max(time.monotonic() - self.began, 1e-3)
-        return f"{self.what}  {bar(self.done, self.total)}  {self.done:,} of {self.total:,} tiles  {rate:,.0f}/s"
+        return f"{self.what}  {bar(self.done, self.total)}  {self.done:,} of {self.total:,} {self.units}  {rate:,.1f}/s"
 
 
 def axis_text(axis: times.TimeAxis) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from chronotile.cli.common import Target, confirm, iso_text, json_option, moment, target, yes_option
+from chronotile.cli.common import CountProgress, Target, confirm, iso_text, json_option, moment, target, yes_option
 from chronotile.cli.plugins import LateGroup
 from chronotile.cli.query import place_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
 from chronotile.reports import IndexBuildReport, IndexInfo
-from chronotile.terminal import ProgressLine, bar, bytes_text, count_text, table_text
+from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
 
 
 @click.group(cls=LateGroup, short_help="Create, build, show and drop indexes.")
@@ -79,7 +79,7 @@ def build(
     with target.open() as archive:
         dataset = archive[target.dataset]
         while True:
-            state = _Progress()
+            state = CountProgress("indexing", "windows")
             with ProgressLine(state.text):
                 report = dataset.build_indexes(
                     name, start=moment(start, dataset), end=moment(end, dataset), lease_s=lease_s, wait=not no_wait,
@@ -89,19 +89,6 @@ def build(
             if every is None:
                 return
             time.sleep(every)
-
-
-class _Progress:
-    def __init__(self) -> None:
-        self.done, self.total = 0, 0
-
-    def __call__(self, done: int, total: int) -> None:
-        self.done, self.total = done, total
-
-    def text(self) -> str:
-        if not self.total:
-            return "looking for changes"
-        return f"indexing  {bar(self.done, self.total)}  {self.done:,} of {self.total:,} windows"
 
 
 def _built(report: IndexBuildReport) -> str:
