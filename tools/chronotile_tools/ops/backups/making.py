@@ -23,7 +23,7 @@ from chronotile_tools.ops.backups.jobs import Send
 from chronotile_tools.ops.backups.manifests import Manifest, NodeBackup, Schema
 from chronotile_tools.ops.backups.signing import Key
 from chronotile_tools.ops.backups.stores import Store
-from chronotile_tools.ops.procedures import statements
+from chronotile_tools.ops.procedures import journal, statements
 from chronotile_tools.ops.procedures.engine import Context, Procedure, Step
 from chronotile_tools.ops.procedures.findings import Finding
 from chronotile_tools.ops.procedures.nodes import all_members, any_serving, for_each_node, wait_for
@@ -227,11 +227,11 @@ class Backup(Procedure):
             f"{keyspace}.{table}" for keyspace in schemas.archives(before) for table in sorted(schemas.ARCHIVE_TABLES)
         ]
         self._record(context, first)
-        began, begun = time.monotonic(), _now()
+        began, begun = time.monotonic(), journal.now_text()
         if first:
             self._on_all(context, "snapshot", "-t", tags["first"], "-kt", ",".join(first))
         self._on_all(context, "snapshot", "-t", tags["second"], *self.keyspaces)
-        seconds, ended = time.monotonic() - began, _now()
+        seconds, ended = time.monotonic() - began, journal.now_text()
         # Read the schema after the snapshots, once nodes agree on it, so that it has every table named in the catalogs.
         if len(schema_versions(context.nodes, self.addresses)) > 1:
             raise BusyError("the nodes disagree on the schema: resume when they agree", kind="busy")
@@ -448,7 +448,3 @@ def series(release: str) -> tuple[int, int]:
     """Major and minor number of a release."""
     major, minor = release.split(".")[:2]
     return int(major), int(minor)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -60,7 +60,7 @@ class Journal(Closing):
         path = folder / f"{identity}.jsonl"
         # Write to a temporary file and rename it, so that every journal has a header.
         fresh = folder / f".{path.name}"
-        first = {"event": "header", "format": FORMAT, "at": _now(), **header}
+        first = {"event": "header", "format": FORMAT, "at": now_text(), **header}
         require_writable(folder, make=True)
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -102,7 +102,7 @@ class Journal(Closing):
 
     def write(self, event: str, **fields: Any) -> None:
         """Append an entry; it is durable when this returns."""
-        entry = {"event": event, "at": _now(), **fields}
+        entry = {"event": event, "at": now_text(), **fields}
         line = (json.dumps(entry) + "\n").encode()
         with self._lock:
             whole = os.fstat(self._file).st_size
@@ -210,5 +210,6 @@ def default_folder(cluster: str) -> Path:
     return root() / re.sub(r"[^\w.-]", "_", cluster)
 
 
-def _now() -> str:
+def now_text() -> str:
+    """The present time in the form of journals and manifests."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
