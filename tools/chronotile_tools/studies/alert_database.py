@@ -29,6 +29,7 @@ from chronotile_tools.studies.measured import (
     latencies,
     ratio_text,
     times_text,
+    verdict,
 )
 from chronotile_tools.studies.record import Record, Values
 from chronotile_tools.survey.report import PLATEAU_DAYS, Fit
@@ -439,7 +440,7 @@ def _first_read_text(record: Record) -> str:
     usual = statistics.median(_turns(record, growth.UP, "read_ms"))
     first = _first_turn(record, growth.KILLED)["read_ms"][0]
     failed = f"{record.parts['outage']['failures']} operations failed"
-    return _whether(first > _LATE * usual, f"the first read took {first / usual:.1f} times the usual; {failed}")
+    return verdict(first > _LATE * usual, f"the first read took {first / usual:.1f} times the usual; {failed}")
 
 
 def _outage_text(record: Record) -> str:
@@ -596,7 +597,7 @@ def _compared(record: Record) -> str:
         below = float(np.median(_plateau(record, where, name, "store_ms")))
         below /= float(np.median(_plateau(record, where, name, "read_ms")))
         rows += [
-            [f"Figure: reads grow linearly with visits; {where}", _whether(explained >= _LINEAR, f"a line explains "
+            [f"Figure: reads grow linearly with visits; {where}", verdict(explained >= _LINEAR, f"a line explains "
              f"{explained:.0%} of the variance"), f"Database {name!r}; monthly medians. Other work of the nodes "
              "affects them." if where == "nodes" else f"Database {name!r}; monthly medians."],
             [f"Figure: reads stay level after twelve months; {where}", _level(record, where, name),
@@ -607,7 +608,7 @@ def _compared(record: Record) -> str:
              agreement({"rise": rise}, {"rise": found}),
              f"Here: {ratio_text(found)}. The fixed cost of a read weighs more in small reads."],
             [f"Figure: stores are nearly constant and far below reads; {where}",
-             _whether(below <= _FAR_BELOW, f"a store takes {below:.2f} of a read"),
+             verdict(below <= _FAR_BELOW, f"a store takes {below:.2f} of a read"),
              "Here, a read decodes a few chunks of many rows, and a transaction decides each store; there, rows were "
              "returned one by one."],
         ]  # fmt: skip
@@ -629,7 +630,7 @@ def _compared(record: Record) -> str:
          "Here, one of three; the others then share the machine's processors among fewer nodes."],
         ["Text: time-outs at first", _first_read_text(record),
          "The others send requests to a killed node until they detect that it is down."],
-        ["Text: recovery worked", _whether(part["rows"] == part["rows_alone"], f"{part['rows_alone']:,} of "
+        ["Text: recovery worked", verdict(part["rows"] == part["rows_alone"], f"{part['rows_alone']:,} of "
          f"{part['rows']:,} rows on the returned node"), "The rows come from hints."],
         ["Text: other concurrent clients, not tested", "above", "Not in the published study."],
         ["Figures: Scylla; 14 nodes in containers; 6 and 12 nodes", "not repeated",
@@ -640,16 +641,12 @@ def _compared(record: Record) -> str:
 
 def _less_work(record: Record) -> str:
     first, second, *_ = (each["read_cpu_ms"][growth.AS_STORED] for each in record.parts["windows-nodes"]["layouts"])
-    return _whether(second < first, f"{first:,.0f} and {second:,.0f} ms")
+    return verdict(second < first, f"{first:,.0f} and {second:,.0f} ms")
 
 
 def _windows_agreement(record: Record, place: int) -> str:
     found = list(_window_ratios(record, "windows-nodes", growth.AS_STORED).values())[place]
     return f"{agreement({'time': published.TIME_PARTITIONS}, {'time': found})}; {ratio_text(found)}"
-
-
-def _whether(agrees: bool, words: str) -> str:
-    return f"{'agrees' if agrees else 'differs'}: {words}"
 
 
 _SETUPS = [[3, "QUORUM"], [1, "ONE"], [2, "ONE"], [2, "QUORUM"], [3, "ONE"]]

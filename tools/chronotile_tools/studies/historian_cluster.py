@@ -26,6 +26,7 @@ from chronotile_tools.studies.measured import (
     latency_of,
     ratio_text,
     times_text,
+    verdict,
 )
 from chronotile_tools.studies.record import Record, Values
 
@@ -570,9 +571,9 @@ def _compared(record: Record) -> str:
          "The same. A batch here also includes a lightweight transaction for its record."],
         ["Table: 99th percentile of messages between nodes", "not measured",
          "Nodes measure it over minutes; runs here take seconds and are interleaved."],
-        ["Text: no failed request", _whether(failed == 0, f"{failed:,} failed"), "In all arms."],
+        ["Text: no failed request", verdict(failed == 0, f"{failed:,} failed"), "In all arms."],
         ["Text: time-outs between nodes 0, 0, 1, 12",
-         _whether(late[arms[3]] > late[arms[0]], counts) if any(late.values()) else f"not decided: {counts}",
+         verdict(late[arms[3]] > late[arms[0]], counts) if any(late.values()) else f"not decided: {counts}",
          "Runs here take seconds; published runs took 30 minutes."],
         ["Figure: reads of 0.1 to 10 days and back, 44 h", "above, as steps", "Steps of seconds, until clients fall "
          "behind, instead of hours."],
@@ -580,7 +581,7 @@ def _compared(record: Record) -> str:
          f"Published: 99th percentile of writes up to {published.GROWING_WRITE_P99_MS:,.0f} ms. Reads here start at a "
          "fixed rate, whether or not earlier ones have ended."],
         ["Table: hints after two hours without a node",
-         _whether(_within(throttles, _THROTTLES, 2.0), speeds) if throttles else "not decided: no speed",
+         verdict(_within(throttles, _THROTTLES, 2.0), speeds) if throttles else "not decided: no speed",
          f"Shortened to less than a minute. A hint has {hint:,.0f} bytes here."],
         ["Procedure: 48 hours without a node, repair by table", "not repeated",
          "It needs hundreds of GiB; [Work on a cluster](../work-on-a-cluster.md) has the procedure."],
@@ -588,20 +589,16 @@ def _compared(record: Record) -> str:
          "`chronotile ops grow` does it, and tests run it on nodes."],
         ["Procedure: rolling upgrade 4.0.2 to 4.1.0; change of operating system", "not repeated here",
          "Procedures with tests on nodes: [Work on a cluster](../work-on-a-cluster.md)."],
-        ["Table: load of a node with four instead of three", _whether(_within(kept, then_kept, 1.15),
-                                                                      f"{kept:.0%}, published {then_kept:.0%}"),
+        ["Table: load of a node with four instead of three", verdict(_within(kept, then_kept, 1.15),
+                                                                     f"{kept:.0%}, published {then_kept:.0%}"),
          f"An even share is three quarters; the mean of all four is {every:.0%}."],
-        ["Table: daily growth with four instead of three", _whether(_within(growth, then_growth, 1.15),
-                                                                    f"{growth:.0%}, published {then_growth:.0%}"),
+        ["Table: daily growth with four instead of three", verdict(_within(growth, then_growth, 1.15),
+                                                                   f"{growth:.0%}, published {then_growth:.0%}"),
          "The same share."],
         ["Text: cleanup of 8 h 15, 4 h 33, 7 h 35", "above, seconds",
          "Cleanup rewrites a node's data, so its time is proportional to bytes."],
     ]  # fmt: skip
     return markdown.table(["published", "here", "why"], rows, words=3)
-
-
-def _whether(agrees: bool, words: str) -> str:
-    return f"{'agrees' if agrees else 'differs'}: {words}"
 
 
 def _within(found: float, then: float, factor: float) -> bool:
@@ -620,7 +617,7 @@ def _order(record: Record) -> str:
         ordered += bool(known) and known == sorted(known) and steps[: len(known)] == known
     if shown < len(ramps):
         return f"not decided: no sign appeared in {len(ramps) - shown} of {len(ramps)} ramps"
-    return _whether(ordered == len(ramps), f"in {ordered} of {len(ramps)} ramps")
+    return verdict(ordered == len(ramps), f"in {ordered} of {len(ramps)} ramps")
 
 
 STUDY = Study(

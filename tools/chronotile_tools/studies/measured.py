@@ -27,6 +27,7 @@ __all__ = [
     "latency_of",
     "ratio_text",
     "times_text",
+    "verdict",
 ]
 
 Echo = Callable[[str], object]
@@ -139,6 +140,11 @@ def agreement(then: Mapping[str, float], found: Mapping[str, Difference]) -> str
         return "both ratios agree" if count == 2 else f"all {_number_text(count)} ratios agree"
     text = f"{_number_text(agree)} of {_number_text(count)} ratios agree{'s' if agree == 1 else ''}"
     return text + (f"; {_number_text(undecided)} not decided" if undecided else "")
+
+
+def verdict(agrees: bool, words: str) -> str:
+    """Whether a result agrees with the published one, and why."""
+    return f"{'agrees' if agrees else 'differs'}: {words}"
 
 
 def _number_text(count: int) -> str:

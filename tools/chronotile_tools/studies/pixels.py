@@ -11,6 +11,7 @@ import numpy as np
 
 from chronotile_tools.studies import charts, markdown
 from chronotile_tools.studies.base import Page, Part, Study
+from chronotile_tools.studies.measured import verdict
 from chronotile_tools.studies.record import Record, Values
 from chronotile_tools.survey import pixels
 from chronotile_tools.survey.simulate.universe import DETECTOR_DEG, PADDING_DEG
@@ -153,7 +154,7 @@ def _compared(record: Record) -> str:
         ["Figure: average pixel/tile connections by level", "above", "Published as a picture, without values."],
         [
             'Text: MQ3C is "significantly better" than HTM in pixels per detector',
-            f"{'agrees' if fewer > 0.1 else 'differs'}: {fewer:.0%} fewer",
+            verdict(fewer > 0.1, f"{fewer:.0%} fewer"),
             f"At level {_CHOSEN}, {ours['pixels']:.1f} and {other['pixels']:.1f}. HTM has a third more pixels per "
             "level.",
         ],
