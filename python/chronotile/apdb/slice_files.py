@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from chronotile import durable
 from chronotile.apdb.slice_status import SliceKey
+from chronotile.closing import Closing
 from chronotile.errors import ChronotileError, DamagedError, DataFileError
 from chronotile.hints import name_list
 
@@ -38,7 +39,7 @@ _CHECKED = pads.ParquetFileFormat(
 )
 
 
-class SliceFile:
+class SliceFile(Closing):
     """An open file. Reads return the content at the time of opening, even if the file is replaced meanwhile."""
 
     def __init__(self, path: Path) -> None:
@@ -53,10 +54,8 @@ class SliceFile:
             self._file.close()
             raise
 
-    def __enter__(self) -> SliceFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     @property

@@ -16,6 +16,7 @@ from pathlib import Path
 from chronotile import historian
 from chronotile.archive import Archive
 from chronotile.archive import open as open_archive
+from chronotile.closing import Closing
 from chronotile.errors import BusyError, ChronotileError, InvalidInputError, UnavailableError
 from chronotile_tools.ops.measures import Baseline
 from chronotile_tools.ops.metrics import samples
@@ -30,7 +31,7 @@ _LINE = re.compile(r"(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<val
 _LABEL = re.compile(r'\w+="((?:[^"\\]|\\.)*)"')
 
 
-class Recorder:
+class Recorder(Closing):
     """Writes snapshots into an archive's history. A context manager.
 
     Parameters
@@ -43,10 +44,8 @@ class Recorder:
         self._history = historian.open(archive)
         self._known: set[str] = set()
 
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the archive if this recorder opened it."""
         self._history.close()
 
     def write(self, snapshot: Snapshot, others: Mapping[str, Mapping[str, float]] | None = None) -> int:
