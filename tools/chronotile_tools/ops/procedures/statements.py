@@ -1,4 +1,4 @@
-"""CQL statements of procedures: system tables, the lease, replication. No other module contains CQL."""
+"""CQL statements of procedures: system tables, the lease, replication. No other module of ``ops`` contains CQL."""
 
 from __future__ import annotations
 
