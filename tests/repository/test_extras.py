@@ -290,7 +290,8 @@ def test_a_command_of_the_tools_says_how_to_get_them(command: str, surroundings:
     words = command.split(".")
     done = run(surroundings, "apdb" if len(words) > 1 else None, [*words, "--help"])
     assert done.returncode == 2
-    assert f"'{' '.join(words)}' is a command of chronotile-tools: pip install 'chronotile[tools]'" in done.stderr
+    advice = "build its wheel with `./dev wheel native`, then pip install dist/chronotile_tools-*.whl"
+    assert f"'{' '.join(words)}' is a command of chronotile-tools: {advice}" in done.stderr
 
 
 def without(module: str, folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
@@ -306,7 +307,7 @@ def without(module: str, folder: Path, arguments: list[str]) -> subprocess.Compl
     ("module", "arguments", "sentence"),
     [
         ("hdrh", ["study", "run", "pixels"],
-         "the module hdrh, which is not installed: pip install 'chronotile[tools]'"),
+         "the module hdrh, which is not installed: pip install 'chronotile-tools'"),
         ("pyarrow.parquet", ["apdb", "create", "s.db"],
          "the module pyarrow.parquet, which is not installed: pip install 'chronotile[all]'"),
         ("fcntl", ["apdb", "create", "s.db"],

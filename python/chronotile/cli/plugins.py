@@ -61,7 +61,10 @@ def command(name: str, group: str = "") -> click.Command | None:
     found = _found("commands").get(f"{group}.{name}" if group else name)
     if found is None and name in _TOOLS.get(group, ()):
         words = f"{group} {name}".strip()
-        raise click.UsageError(f"'{words}' is a command of chronotile-tools: pip install 'chronotile[tools]'")
+        raise click.UsageError(
+            f"'{words}' is a command of chronotile-tools: build its wheel with `./dev wheel native`, "
+            "then pip install dist/chronotile_tools-*.whl"
+        )
     loaded: click.Command | None = None if found is None else found.load()
     return loaded
 
@@ -106,8 +109,7 @@ def missing_module_text(error: ModuleNotFoundError) -> str | None:
     root = name.partition(".")[0]
     packages = {"chronotile": "chronotile[all]"}
     for found in (*_found("commands").values(), *_found("hooks").values()):
-        own = "chronotile-tools" if found.dist is None else found.dist.name
-        packages[found.module.partition(".")[0]] = "chronotile[tools]" if own == "chronotile-tools" else own
+        packages[found.module.partition(".")[0]] = "chronotile-tools" if found.dist is None else found.dist.name
     if not root or root in packages:
         return None
     if root in sys.stdlib_module_names:
