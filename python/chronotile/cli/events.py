@@ -386,8 +386,7 @@ def top(found: Any, question: dict[str, Any], by: str, output: Output) -> None:
     Example:
         chronotile events top logs.db web --by host,status --last 1h
     """
-    most = 10 if output.limit is None else max(output.limit, 1)
-    output.write_table(found.top(names(by) or [], most, **question))
+    output.write_top(found, by, question)
 
 
 @events.command("streams", short_help="Show volume and rate of each stream.")

@@ -310,8 +310,7 @@ def top(found: Any, question: dict[str, Any], by: str, output: Output) -> None:
     Example:
         chronotile jobs top jobs.db jobs --by user,status --days 30 --limit 5
     """
-    most = 10 if output.limit is None else max(output.limit, 1)
-    output.write_table(found.top(names(by) or [], most, **question))
+    output.write_top(found, by, question)
 
 
 @jobs.command("group", short_help="Group jobs: counts, sums and averages.")

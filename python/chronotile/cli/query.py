@@ -186,6 +186,11 @@ class Output:
                 raise click.UsageError(f"No column {name!r}{name_hint(name, table.column_names)}.")
         self.write(table if chosen is None else table.select(chosen))
 
+    def write_top(self, found: Any, by: str, question: dict[str, Any]) -> None:
+        """Write the most frequent values of columns, 10 by default."""
+        most = 10 if self.limit is None else max(self.limit, 1)
+        self.write_table(found.top(names(by) or [], most, **question))
+
 
 def output_options(command: Command) -> Command:
     """Add output options; the command gets `output`."""
