@@ -68,7 +68,7 @@ pub(crate) async fn load(
     let start = first.div_euclid(width).saturating_mul(width);
     let end = last.div_euclid(width).saturating_add(1).saturating_mul(width);
     let request = ReadRequest {
-        place: CellSelection::Cells(numbers.clone()),
+        cells: CellSelection::Cells(numbers.clone()),
         columns: Some(columns.into_iter().map(str::to_owned).collect()),
         ..range_request(0, start, end)
     };

@@ -173,7 +173,7 @@ impl HeldHour {
 /// Tag and fingerprint of the tiles that have statistics.
 async fn fingerprints(summaries: &Dataset, tags: &[i64]) -> Result<HashSet<(i64, i64)>> {
     let columns = Some(vec!["tag".to_owned(), "fingerprint".to_owned()]);
-    let request = ReadRequest { place: CellSelection::Cells(tags.to_vec()), columns, ..ReadRequest::default() };
+    let request = ReadRequest { cells: CellSelection::Cells(tags.to_vec()), columns, ..ReadRequest::default() };
     let mut rows = summaries.read(request).await?;
     let mut known = HashSet::new();
     while let Some(batch) = rows.try_next().await? {

@@ -274,7 +274,7 @@ impl Historian {
             values: Arc::new(StringArray::from(vec![prefix])),
         };
         let request = ReadRequest {
-            place: CellSelection::All,
+            cells: CellSelection::All,
             columns: Some(vec!["name".to_owned()]),
             predicates: if prefix.is_empty() { vec![] } else { vec![begins] },
             ..ReadRequest::default()

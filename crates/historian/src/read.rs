@@ -50,7 +50,7 @@ pub struct RawRequest {
 pub(crate) fn range_request(tag: i64, start: i64, end: i64) -> ReadRequest {
     let instant = |tick: i64| Some(Instant::NativeTicks(tick));
     ReadRequest {
-        place: CellSelection::Cells(vec![tag]),
+        cells: CellSelection::Cells(vec![tag]),
         time: TimeRange { start: instant(start), end: instant(end) },
         columns: Some(POINT_COLUMNS.iter().map(|name| (*name).to_owned()).collect()),
         ..ReadRequest::default()
@@ -237,7 +237,7 @@ impl Historian {
     pub async fn annotations(&self, keys: &[TagKey], start: i64, end: i64) -> Result<ReadStream> {
         let tags = self.resolve(keys).await?;
         let request = ReadRequest {
-            place: CellSelection::Cells(tags.iter().map(|tag| tag.number).collect()),
+            cells: CellSelection::Cells(tags.iter().map(|tag| tag.number).collect()),
             columns: None,
             ..range_request(0, start, end)
         };
@@ -395,7 +395,7 @@ async fn newest(dataset: &Dataset, numbers: impl Iterator<Item = i64>) -> Result
         return Ok(found);
     }
     let keys: ArrayRef = Arc::new(Int64Array::from(numbers));
-    let request = ReadRequest { place: CellSelection::Keys(vec![keys]), ..ReadRequest::default() };
+    let request = ReadRequest { cells: CellSelection::Keys(vec![keys]), ..ReadRequest::default() };
     let batches: Vec<RecordBatch> = dataset.latest(request, None).await?.try_collect().await?;
     let mut found = Vec::new();
     for batch in &batches {

@@ -258,7 +258,7 @@ impl Historian {
         let dataset = self.points(&tag).await?;
         let time = TimeRange { start: Some(Instant::NativeTicks(start)), end: Some(Instant::NativeTicks(end)) };
         let request = ReadRequest {
-            place: CellSelection::Cells(vec![tag.number]),
+            cells: CellSelection::Cells(vec![tag.number]),
             time,
             columns: Some(vec!["tag".into(), "time".into(), "status".into()]),
             ..ReadRequest::default()

@@ -60,16 +60,16 @@ impl Request {
         history: bool,
     ) -> PyResult<Self> {
         let arrays = |given: Vec<PyRef<'_, Array>>| given.iter().map(|array| array.inner.clone()).collect::<Vec<_>>();
-        let place = place(region, cells, keys.map(arrays))?;
+        let cells = cell_selection(region, cells, keys.map(arrays))?;
         let time =
             TimeRange { start: start.map(Moment::instant).transpose()?, end: end.map(Moment::instant).transpose()? };
         let predicates = predicates.into_iter().map(predicate).collect::<PyResult<_>>()?;
         let ids = ids.map(arrays);
-        Ok(Self { inner: ReadRequest { place, time, ids, columns, predicates, history } })
+        Ok(Self { inner: ReadRequest { cells, time, ids, columns, predicates, history } })
     }
 }
 
-fn place(
+fn cell_selection(
     region: Option<PyRef<'_, PyRegion>>,
     cells: Option<Vec<i64>>,
     keys: Option<Vec<ArrayRef>>,

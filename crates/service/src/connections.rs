@@ -36,7 +36,7 @@ struct Slot {
 /// The result of admitting a new connection.
 pub(crate) enum Admission {
     /// The connection is admitted. `made_room`: an idle one was closed for it.
-    Taken { place: ConnectionSlot, made_room: bool },
+    Taken { slot: ConnectionSlot, made_room: bool },
     /// The limit is reached and no connection that could make room is idle.
     Full,
 }
@@ -66,7 +66,7 @@ impl Connections {
         open.next += 1;
         *open.counts.entry(origin).or_default() += 1;
         open.slots.insert(number, Slot { origin, requests: 0, idle_since: Instant::now(), close: close.clone() });
-        Admission::Taken { place: ConnectionSlot { connections: self.clone(), number, close }, made_room: full }
+        Admission::Taken { slot: ConnectionSlot { connections: self.clone(), number, close }, made_room: full }
     }
 }
 
@@ -77,7 +77,7 @@ impl ConnectionTable {
         // `min_by_key` with `Reverse` finds the address with the most connections, then the connection that is idle
         // longest.
         let crowd = |slot: &Slot| std::cmp::Reverse(self.counts.get(&slot.origin).copied().unwrap_or(0));
-        // Removing the slot here, not when the task ends, frees the place at once and lets `ConnectionSlot::request`
+        // Removing the slot here, not when the task ends, frees it at once and lets `ConnectionSlot::request`
         // refuse requests that arrive on the closing connection.
         let victim = idle.min_by_key(|(_, slot)| (crowd(slot), slot.idle_since)).map(|(number, _)| *number);
         let Some(slot) = victim.and_then(|number| self.remove(number)) else { return false };
@@ -158,47 +158,47 @@ mod tests {
 
     fn taken(connections: &Arc<Connections>, address: &str) -> Option<Arc<ConnectionSlot>> {
         match connections.admit(address.parse().unwrap()) {
-            Admission::Taken { place, .. } => Some(Arc::new(place)),
+            Admission::Taken { slot, .. } => Some(Arc::new(slot)),
             Admission::Full => None,
         }
     }
 
-    fn is_open(place: &Arc<ConnectionSlot>) -> bool {
-        place.connections.open().slots.contains_key(&place.number)
+    fn is_open(slot: &Arc<ConnectionSlot>) -> bool {
+        slot.connections.open().slots.contains_key(&slot.number)
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_longest_idle_makes_room_and_busy_ones_stay() {
         let connections = Connections::new(4);
-        let places: Vec<_> =
+        let slots: Vec<_> =
             ["10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3"].map(|a| taken(&connections, a).unwrap()).into();
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
-        drop(places[1].request().unwrap());
+        drop(slots[1].request().unwrap());
         let late = taken(&connections, "10.0.0.4").unwrap();
         assert_eq!(
-            places.iter().map(is_open).collect::<Vec<_>>(),
+            slots.iter().map(is_open).collect::<Vec<_>>(),
             [true, true, false, true],
             "of the address with most"
         );
-        places[2].closed().await;
-        assert!(places[2].request().is_none(), "a connection that is closed serves no more requests");
-        let busy: Vec<_> = [&places[0], &places[1], &places[3], &late].map(|place| place.request().unwrap()).into();
+        slots[2].closed().await;
+        assert!(slots[2].request().is_none(), "a connection that is closed serves no more requests");
+        let busy: Vec<_> = [&slots[0], &slots[1], &slots[3], &late].map(|slot| slot.request().unwrap()).into();
         assert!(taken(&connections, "10.0.0.5").is_none());
         drop(busy);
         assert!(taken(&connections, "10.0.0.5").is_some());
-        assert!(!is_open(&places[0]) || !is_open(&places[1]) || !is_open(&places[3]) || !is_open(&late));
+        assert!(!is_open(&slots[0]) || !is_open(&slots[1]) || !is_open(&slots[3]) || !is_open(&late));
     }
 
     #[test]
     fn one_address_leaves_a_quarter_to_others() {
         let connections = Connections::new(8);
-        let places: Vec<_> = (0..6).map(|_| taken(&connections, "2001:db8::1").unwrap()).collect();
-        let busy: Vec<_> = places.iter().map(|place| place.request().unwrap()).collect();
+        let slots: Vec<_> = (0..6).map(|_| taken(&connections, "2001:db8::1").unwrap()).collect();
+        let busy: Vec<_> = slots.iter().map(|slot| slot.request().unwrap()).collect();
         assert!(taken(&connections, "2001:db8::ffff:2").is_none(), "the same network");
         let others: Vec<_> = (0..2).map(|_| taken(&connections, "10.0.0.1").unwrap()).collect();
         let mapped = taken(&connections, "::ffff:10.0.0.1").unwrap();
-        assert_eq!(others.iter().filter(|place| is_open(place)).count(), 1, "room is made by an idle one");
-        drop((busy, places, others, mapped));
+        assert_eq!(others.iter().filter(|slot| is_open(slot)).count(), 1, "room is made by an idle one");
+        drop((busy, slots, others, mapped));
         assert!(connections.open().slots.is_empty() && connections.open().counts.is_empty());
     }
 }

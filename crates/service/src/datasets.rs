@@ -102,7 +102,7 @@ fn request(dataset: &Dataset, call: &Call) -> Result<ReadRequest> {
         (false, Some(_)) => Some(vec![constants(&ids)]),
     };
     Ok(ReadRequest {
-        place: place(&spec, call)?,
+        cells: cells(&spec, call)?,
         time: TimeRange {
             start: instant(given.time("start", call.now_ns)?),
             end: instant(given.time("end", call.now_ns)?),
@@ -114,7 +114,7 @@ fn request(dataset: &Dataset, call: &Call) -> Result<ReadRequest> {
     })
 }
 
-fn place(spec: &DatasetSpec, call: &Call) -> Result<CellSelection> {
+fn cells(spec: &DatasetSpec, call: &Call) -> Result<CellSelection> {
     let given = &call.parameters;
     let (cells, keys): (Vec<&str>, Vec<&str>) = (given.all("cell").collect(), given.all("key").collect());
     match (cells.is_empty(), keys.is_empty(), given.one("region")?) {

@@ -167,10 +167,10 @@ async fn accept(
             }
         };
         match connections.admit(address.ip()) {
-            Admission::Taken { place, made_room } => {
+            Admission::Taken { slot, made_room } => {
                 app.metrics.connections_closed.inc_by(u64::from(made_room));
                 let (app, routes) = (app.clone(), routes.clone());
-                let connection = Connection { app, routes, address, place: Arc::new(place) };
+                let connection = Connection { app, routes, address, slot: Arc::new(slot) };
                 let tls = tls.map(Tls::acceptor);
                 let open = open.clone();
                 tokio::spawn(async move { connection.serve(stream, tls, open).await });
@@ -256,7 +256,7 @@ struct Connection {
     app: Arc<App>,
     routes: Router,
     address: SocketAddr,
-    place: Arc<ConnectionSlot>,
+    slot: Arc<ConnectionSlot>,
 }
 
 impl Connection {
@@ -267,7 +267,7 @@ impl Connection {
         tokio::select! {
             () = self.exchange(stream, tls, open) => {}
             // This connection was idle and was closed to make room for another.
-            () = self.place.closed() => {}
+            () = self.slot.closed() => {}
         }
         self.app.metrics.connections.dec();
     }
@@ -301,7 +301,7 @@ impl Connection {
     }
 
     async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<TrackedBody>, Infallible> {
-        let Some(busy) = self.place.request() else {
+        let Some(busy) = self.slot.request() else {
             // The connection is being closed. Nothing of the request was executed.
             let mut response = Response::new(TrackedBody { body: Body::empty(), _busy: None });
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

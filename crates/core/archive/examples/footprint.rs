@@ -74,7 +74,7 @@ async fn time_reads(dataset: &Dataset, label: &str) {
     let mut times = Vec::new();
     let mut rows = 0;
     for _ in 0..30 {
-        let request = ReadRequest { place: CellSelection::Cells((0..READ_TILES).collect()), ..Default::default() };
+        let request = ReadRequest { cells: CellSelection::Cells((0..READ_TILES).collect()), ..Default::default() };
         let begun = Instant::now();
         let batches: Vec<RecordBatch> =
             dataset.read(request).await.expect("a read").try_collect().await.expect("undamaged chunks");

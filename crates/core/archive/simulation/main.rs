@@ -220,7 +220,7 @@ impl History {
             }),
             ReadKind::Latest => {
                 let tags: ArrayRef = Arc::new(Int64Array::from(vec![0, 1, 2]));
-                latest(dataset, ReadRequest { place: CellSelection::Keys(vec![tags]), ..part })
+                latest(dataset, ReadRequest { cells: CellSelection::Keys(vec![tags]), ..part })
                     .await
                     .map(|rows| vec![rows])
             }

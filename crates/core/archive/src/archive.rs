@@ -16,6 +16,7 @@ use crate::catalog::fence::Fence;
 use crate::catalog::superseded::SUPERSEDED_KEPT;
 use crate::dataset::{Dataset, SharedState};
 use crate::error::{ArchiveError, Result};
+use crate::frame::difference;
 use crate::memory::{Memory, MemoryLimit};
 use crate::open::{OpenOptions, open_store};
 use crate::read::cells;
@@ -209,66 +210,5 @@ impl Archive {
     pub async fn datasets(&self) -> Result<Vec<Arc<DatasetSpec>>> {
         let records = catalog::list(self.reading().as_ref(), catalog::DATASETS).await?;
         records.iter().map(|record| Ok(Arc::new(catalog::from_json(&record.key, &record.value)?))).collect()
-    }
-}
-
-/// The first part in which two definitions differ, apart from those that may be changed: retention and the bound on
-/// motion.
-pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static str> {
-    let parts = [
-        (a.schema.fields() != b.schema.fields(), "schema"),
-        (a.cell != b.cell, "cell rule"),
-        (a.time != b.time, "time axis"),
-        (a.window != b.window, "window"),
-        (a.windows_per_slice != b.windows_per_slice, "slice length"),
-        (a.id != b.id, "list of id columns"),
-        (a.merge != b.merge, "merge rule"),
-        (a.layout != b.layout, "layout"),
-        (a.partition_cells != b.partition_cells, "number of cells in a partition"),
-        (a.text != b.text, "list of text columns"),
-        (a.group.as_ref().map(|g| &g.group) != b.group.as_ref().map(|g| &g.group), "group"),
-        (a.slices_name() != b.slices_name(), "owner of its slices"),
-    ];
-    parts.into_iter().find_map(|(differs, part)| differs.then_some(part))
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)] // a test may unwrap
-mod tests {
-    use arrow_schema::{DataType, Field, Schema};
-    use chronotile_types::{CellRule, DatasetName, Membership, MergeRule, SliceOwner, TimeFormat, TimeScale, TimeSpec};
-
-    use super::*;
-    use crate::time_axis::tests::spec;
-
-    #[test]
-    fn the_first_part_that_differs_is_named_but_for_those_that_may_change() {
-        let base = || spec(TimeFormat::Timestamp);
-        let name = |name: &str| DatasetName::new(name).unwrap();
-        let member = |slices_of| Some(Membership { number: 1, slices_of, ..Membership::of(name("survey")) });
-        let mut fields: Vec<Field> = base().schema.fields().iter().map(|field| Field::clone(field)).collect();
-        fields.push(Field::new("more", DataType::Int64, true));
-        for (part, changed) in [
-            ("schema", DatasetSpec { schema: Arc::new(Schema::new(fields)), ..base() }),
-            ("cell rule", DatasetSpec { cell: CellRule::Single, ..base() }),
-            ("time axis", DatasetSpec { time: TimeSpec { scale: TimeScale::Tai, ..base().time }, ..base() }),
-            ("window", DatasetSpec { window: "2s".parse().unwrap(), ..base() }),
-            ("slice length", DatasetSpec { windows_per_slice: 3, ..base() }),
-            ("list of id columns", DatasetSpec { id: vec!["tag".into()], ..base() }),
-            ("merge rule", DatasetSpec { merge: MergeRule::Latest { version: None }, ..base() }),
-            ("layout", DatasetSpec { layout: StorageLayout::Rows, ..base() }),
-            ("number of cells in a partition", DatasetSpec { partition_cells: 2, ..base() }),
-            ("list of text columns", DatasetSpec { text: vec!["tag".into()], ..base() }),
-            ("group", DatasetSpec { group: member(None), ..base() }),
-        ] {
-            assert_eq!((difference(&base(), &changed), difference(&changed, &base())), (Some(part), Some(part)));
-            assert_eq!(difference(&changed, &changed), None, "{part}");
-        }
-        let (alone, owner) =
-            (DatasetSpec { group: member(None), ..base() }, SliceOwner { dataset: name("a"), number: 0 });
-        let sharing = DatasetSpec { group: member(Some(owner)), ..base() };
-        assert_eq!(difference(&alone, &sharing), Some("owner of its slices"));
-        let changed = DatasetSpec { retention: "1d".parse().ok(), moves_deg: 1.0, ..base() };
-        assert_eq!(difference(&base(), &changed), None);
     }
 }

@@ -10,7 +10,6 @@ use chronotile_chunk::{Binding, Defaults, Head, Layout, MISSING_BYTES_MAX};
 use chronotile_store::{Chunk, ChunkKey, DatasetRef, RecordPut};
 use chronotile_types::{Damage, DatasetSpec, MergeRule, name_hint};
 
-use crate::archive::difference;
 use crate::catalog;
 use crate::catalog::clock::Clock;
 use crate::error::{ArchiveError, Result};
@@ -225,11 +224,36 @@ pub(crate) fn default_value(field: &Field) -> std::result::Result<Option<ArrayRe
     Ok((value.null_count() == 0).then_some(value))
 }
 
+/// The first part in which two definitions differ, apart from those that may be changed: retention and the bound on
+/// motion.
+pub(crate) fn difference(a: &DatasetSpec, b: &DatasetSpec) -> Option<&'static str> {
+    let parts = [
+        (a.schema.fields() != b.schema.fields(), "schema"),
+        (a.cell != b.cell, "cell rule"),
+        (a.time != b.time, "time axis"),
+        (a.window != b.window, "window"),
+        (a.windows_per_slice != b.windows_per_slice, "slice length"),
+        (a.id != b.id, "list of id columns"),
+        (a.merge != b.merge, "merge rule"),
+        (a.layout != b.layout, "layout"),
+        (a.partition_cells != b.partition_cells, "number of cells in a partition"),
+        (a.text != b.text, "list of text columns"),
+        (a.group.as_ref().map(|g| &g.group) != b.group.as_ref().map(|g| &g.group), "group"),
+        (a.slices_name() != b.slices_name(), "owner of its slices"),
+    ];
+    parts.into_iter().find_map(|(differs, part)| differs.then_some(part))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use arrow_array::Int64Array;
-    use arrow_schema::DataType;
+    use arrow_schema::{DataType, Schema};
+    use chronotile_types::{
+        CellRule, DatasetName, Membership, SliceOwner, StorageLayout, TimeFormat, TimeScale, TimeSpec,
+    };
+
+    use crate::time_axis::tests::spec;
 
     #[test]
     fn a_default_that_is_no_value_of_its_column_is_an_error_and_not_null() {
@@ -242,5 +266,36 @@ mod tests {
         let plain = Field::new("n", DataType::Int64, true);
         assert_eq!(absent_value(&plain).unwrap().as_ref(), &Int64Array::from(vec![None]));
         assert!(default_value(&plain).unwrap().is_none());
+    }
+
+    #[test]
+    fn the_first_part_that_differs_is_named_but_for_those_that_may_change() {
+        let base = || spec(TimeFormat::Timestamp);
+        let name = |name: &str| DatasetName::new(name).unwrap();
+        let member = |slices_of| Some(Membership { number: 1, slices_of, ..Membership::of(name("survey")) });
+        let mut fields: Vec<Field> = base().schema.fields().iter().map(|field| Field::clone(field)).collect();
+        fields.push(Field::new("more", DataType::Int64, true));
+        for (part, changed) in [
+            ("schema", DatasetSpec { schema: Arc::new(Schema::new(fields)), ..base() }),
+            ("cell rule", DatasetSpec { cell: CellRule::Single, ..base() }),
+            ("time axis", DatasetSpec { time: TimeSpec { scale: TimeScale::Tai, ..base().time }, ..base() }),
+            ("window", DatasetSpec { window: "2s".parse().unwrap(), ..base() }),
+            ("slice length", DatasetSpec { windows_per_slice: 3, ..base() }),
+            ("list of id columns", DatasetSpec { id: vec!["tag".into()], ..base() }),
+            ("merge rule", DatasetSpec { merge: MergeRule::Latest { version: None }, ..base() }),
+            ("layout", DatasetSpec { layout: StorageLayout::Rows, ..base() }),
+            ("number of cells in a partition", DatasetSpec { partition_cells: 2, ..base() }),
+            ("list of text columns", DatasetSpec { text: vec!["tag".into()], ..base() }),
+            ("group", DatasetSpec { group: member(None), ..base() }),
+        ] {
+            assert_eq!((difference(&base(), &changed), difference(&changed, &base())), (Some(part), Some(part)));
+            assert_eq!(difference(&changed, &changed), None, "{part}");
+        }
+        let (alone, owner) =
+            (DatasetSpec { group: member(None), ..base() }, SliceOwner { dataset: name("a"), number: 0 });
+        let sharing = DatasetSpec { group: member(Some(owner)), ..base() };
+        assert_eq!(difference(&alone, &sharing), Some("owner of its slices"));
+        let changed = DatasetSpec { retention: "1d".parse().ok(), moves_deg: 1.0, ..base() };
+        assert_eq!(difference(&base(), &changed), None);
     }
 }

@@ -383,7 +383,7 @@ fn in_cells(parts: &[(Dataset, ReadRequest)], cells: &BTreeSet<i64>) -> Vec<(Dat
 }
 
 fn in_these_cells(request: &ReadRequest, cells: &BTreeSet<i64>) -> ReadRequest {
-    ReadRequest { place: CellSelection::Cells(cells.iter().copied().collect()), ..request.clone() }
+    ReadRequest { cells: CellSelection::Cells(cells.iter().copied().collect()), ..request.clone() }
 }
 
 /// The cells named in a column of rows.

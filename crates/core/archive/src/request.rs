@@ -65,7 +65,7 @@ pub struct Predicate {
 #[derive(Clone, Debug, Default)]
 pub struct ReadRequest {
     /// The cells.
-    pub place: CellSelection,
+    pub cells: CellSelection,
     /// Half-open time range.
     pub time: TimeRange,
     /// Records with these ids: one array per id column, or for only the first few id columns, at least one; of equal

@@ -72,7 +72,7 @@ impl<'a> Body<'a> {
 
     /// Whether single rows can be decoded without the others. True for the small form.
     pub fn decodes_single_rows(&self) -> bool {
-        self.head.form == BodyLayout::Small
+        self.head.body_layout == BodyLayout::Small
     }
 
     /// For each row an index into the head's origins; `None` if all rows come from the first.
@@ -119,7 +119,7 @@ impl<'a> Body<'a> {
         column: usize,
     ) -> Result<Option<ColumnStats>, Damage> {
         let columns_in_schema = columns_in_schema.min(layout.columns().len());
-        if self.head.form == BodyLayout::Small || column >= columns_in_schema {
+        if self.head.body_layout == BodyLayout::Small || column >= columns_in_schema {
             return Ok(None);
         }
         let mut reader = Reader::new(self.bytes());
@@ -133,14 +133,14 @@ impl<'a> Body<'a> {
 }
 
 fn read_hidden(head: &Head, reader: &mut Reader, number: Number) -> Result<Vec<u8>, Damage> {
-    match head.form {
+    match head.body_layout {
         BodyLayout::Small => small_read::read_hidden(reader, number, head.rows as usize),
         BodyLayout::Columnar => columnar_read::read_hidden(reader, number, head.rows as usize),
     }
 }
 
 fn skip_hidden(head: &Head, reader: &mut Reader, number: Number) -> Result<(), Damage> {
-    match head.form {
+    match head.body_layout {
         BodyLayout::Small => small_read::skip_hidden(reader, number, head.rows as usize),
         BodyLayout::Columnar => columnar_read::skip_hidden(reader),
     }
@@ -318,7 +318,7 @@ impl Columns {
     }
 
     fn append_block(&mut self, head: &Head, block: &[u8], columns_in_schema: usize) -> Result<(), Damage> {
-        self.append_counted(columns_in_schema, head.rows as usize, |set, present, budget| match head.form {
+        self.append_counted(columns_in_schema, head.rows as usize, |set, present, budget| match head.body_layout {
             BodyLayout::Small => set.append_small(head, block, present, None, budget),
             BodyLayout::Columnar => set.append_columnar(head, block, present, budget),
         })

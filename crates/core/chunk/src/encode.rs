@@ -47,8 +47,8 @@ pub fn encode(
     binding: &Binding,
 ) -> Result<Encoded, EncodeError> {
     let is_small = rows.batch.num_rows() <= SMALL_ROWS_MAX && text_bytes(rows.batch) <= SMALL_TEXT_BYTES_MAX;
-    let form = if is_small { BodyLayout::Small } else { BodyLayout::Columnar };
-    encode_as(form, layout, schema_version, rows, zone, unique_ids, binding)
+    let body_layout = if is_small { BodyLayout::Small } else { BodyLayout::Columnar };
+    encode_as(body_layout, layout, schema_version, rows, zone, unique_ids, binding)
 }
 
 /// Size of the values of text and binary columns in bytes, without children of lists and structs.
@@ -67,7 +67,7 @@ fn text_bytes(batch: &RecordBatch) -> usize {
 /// # Errors
 /// As [`encode`].
 pub fn encode_as(
-    form: BodyLayout,
+    body_layout: BodyLayout,
     layout: &Layout,
     schema_version: u32,
     rows: &ChunkRows,
@@ -77,7 +77,7 @@ pub fn encode_as(
 ) -> Result<Encoded, EncodeError> {
     check(layout, rows, zone)?;
     let rows = &without_single_origin(rows);
-    let (body, compression, block_bytes) = match form {
+    let (body, compression, block_bytes) = match body_layout {
         BodyLayout::Small => compressed(small_block(layout, rows, Packing::Bits)?),
         BodyLayout::Columnar => {
             let body = columnar_body(layout, rows)?;
@@ -85,7 +85,7 @@ pub fn encode_as(
             (body, Compression::None, len)
         }
     };
-    seal(form, (body, compression, block_bytes), schema_version, rows, zone, unique_ids, binding)
+    seal(body_layout, (body, compression, block_bytes), schema_version, rows, zone, unique_ids, binding)
 }
 
 /// Encodes a chunk in plain form: the small form without compression, for any number of rows. Every release produces the same
@@ -123,7 +123,7 @@ fn without_single_origin<'a>(rows: &ChunkRows<'a>) -> ChunkRows<'a> {
 }
 
 fn seal(
-    form: BodyLayout,
+    body_layout: BodyLayout,
     (body, compression, block_bytes): (Vec<u8>, Compression, usize),
     schema_version: u32,
     rows: &ChunkRows,
@@ -137,7 +137,7 @@ fn seal(
     }
     // Filters may take a share of the size of the body, so they come after its encoding.
     let text_filters = put_filters(rows.batch, rows.text, body.len());
-    let info = BodyInfo { form, compression, block_bytes, body: &body, text_filters: text_filters.as_deref() };
+    let info = BodyInfo { body_layout, compression, block_bytes, body: &body, text_filters: text_filters.as_deref() };
     let head = put_head(schema_version, rows, zone, unique_ids, &info, binding);
     Ok(Encoded { head, body, rows: rows.batch.num_rows() as u32 })
 }

@@ -101,7 +101,7 @@ pub struct Head {
     /// Whether the rows have ordinals, see [`crate::ordinals`].
     pub has_ordinals: bool,
     /// The form of the body.
-    pub form: BodyLayout,
+    pub body_layout: BodyLayout,
     /// Length of the body in bytes.
     pub body_bytes: usize,
     pub(crate) has_row_origins: bool,
@@ -138,7 +138,7 @@ pub struct ChunkRows<'a> {
 
 /// The properties of a body that its head states.
 pub(crate) struct BodyInfo<'a> {
-    pub(crate) form: BodyLayout,
+    pub(crate) body_layout: BodyLayout,
     pub(crate) compression: Compression,
     pub(crate) block_bytes: usize,
     pub(crate) body: &'a [u8],
@@ -159,7 +159,7 @@ pub(crate) fn put_head(
     out.push(FORMAT_VERSION);
     let flag = |on: bool, bit: u8| if on { bit } else { 0 };
     out.push(
-        flag(info.form == BodyLayout::Columnar, FLAG_COLUMNAR)
+        flag(info.body_layout == BodyLayout::Columnar, FLAG_COLUMNAR)
             | flag(unique_ids, FLAG_UNIQUE_IDS)
             | flag(rows.row_origin.is_some(), FLAG_ROW_ORIGINS)
             | flag(rows.ordinals.is_some(), FLAG_ORDINALS)
@@ -258,9 +258,9 @@ impl Head {
 
     fn read(reader: &mut Reader) -> Result<Self, Damage> {
         let flags = reader.u8()?;
-        let form = if flags & FLAG_COLUMNAR != 0 { BodyLayout::Columnar } else { BodyLayout::Small };
+        let body_layout = if flags & FLAG_COLUMNAR != 0 { BodyLayout::Columnar } else { BodyLayout::Small };
         let compression = Compression::from_code(flags >> COMPRESSION_SHIFT & 3)?;
-        if flags & FLAGS_UNUSED != 0 || (form == BodyLayout::Columnar && compression != Compression::None) {
+        if flags & FLAGS_UNUSED != 0 || (body_layout == BodyLayout::Columnar && compression != Compression::None) {
             return Err(Damage::malformed("unknown flags"));
         }
         let schema_version = reader.size(u32::MAX as usize)? as u32;
@@ -291,7 +291,7 @@ impl Head {
             origins,
             unique_ids: flags & FLAG_UNIQUE_IDS != 0,
             has_ordinals: flags & FLAG_ORDINALS != 0,
-            form,
+            body_layout,
             body_bytes,
             has_row_origins: flags & FLAG_ROW_ORIGINS != 0,
             compression,
@@ -313,7 +313,7 @@ impl Head {
 
     /// Whether the chunk is in plain form, so that [`crate::plain_body`] can rebuild the body from the rows.
     pub fn is_plain(&self) -> bool {
-        self.form == BodyLayout::Small && self.compression == Compression::None
+        self.body_layout == BodyLayout::Small && self.compression == Compression::None
     }
 
     /// Sets the length of the body, for a fuzzer that generates bodies.

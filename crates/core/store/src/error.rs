@@ -98,24 +98,24 @@ pub enum StoreError {
         reason: String,
     },
     /// The archive cannot be written.
-    #[error("{place} is read-only: {reason}")]
+    #[error("{path} is read-only: {reason}")]
     ReadOnly {
         /// The archive.
-        place: String,
+        path: String,
         /// Why.
         reason: String,
     },
     /// No space is left; nothing was written.
-    #[error("{place} is full: free some disk space and repeat the write; nothing of it was kept")]
+    #[error("{path} is full: free some disk space and repeat the write; nothing of it was kept")]
     Full {
         /// The archive.
-        place: String,
+        path: String,
     },
     /// Other writers held the archive for longer than the timeout; nothing was written.
-    #[error("{place} was held by other writers for {waited_s} s: repeat the write, or raise the timeout")]
+    #[error("{path} was held by other writers for {waited_s} s: repeat the write, or raise the timeout")]
     Busy {
         /// The archive.
-        place: String,
+        path: String,
         /// Seconds waited.
         waited_s: u64,
     },
@@ -137,20 +137,20 @@ pub enum StoreError {
     },
     /// The engine's file is no longer at its path; nothing was written.
     #[error(
-        "{place} {reason} while it was open: writes to it would be lost, so nothing was stored. Put the file back, or \
+        "{path} {reason} while it was open: writes to it would be lost, so nothing was stored. Put the file back, or \
         open the archive again"
     )]
     Moved {
         /// The archive.
-        place: String,
+        path: String,
         /// What became of it.
         reason: &'static str,
     },
     /// The engine's own file is damaged.
-    #[error("{place} is damaged: {reason}; restore it from a copy")]
+    #[error("{path} is damaged: {reason}; restore it from a copy")]
     Corrupt {
         /// The archive.
-        place: String,
+        path: String,
         /// What the engine says.
         reason: String,
     },

@@ -162,7 +162,7 @@ impl CassandraStore {
             return Ok(());
         }
         let place = format!("keyspace {}", self.session().settings().keyspace);
-        Err(StoreError::ReadOnly { place, reason: "it was opened read-only".to_owned() })
+        Err(StoreError::ReadOnly { path: place, reason: "it was opened read-only".to_owned() })
     }
 
     /// A consistency level at which a read sees every write at the level of this archive's URL.

@@ -511,7 +511,7 @@ impl Lease {
             }
             if Instant::now() > deadline {
                 let place = format!("the schema of keyspace {keyspace}");
-                return Err(StoreError::Busy { place, waited_s: wait.as_secs() });
+                return Err(StoreError::Busy { path: place, waited_s: wait.as_secs() });
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));

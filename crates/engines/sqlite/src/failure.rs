@@ -22,26 +22,26 @@ pub(crate) enum Phase {
 
 /// Maps an error of SQLite to a store error.
 pub(crate) fn store_error(path: &Path, phase: Phase, waited_s: u64, error: rusqlite::Error) -> StoreError {
-    let place = path.display().to_string();
+    let path = path.display().to_string();
     let reason = reason(&error);
     let Some(failure) = error.sqlite_error() else {
         return match is_corrupt(&error) {
-            true => StoreError::Corrupt { place, reason },
+            true => StoreError::Corrupt { path, reason },
             false => StoreError::Refused { engine: ENGINE, reason },
         };
     };
     match failure.code {
         // A full disk or a lock stops SQLite before the commit record is written, so both are certain in either phase.
-        ErrorCode::DiskFull => StoreError::Full { place },
-        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => StoreError::Busy { place, waited_s },
+        ErrorCode::DiskFull => StoreError::Full { path },
+        ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked => StoreError::Busy { path, waited_s },
         _ if phase == Phase::Commit => StoreError::Unknown { engine: ENGINE, reason },
-        _ if failure.extended_code == IOERR_SHMSIZE => StoreError::Full { place },
-        ErrorCode::ReadOnly => StoreError::ReadOnly { place, reason },
+        _ if failure.extended_code == IOERR_SHMSIZE => StoreError::Full { path },
+        ErrorCode::ReadOnly => StoreError::ReadOnly { path, reason },
         ErrorCode::CannotOpen => {
             let reason = format!("{reason}; SQLite must be able to create files in the folder of the archive");
-            StoreError::ReadOnly { place, reason }
+            StoreError::ReadOnly { path, reason }
         }
-        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt { place, reason },
+        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => StoreError::Corrupt { path, reason },
         _ => StoreError::Refused { engine: ENGINE, reason },
     }
 }

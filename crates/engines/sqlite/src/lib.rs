@@ -103,7 +103,7 @@ impl SqliteStore {
         let reason = || "it was opened read-only".to_owned();
         self.writer
             .as_ref()
-            .ok_or_else(|| StoreError::ReadOnly { place: self.path.display().to_string(), reason: reason() })
+            .ok_or_else(|| StoreError::ReadOnly { path: self.path.display().to_string(), reason: reason() })
     }
 }
 

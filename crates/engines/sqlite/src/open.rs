@@ -46,7 +46,7 @@ pub(crate) fn prepare(path: &Path, options: &Options) -> Result<(), StoreError> 
             }
             FileState::Cut { bytes, bytes_expected } => {
                 let reason = format!("it has {bytes} bytes of {bytes_expected}");
-                return Err(StoreError::Corrupt { place: path.display().to_string(), reason });
+                return Err(StoreError::Corrupt { path: path.display().to_string(), reason });
             }
         }
     }
@@ -143,7 +143,7 @@ fn check_writable(path: &Path, options: &Options) -> Result<(), StoreError> {
     match OpenOptions::new().write(true).open(path) {
         Ok(_) => Ok(()),
         Err(error) if is_denied(&error) => Err(StoreError::ReadOnly {
-            place: path.display().to_string(),
+            path: path.display().to_string(),
             reason: format!("{error}; open it as read-only or change its permissions"),
         }),
         Err(error) => Err(refused("opening", path, &error)),
@@ -201,8 +201,8 @@ fn write_empty_archive(draft: &Path) -> rusqlite::Result<()> {
 fn create_error(path: &Path, error: &std::io::Error) -> StoreError {
     let place = path.display().to_string();
     match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::Full { place },
-        _ if is_denied(error) => StoreError::ReadOnly { place, reason: format!("creating the archive: {error}") },
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::Full { path: place },
+        _ if is_denied(error) => StoreError::ReadOnly { path: place, reason: format!("creating the archive: {error}") },
         _ => refused("creating", path, error),
     }
 }
@@ -257,7 +257,7 @@ impl Identity {
 
     /// Tells whether the path still names this file.
     pub(crate) fn check(self, path: &Path) -> Result<(), StoreError> {
-        let moved = |reason| StoreError::Moved { place: path.display().to_string(), reason };
+        let moved = |reason| StoreError::Moved { path: path.display().to_string(), reason };
         match Self::of(path) {
             Ok(now) if now == self => Ok(()),
             Ok(_) => Err(moved("was replaced by another file")),

@@ -216,8 +216,8 @@ impl Historian {
         Ok(())
     }
 
-    async fn read_tags(&self, place: CellSelection) -> Result<Vec<Tag>> {
-        let rows = self.tags.read(ReadRequest { place, ..ReadRequest::default() }).await?;
+    async fn read_tags(&self, cells: CellSelection) -> Result<Vec<Tag>> {
+        let rows = self.tags.read(ReadRequest { cells, ..ReadRequest::default() }).await?;
         let mut tags = Vec::new();
         let batches: Vec<RecordBatch> = rows.try_collect().await?;
         for batch in &batches {

@@ -10,10 +10,11 @@ use tokio::time::Instant;
 
 use super::ledger::Ledger;
 use super::{Copy, CopyOptions, Shared, lost_race};
-use crate::archive::{Archive, difference};
+use crate::archive::Archive;
 use crate::catalog::{self, CopyRecord, GroupRecord};
 use crate::dataset::{Dataset, group_change};
 use crate::error::{ArchiveError, Result};
+use crate::frame::difference;
 use crate::url::{identifies_archive, location};
 
 /// The copy record that this run has put for the dataset; for a comparison, an empty one that is not stored.

@@ -61,7 +61,7 @@ pub(crate) fn choose(
         return Ok(Err("indexes cover only the newest version of each record"));
     }
     let counts = matches!(purpose, Purpose::Counts(_));
-    if counts && matches!(request.place, CellSelection::Keys(_) | CellSelection::Region(_)) {
+    if counts && matches!(request.cells, CellSelection::Keys(_) | CellSelection::Region(_)) {
         return Ok(Err("rows must be tested against the keys or the region"));
     }
     let mut best: Option<(usize, usize, Choice)> = None;

@@ -54,7 +54,7 @@ impl Dataset {
         let by = by.iter().map(|name| frame.column(name)).collect::<Result<Vec<_>>>()?;
         // The search ends once it has found as many keys as the request names, so rows must be grouped by exactly these
         // keys.
-        let by_key = matches!(request.place, CellSelection::Keys(_)) && by == frame.cell_columns()?;
+        let by_key = matches!(request.cells, CellSelection::Keys(_)) && by == frame.cell_columns()?;
         let newest_first = by_key && request.ids.is_none() && versions_share_time(frame);
         // Decode the columns that determine the result along with the requested ones.
         let inner = ReadRequest { columns: Some(decoded(frame, &query, &by)), ..request };

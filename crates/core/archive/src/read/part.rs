@@ -17,7 +17,7 @@ pub(crate) struct ParsedChunk {
     /// Head and body are empty once the body is in a file.
     pub chunk: Chunk,
     pub head: Head,
-    place: Option<BodyLocation>,
+    body: Option<BodyLocation>,
 }
 
 /// The location of a body in a file.
@@ -29,12 +29,12 @@ struct BodyLocation {
 
 impl ParsedChunk {
     pub(crate) fn new(chunk: Chunk, head: Head) -> Self {
-        Self { chunk, head, place: None }
+        Self { chunk, head, body: None }
     }
 
     /// Whether the body is in a file.
     pub(crate) fn is_spilled(&self) -> bool {
-        self.place.is_some()
+        self.body.is_some()
     }
 
     /// The body.
@@ -42,9 +42,9 @@ impl ParsedChunk {
     /// # Errors
     /// A temporary file that cannot be read.
     pub(crate) fn body(&self, frame: &Frame) -> Result<Bytes> {
-        match &self.place {
+        match &self.body {
             None => Ok(self.chunk.body.clone()),
-            Some(place) => place.file.read(place.offset, place.bytes).map_err(|e| spill_error(frame, &e)),
+            Some(body) => body.file.read(body.offset, body.bytes).map_err(|e| spill_error(frame, &e)),
         }
     }
 
@@ -100,7 +100,7 @@ impl BodyStore {
         let offset = file.append(&part.chunk.body)?;
         // Release both: an engine may have put them into one buffer.
         (part.chunk.head, part.chunk.body) = (Bytes::new(), Bytes::new());
-        part.place = Some(BodyLocation { file, offset, bytes });
+        part.body = Some(BodyLocation { file, offset, bytes });
         Ok(())
     }
 }

@@ -81,7 +81,7 @@ impl Query {
     pub(crate) fn new(frame: Frame, request: &ReadRequest, slices: Vec<SliceId>) -> Result<Self> {
         let bounds = Bounds::new(&frame.spec, &request.time)?;
         let windows = bounds.windows(&frame.spec);
-        let place = cells::resolve(&frame.spec, &request.place)?;
+        let place = cells::resolve(&frame.spec, &request.cells)?;
         let (ids, ids_columns) = wanted_ids(&frame, request)?;
         let output = output(&frame, request.columns.as_deref())?;
         let fields: Vec<_> = output.iter().map(|column| frame.spec.schema.fields()[*column].clone()).collect();

@@ -60,11 +60,11 @@ pub(crate) fn row_hashes(spec: &DatasetSpec, rows: &RecordBatch) -> std::result:
     // The same row in another dataset of a group is another row of the batch.
     let seed = spec.group.as_ref().map_or(FIRST, |group| mix(FIRST, u64::from(group.number) + 1));
     let mut hashes = vec![seed; rows.num_rows()];
-    for (place, column) in rows.columns().iter().enumerate() {
-        if place < first {
+    for (position, column) in rows.columns().iter().enumerate() {
+        if position < first {
             add_column(&mut hashes, column)?;
         } else {
-            add_later_column(&mut hashes, place, &absent_value(spec.schema.field(place))?, column)?;
+            add_later_column(&mut hashes, position, &absent_value(spec.schema.field(position))?, column)?;
         }
     }
     Ok(hashes)
@@ -72,14 +72,14 @@ pub(crate) fn row_hashes(spec: &DatasetSpec, rows: &RecordBatch) -> std::result:
 
 fn add_later_column(
     hashes: &mut [u64],
-    place: usize,
+    position: usize,
     absent: &ArrayRef,
     column: &ArrayRef,
 ) -> std::result::Result<(), ArrowError> {
-    // The place of the column is the seed, so that the same value in two later columns gives two different hashes.
-    let mut unset = [place as u64];
+    // The position of the column is the seed, so that the same value in two later columns gives two different hashes.
+    let mut unset = [position as u64];
     add_column(&mut unset, absent)?;
-    let mut values = vec![place as u64; hashes.len()];
+    let mut values = vec![position as u64; hashes.len()];
     add_column(&mut values, column)?;
     for (hash, value) in hashes.iter_mut().zip(values).filter(|(_, value)| *value != unset[0]) {
         *hash = mix(*hash, value);

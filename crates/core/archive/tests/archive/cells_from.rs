@@ -52,7 +52,7 @@ async fn rows_lie_in_the_cells_that_the_first_dataset_names() {
         write_all(&group, elsewhere, named("c")).await.unwrap();
         assert_eq!(look(&group).await.unwrap(), vec![visits(&["a", "b"]); 3]);
         let place = CellSelection::Cells(vec![5]);
-        let everywhere = read(group.dataset("sources").unwrap(), ReadRequest { place, ..of_the_object() }).await;
+        let everywhere = read(group.dataset("sources").unwrap(), ReadRequest { cells: place, ..of_the_object() }).await;
         assert_eq!(id_notes(&everywhere.unwrap()), visits(&["c"]));
     }
 }

@@ -18,7 +18,7 @@ async fn filled(store: &Arc<dyn Store>) -> Dataset {
 }
 
 fn cell(tag: i64) -> ReadRequest {
-    ReadRequest { place: CellSelection::Cells(vec![tag]), ..ReadRequest::default() }
+    ReadRequest { cells: CellSelection::Cells(vec![tag]), ..ReadRequest::default() }
 }
 
 /// Asserts that verify and a read of its cell name the chunk, and that other cells are read as before.

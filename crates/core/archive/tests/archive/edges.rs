@@ -329,10 +329,10 @@ async fn the_ends_of_time_and_of_cells_are_kept() {
         let places = [(i64::MIN, 1, i64::MIN), (i64::MIN + 1, 2, -1), (0, 3, 0), (i64::MAX, 4, i64::MAX)];
         write(&dataset, &rows(&places), named("a")).await.unwrap();
         assert_eq!(ids(&read_all(&dataset).await), [1, 2, 3, 4]);
-        let cells = ReadRequest { place: CellSelection::Cells(vec![i64::MAX, i64::MIN]), ..ReadRequest::default() };
+        let cells = ReadRequest { cells: CellSelection::Cells(vec![i64::MAX, i64::MIN]), ..ReadRequest::default() };
         assert_eq!(ids(&read(&dataset, cells).await.unwrap()), [1, 4]);
         let keys = CellSelection::Keys(vec![Arc::new(Int64Array::from(vec![i64::MAX, -1]))]);
-        assert_eq!(ids(&read(&dataset, ReadRequest { place: keys, ..ReadRequest::default() }).await.unwrap()), [2, 4]);
+        assert_eq!(ids(&read(&dataset, ReadRequest { cells: keys, ..ReadRequest::default() }).await.unwrap()), [2, 4]);
         let range = |start, end| ReadRequest { time: between(start, end), ..ReadRequest::default() };
         assert_eq!(read(&dataset, range(i64::MIN, i64::MIN)).await.unwrap().num_rows(), 0);
         assert_eq!(ids(&read(&dataset, range(i64::MIN, i64::MIN + 1)).await.unwrap()), [1]);

@@ -558,7 +558,7 @@ async fn one_scan_serves_reads_of_datasets_that_share_slices() {
     assert_eq!(found.iter().map(|(_, batches)| ids(&batches[0])).collect::<Vec<_>>(), [[7], [44]]);
     assert_eq!(scans() - before, 2);
     // So do reads of other cells.
-    let cells = |cells: Vec<i64>| ReadRequest { place: CellSelection::Cells(cells), ..ReadRequest::default() };
+    let cells = |cells: Vec<i64>| ReadRequest { cells: CellSelection::Cells(cells), ..ReadRequest::default() };
     let before = scans();
     let found = group.read(vec![("sources", cells(vec![1])), ("forced", cells(vec![1, 2]))]).await.unwrap();
     assert!(found.iter().all(|(_, batches)| !batches.is_empty()));

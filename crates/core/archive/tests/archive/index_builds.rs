@@ -211,7 +211,7 @@ async fn the_index_of_fewest_columns_that_covers_most_conditions_is_used() {
     let tag = ["tag".to_owned()];
     assert_eq!(reason(&with(vec![]), Some(&tag)).await, "no index has all requested columns");
     let keys = CellSelection::Keys(vec![Arc::new(arrow_array::Int64Array::from(vec![1]))]);
-    let by_key = ReadRequest { place: keys, ..note("a") };
+    let by_key = ReadRequest { cells: keys, ..note("a") };
     assert_eq!(reason(&by_key, Some(&[])).await, "rows must be tested against the keys or the region");
     let ids: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![1]));
     let by_id = ReadRequest { ids: Some(vec![ids]), ..note("a") };
@@ -345,7 +345,7 @@ async fn cells_before_and_behind_those_that_are_asked_for_do_not_count() {
             assert_eq!(dataset.count(note("a")).await.unwrap(), 9);
         }
         for (cells, rows) in [(vec![1], 3), (vec![0], 3), (vec![2], 3), (vec![0, 2], 6), (vec![5], 0), (vec![-5], 0)] {
-            let request = ReadRequest { place: CellSelection::Cells(cells.clone()), ..note("a") };
+            let request = ReadRequest { cells: CellSelection::Cells(cells.clone()), ..note("a") };
             assert_eq!(dataset.count(request.clone()).await.unwrap(), rows, "{cells:?}");
             assert_eq!(read(&dataset, request).await.unwrap().num_rows() as u64, rows, "{cells:?}");
         }

@@ -94,7 +94,7 @@ fn requests() -> Vec<ReadRequest> {
         requests.push(ReadRequest { predicates: vec![tags(&[1]), x], ..base.clone() });
     }
     let cells = CellSelection::Cells(vec![0, 2, 3]);
-    requests.push(ReadRequest { place: cells, predicates: vec![notes(&["failed"])], ..all.clone() });
+    requests.push(ReadRequest { cells, predicates: vec![notes(&["failed"])], ..all.clone() });
     requests.push(ReadRequest { history: true, predicates: vec![notes(&["lost"])], ..all });
     requests
 }

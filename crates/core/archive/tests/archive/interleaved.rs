@@ -149,7 +149,7 @@ fn new_spec(what: &str, grouped: bool) -> (DatasetSpec, RecordBatch) {
 async fn change(store: &Arc<dyn Store>, what: &str, grouped: bool) {
     let archive = Archive::on("test:", store.clone());
     let dataset = archive.dataset("records").await.unwrap();
-    let build = async || drop(dataset.build_indexes(&build_options(), None).await.unwrap());
+    let build = async || _ = dataset.build_indexes(&build_options(), None).await.unwrap();
     let late = noted(&[hour(0, 6, 0)], "d text");
     let dropped = async || match grouped {
         true => archive.drop_group("survey").await.unwrap(),
@@ -185,8 +185,8 @@ async fn change(store: &Arc<dyn Store>, what: &str, grouped: bool) {
             group.write(inputs.into(), named("d")).await.unwrap();
             group.dataset("third").unwrap().consolidate(ConsolidateOptions::default(), None).await.unwrap();
         }
-        "replace" => drop(write(&dataset, &noted(&[hour(0, 7, 0)], "e text"), replacing("b")).await.unwrap()),
-        "consolidate" => drop(dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap()),
+        "replace" => _ = write(&dataset, &noted(&[hour(0, 7, 0)], "e text"), replacing("b")).await.unwrap(),
+        "consolidate" => _ = dataset.consolidate(ConsolidateOptions::default(), None).await.unwrap(),
         "drop" => dropped().await,
         new => {
             dropped().await;
@@ -220,20 +220,20 @@ fn equal(column: &str, values: ArrayRef) -> Vec<Predicate> {
     vec![Predicate { column: column.into(), comparison: Comparison::In, values }]
 }
 
-/// What the operation has seen of the ids, or their number.
-enum Seen {
+/// The ids that the operation returned, or their number.
+enum Observed {
     Ids(Ids),
     Count(usize),
     Nothing,
 }
 
-async fn found(stream: Result<RecordBatch>) -> Result<Seen> {
+async fn found(stream: Result<RecordBatch>) -> Result<Observed> {
     let rows = stream?;
     let texts = rows.column_by_name("note").unwrap().as_string::<i32>().clone();
     assert!(texts.iter().all(|text| text.unwrap().ends_with("text")), "{texts:?}");
     let found = ids(&rows);
     assert_eq!(set(found.clone()).len(), found.len(), "a row twice: {found:?}");
-    Ok(Seen::Ids(set(found)))
+    Ok(Observed::Ids(set(found)))
 }
 
 /// Rows with one large text each.
@@ -242,7 +242,7 @@ fn steps(ids: [i64; 3]) -> Vec<std::result::Result<RecordBatch, arrow_schema::Ar
     input(ids.map(row))
 }
 
-async fn operate(what: &str, dataset: &Dataset, store: &Arc<dyn Store>) -> Result<Seen> {
+async fn operate(what: &str, dataset: &Dataset, store: &Arc<dyn Store>) -> Result<Observed> {
     let all = || -> ArrayRef { Arc::new(Int64Array::from_iter_values(1..=30)) };
     let plain = ReadRequest::default;
     let by_ids = || ReadRequest { predicates: equal("id", all()), ..plain() };
@@ -259,15 +259,15 @@ async fn operate(what: &str, dataset: &Dataset, store: &Arc<dyn Store>) -> Resul
         "latest" => {
             let rows = dataset.latest(plain(), Some(by.to_vec())).await?;
             let batches: Vec<RecordBatch> = futures::TryStreamExt::try_collect(rows).await?;
-            return Ok(Seen::Ids(batches.iter().flat_map(ids).collect()));
+            return Ok(Observed::Ids(batches.iter().flat_map(ids).collect()));
         }
-        "count" => return Ok(Seen::Count(dataset.count(plain()).await? as usize)),
-        "count by index" => return Ok(Seen::Count(dataset.count(by_ids()).await? as usize)),
+        "count" => return Ok(Observed::Count(dataset.count(plain()).await? as usize)),
+        "count by index" => return Ok(Observed::Count(dataset.count(by_ids()).await? as usize)),
         "count by" => {
             let (counts, _) = dataset.count_by(plain(), &by, false, None).await?;
-            return Ok(Seen::Ids(set(ids(&counts))));
+            return Ok(Observed::Ids(set(ids(&counts))));
         }
-        "explain" => drop(dataset.explain(&by_ids(), Some(&by)).await?),
+        "explain" => _ = dataset.explain(&by_ids(), Some(&by)).await?,
         "spans" => {
             let spans = dataset.spans(&[0, 1], (0, 9 * HOUR)).await?;
             assert!(spans.iter().all(|span| span.tick_min <= span.tick_max));
@@ -287,26 +287,26 @@ async fn operate(what: &str, dataset: &Dataset, store: &Arc<dyn Store>) -> Resul
             assert!(copied.verify(None).await?.ok());
             return found(read(&copied, plain()).await).await;
         }
-        "write" => drop(write(dataset, &noted(&[hour(0, 11, 0)], "w text"), named("w")).await?),
-        "write in steps" => drop(dataset.write(steps([11, 12, 13]), tight(named("w"))).await?),
+        "write" => _ = write(dataset, &noted(&[hour(0, 11, 0)], "w text"), named("w")).await?,
+        "write in steps" => _ = dataset.write(steps([11, 12, 13]), tight(named("w"))).await?,
         "write stored" => {
             let same = noted(&[hour(0, 1, 0), hour(3, 2, 0)], "a text");
-            drop(write(dataset, &same, named("a")).await?);
+            write(dataset, &same, named("a")).await?;
         }
-        "replace" => drop(write(dataset, &noted(&[hour(0, 11, 0)], "w text"), replacing("a")).await?),
-        "replace in steps" => drop(dataset.write(steps([11, 12, 13]), tight(replacing("c"))).await?),
-        "remove" => drop(dataset.remove_batch("a").await?),
+        "replace" => _ = write(dataset, &noted(&[hour(0, 11, 0)], "w text"), replacing("a")).await?,
+        "replace in steps" => _ = dataset.write(steps([11, 12, 13]), tight(replacing("c"))).await?,
+        "remove" => _ = dataset.remove_batch("a").await?,
         "consolidate" => {
             let report = dataset.consolidate(ConsolidateOptions::default(), None).await?;
             assert!(report.failed.is_empty(), "{report:?}");
         }
-        "retire" => drop(dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await?),
+        "retire" => _ = dataset.retire(RetireLimit::Before(Instant::NativeTicks(2 * HOUR)), false).await?,
         "move" => {
             let limit = RetireLimit::Before(Instant::NativeTicks(2 * HOUR));
             let slices = dataset.seeing_every_write().retire(limit, true).await?;
             let slices: Vec<_> = slices.iter().map(|slice| (slice.slice, slice.fingerprint)).collect();
             let moved = dataset.retire_unchanged(&slices).await?;
-            return Ok(Seen::Count(moved.len()));
+            return Ok(Observed::Count(moved.len()));
         }
         "build indexes" => {
             dataset.build_indexes(&build_options(), None).await?;
@@ -324,17 +324,17 @@ async fn operate(what: &str, dataset: &Dataset, store: &Arc<dyn Store>) -> Resul
                 "read group" => {
                     let mut read = group.read(vec![("records", plain()), ("more", plain())]).await?;
                     read.truncate(1);
-                    return Ok(Seen::Ids(read[0].1.iter().flat_map(ids).collect()));
+                    return Ok(Observed::Ids(read[0].1.iter().flat_map(ids).collect()));
                 }
                 "write group" => {
                     let inputs = ["records", "more"].map(|name| (name, input([row.clone()])));
-                    drop(group.write(inputs.into(), named("w")).await?);
+                    group.write(inputs.into(), named("w")).await?;
                 }
                 "write group in steps" => {
                     let inputs = ["records", "more"].map(|name| (name, steps([11, 12, 13])));
-                    drop(group.write(inputs.into(), tight(named("w"))).await?);
+                    group.write(inputs.into(), tight(named("w"))).await?;
                 }
-                "remove from group" => drop(group.remove_batch("a").await?),
+                "remove from group" => _ = group.remove_batch("a").await?,
                 "consolidate group" => {
                     drop(group.consolidate(&["records", "more"], ConsolidateOptions::default(), None).await?)
                 }
@@ -346,11 +346,11 @@ async fn operate(what: &str, dataset: &Dataset, store: &Arc<dyn Store>) -> Resul
             }
         }
     }
-    Ok(Seen::Nothing)
+    Ok(Observed::Nothing)
 }
 
 /// The ids that must be there after the operation ended well, and those that may be.
-fn effect(what: &str, there: &Ids, seen: Option<&Seen>) -> (Ids, Ids) {
+fn effect(what: &str, there: &Ids, seen: Option<&Observed>) -> (Ids, Ids) {
     let (mut gone, mut new) = (Ids::new(), Ids::new());
     match what {
         "write" | "write group" => new = set([11]),
@@ -359,7 +359,7 @@ fn effect(what: &str, there: &Ids, seen: Option<&Seen>) -> (Ids, Ids) {
         "replace" => (gone, new) = (set([1, 2]), set([11])),
         "replace in steps" => (gone, new) = (set([5]), set(11..=13)),
         "remove" | "remove from group" => gone = set([1, 2]),
-        "move" if matches!(seen, Some(Seen::Count(0))) => {}
+        "move" if matches!(seen, Some(Observed::Count(0))) => {}
         // What came after the drop stays.
         "retire" | "retire group" | "move" => gone = set([1, 3, 5]),
         _ => {}
@@ -423,7 +423,7 @@ async fn judge(
     other: &str,
     stepwise: bool,
     store: &Arc<dyn Store>,
-    ended: Result<(bool, Seen)>,
+    ended: Result<(bool, Observed)>,
 ) -> std::result::Result<(), String> {
     let (before, after) = (set(1..=5), after(other));
     let made_again = NEW_DATASETS.contains(&other);
@@ -441,13 +441,13 @@ async fn judge(
                 return Err(format!("{:?}: {error}", error.kind()));
             }
         }
-        Ok((opened, Seen::Ids(ids))) if READS.contains(&what) || what == "read group" => {
+        Ok((opened, Observed::Ids(ids))) if READS.contains(&what) || what == "read group" => {
             let was = !opened && (*ids == before || dropped && ids.is_subset(&before));
             if !was && *ids != after {
                 return Err(format!("opened={opened}: {ids:?}"));
             }
         }
-        Ok((opened, Seen::Count(count))) if READS.contains(&what) => {
+        Ok((opened, Observed::Count(count))) if READS.contains(&what) => {
             let was = !opened && (*count == before.len() || dropped && *count < before.len());
             if !was && *count != after.len() {
                 return Err(format!("opened={opened}: {count} rows"));

@@ -478,7 +478,7 @@ async fn the_newest_rows_of_keys_come_once_each_in_pieces_of_bounded_size() {
     dataset.write(input((0..TAGS).map(|tag| row(tag, 3))), named("old")).await.unwrap();
     dataset.write(input((0..TAGS).step_by(8).map(|tag| row(tag, 7))), named("new")).await.unwrap();
     let keys = CellSelection::Keys(vec![Arc::new(Int64Array::from_iter_values(0..TAGS))]);
-    let newest = dataset.latest(ReadRequest { place: keys, ..ReadRequest::default() }, None).await.unwrap();
+    let newest = dataset.latest(ReadRequest { cells: keys, ..ReadRequest::default() }, None).await.unwrap();
     let pieces: Vec<RecordBatch> = newest.try_collect().await.unwrap();
     assert!(pieces.len() > 1, "one piece, so nothing is tested");
     assert!(pieces.iter().all(|piece| piece.get_array_memory_size() < PIECE_BYTES_MAX));

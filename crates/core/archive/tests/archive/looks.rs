@@ -67,7 +67,7 @@ async fn a_look_up_by_id_fetches_the_chunks_whose_ids_reach_to_it() {
     assert_eq!(spent(&metered, &dataset, early).await, (vec![9], (9, 2)));
     // Bodies that are certain to be needed come with the scan.
     assert_eq!(spent(&metered, &dataset, ReadRequest::default()).await.1, (9, 0));
-    let cells = ReadRequest { place: CellSelection::Cells(vec![1]), ..ReadRequest::default() };
+    let cells = ReadRequest { cells: CellSelection::Cells(vec![1]), ..ReadRequest::default() };
     assert_eq!(spent(&metered, &dataset, cells).await.1, (3, 0));
 }
 
@@ -138,7 +138,7 @@ async fn the_newest_row_of_a_key_is_found_without_a_look_at_what_is_older() {
         (vec![], None, vec![], (0, 0)),
     ] {
         let place = CellSelection::Keys(vec![Arc::new(Int64Array::from(keys.clone()))]);
-        let request = ReadRequest { place, time: time.unwrap_or_default(), ..ReadRequest::default() };
+        let request = ReadRequest { cells: place, time: time.unwrap_or_default(), ..ReadRequest::default() };
         let before = looked_at(&metered);
         let rows = latest(&dataset, request).await.unwrap();
         let after = looked_at(&metered);
@@ -158,7 +158,7 @@ async fn of_a_tile_the_chunks_of_the_newest_times_are_fetched() {
     }
     for (end, found, fetched) in [(100, 3, 3), (50, 2, 3), (36, 3, 3), (20, 0, 1)] {
         let place = CellSelection::Keys(vec![Arc::new(Int64Array::from(vec![1]))]);
-        let request = ReadRequest { place, time: between(0, end), ..ReadRequest::default() };
+        let request = ReadRequest { cells: place, time: between(0, end), ..ReadRequest::default() };
         let before = looked_at(&metered).1;
         let rows = latest(&dataset, request).await.unwrap();
         assert_eq!((integers(&rows, "id"), looked_at(&metered).1 - before), (vec![found], fetched), "before {end}");

@@ -60,7 +60,7 @@ fn batch(rows: &[Row]) -> RecordBatch {
 }
 
 async fn read(dataset: &Dataset, region: &Region) -> BTreeMap<i64, (i64, f64)> {
-    let request = ReadRequest { place: CellSelection::Region(region.clone()), ..ReadRequest::default() };
+    let request = ReadRequest { cells: CellSelection::Region(region.clone()), ..ReadRequest::default() };
     let count = dataset.count(request.clone()).await.unwrap();
     let rows: Vec<RecordBatch> = dataset.read(request).await.unwrap().try_collect().await.unwrap();
     let mut found = BTreeMap::new();
@@ -179,7 +179,7 @@ async fn an_older_definition_is_read_and_given_a_bound() {
     for dataset in [dataset, crate::common::open(&store, "records").await] {
         assert_eq!(read(&dataset, &left).await.len(), 0);
         let history =
-            ReadRequest { place: CellSelection::Region(left.clone()), history: true, ..ReadRequest::default() };
+            ReadRequest { cells: CellSelection::Region(left.clone()), history: true, ..ReadRequest::default() };
         let rows: Vec<RecordBatch> = dataset.read(history).await.unwrap().try_collect().await.unwrap();
         assert_eq!(rows.iter().map(RecordBatch::num_rows).sum::<usize>(), 1);
         assert_eq!(dataset.spec().moves_deg, 2.5 * ARCSEC);

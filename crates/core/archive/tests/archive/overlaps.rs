@@ -197,7 +197,7 @@ async fn the_newest_row_of_a_key_is_that_of_the_newest_states_of_records() {
         write(&dataset, &rows(&[(later, 1, 7), (3, 2, 8)]), named("a")).await.unwrap();
         write(&dataset, &rows(&[(5, 1, 7)]), named("b")).await.unwrap();
         let keys = CellSelection::Keys(vec![Arc::new(Int64Array::from(vec![7]))]);
-        let request = ReadRequest { place: keys, ..ReadRequest::default() };
+        let request = ReadRequest { cells: keys, ..ReadRequest::default() };
         assert_eq!(places(&latest(&dataset, request.clone()).await.unwrap()), [wanted], "{spec:?}");
         let columns = Some(vec!["note".to_owned(), "id".to_owned()]);
         let found = latest(&dataset, ReadRequest { columns, ..request }).await.unwrap();

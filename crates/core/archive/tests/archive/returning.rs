@@ -31,7 +31,7 @@ async fn answers(dataset: &Dataset) -> Vec<RecordBatch> {
     answers.push(read(dataset, early).await.unwrap());
     answers.push(read(dataset, ReadRequest::default()).await.unwrap());
     let keys = CellSelection::Keys(vec![Arc::new(arrow_array::Int64Array::from(vec![0, 2]))]);
-    let request = ReadRequest { place: keys, ..ReadRequest::default() };
+    let request = ReadRequest { cells: keys, ..ReadRequest::default() };
     let stream = dataset.latest(request, Some(vec!["tag".into()])).await.unwrap();
     answers.extend(futures::TryStreamExt::try_collect::<Vec<_>>(stream).await.unwrap());
     assert_eq!(dataset.count(ReadRequest::default()).await.unwrap(), answers[0].num_rows() as u64);

@@ -317,7 +317,7 @@ fn request(model: &Model, ask: &Ask) -> Option<ReadRequest> {
     };
     let schema = model.shape.batch(&[], None).schema();
     Some(ReadRequest {
-        place,
+        cells: place,
         time: TimeRange { start: ask.start.map(instant), end: ask.end.map(instant) },
         ids,
         columns: ask.columns.as_ref().map(|c| c.iter().map(|c| schema.field(*c).name().clone()).collect()),

@@ -284,9 +284,9 @@ pub fn decimal_batch(rng: &mut Rng, rows: usize) -> RecordBatch {
     RecordBatch::try_from_iter(columns).unwrap()
 }
 
-pub fn write_as(form: BodyLayout, layout: &Layout, batch: &RecordBatch) -> Encoded {
+pub fn write_as(body_layout: BodyLayout, layout: &Layout, batch: &RecordBatch) -> Encoded {
     let rows = ChunkRows { batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
-    encode_as(form, layout, 1, &rows, &zone(), true, &BINDING).unwrap()
+    encode_as(body_layout, layout, 1, &rows, &zone(), true, &BINDING).unwrap()
 }
 
 pub fn read(layout: &Layout, chunk: &Encoded, projection: &[usize]) -> Result<RecordBatch, Damage> {

@@ -42,7 +42,7 @@ fn touch(layout: &Layout, head: &[u8], body: &[u8], columns_in_schema: usize) ->
 }
 
 /// A chunk with every kind of column, small enough to change each of its bytes.
-fn sample(form: BodyLayout, columns: usize, rows: usize, seed: u64) -> (Layout, RecordBatch, Encoded) {
+fn sample(body_layout: BodyLayout, columns: usize, rows: usize, seed: u64) -> (Layout, RecordBatch, Encoded) {
     let mut rng = Rng(seed);
     let schema = arbitrary_schema(&mut rng, columns);
     let layout = Layout::new(schema.clone()).unwrap();
@@ -60,20 +60,20 @@ fn sample(form: BodyLayout, columns: usize, rows: usize, seed: u64) -> (Layout, 
         ordinals: Some(&numbers),
         text: &texts,
     };
-    let chunk = encode_as(form, &layout, 1, &set, &zone(), true, &BINDING).unwrap();
+    let chunk = encode_as(body_layout, &layout, 1, &set, &zone(), true, &BINDING).unwrap();
     (layout, batch, chunk)
 }
 
 #[test]
 fn every_changed_byte_and_every_cut_is_detected() {
     let mut filters = 0;
-    for (form, columns, rows, seed) in [
+    for (body_layout, columns, rows, seed) in [
         (BodyLayout::Small, 30, 5, 1),
         (BodyLayout::Small, 12, 40, 2),
         (BodyLayout::Columnar, 20, 90, 3),
         (BodyLayout::Columnar, 6, 300, 4),
     ] {
-        let (layout, batch, chunk) = sample(form, columns, rows, seed);
+        let (layout, batch, chunk) = sample(body_layout, columns, rows, seed);
         assert_eq!(read_all(&layout, &chunk).unwrap(), batch);
         filters += (0..columns).filter(|column| head_of(&chunk).text_filter(*column).is_some()).count();
         for part in 0..2 {
@@ -129,8 +129,8 @@ fn a_newer_container_is_named_as_such() {
 
 #[test]
 fn a_damaged_chunk_leaves_the_set_as_it_was() {
-    for form in [BodyLayout::Small, BodyLayout::Columnar] {
-        let (layout, batch, chunk) = sample(form, 15, 70, 5);
+    for body_layout in [BodyLayout::Small, BodyLayout::Columnar] {
+        let (layout, batch, chunk) = sample(body_layout, 15, 70, 5);
         let head = Head::parse(&chunk.head, &BINDING).unwrap();
         let all: Vec<usize> = (0..15).collect();
         let mut set = Columns::new(&layout, &all, &Defaults::none());
@@ -216,8 +216,8 @@ fn text_that_is_not_utf8_is_refused() {
     let schema = Arc::new(Schema::new(vec![Field::new("t", DataType::Utf8, false)]));
     let batch = RecordBatch::try_new(schema.clone(), vec![texts]).unwrap();
     let layout = Layout::new(schema).unwrap();
-    for form in [BodyLayout::Small, BodyLayout::Columnar] {
-        let chunk = write_as(form, &layout, &batch);
+    for body_layout in [BodyLayout::Small, BodyLayout::Columnar] {
+        let chunk = write_as(body_layout, &layout, &batch);
         let at = chunk.body.iter().position(|byte| *byte == 0xc3).unwrap();
         let mut bad = chunk.clone();
         bad.body[at] = 0xff;
@@ -253,8 +253,8 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         in_head: bool, columnar: bool, declared in 0..12usize,
     ) {
-        let form = if columnar { BodyLayout::Columnar } else { BodyLayout::Small };
-        let (layout, _, mut chunk) = sample(form, columns, rows, seed);
+        let body_layout = if columnar { BodyLayout::Columnar } else { BodyLayout::Small };
+        let (layout, _, mut chunk) = sample(body_layout, columns, rows, seed);
         for (at, value) in changes {
             let bytes = if in_head { &mut chunk.head } else { &mut chunk.body };
             let at = at.index(bytes.len());

@@ -132,7 +132,7 @@ fn lines(rows: usize) -> RecordBatch {
 
 fn build(name: &str) -> (RecordBatch, Encoded) {
     let mut rng = Rng(name.bytes().map(u64::from).sum());
-    let (form, batch) = match name {
+    let (body_layout, batch) = match name {
         "small_types" => (BodyLayout::Small, types(&mut rng, 6)),
         "small_nested" => (BodyLayout::Small, nested(&mut rng, 6)),
         "small_lz4" => (BodyLayout::Small, repetitive(20)),
@@ -147,11 +147,11 @@ fn build(name: &str) -> (RecordBatch, Encoded) {
     let layout = Layout::new(batch.schema()).unwrap();
     if name == "text_filters" {
         let rows = ChunkRows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[0, 2] };
-        let chunk = encode_as(form, &layout, 1, &rows, &zone(), true, &BINDING).unwrap();
+        let chunk = encode_as(body_layout, &layout, 1, &rows, &zone(), true, &BINDING).unwrap();
         return (batch, chunk);
     }
     if name != "consolidated" {
-        let chunk = write_as(form, &layout, &batch);
+        let chunk = write_as(body_layout, &layout, &batch);
         return (batch, chunk);
     }
     let origins: Vec<Origin> = (0..3)
@@ -165,7 +165,7 @@ fn build(name: &str) -> (RecordBatch, Encoded) {
     let numbers: Vec<i64> = (0..batch.num_rows() as i64).collect();
     let rows =
         ChunkRows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers), text: &[] };
-    let chunk = encode_as(form, &layout, 3, &rows, &zone(), false, &BINDING).unwrap();
+    let chunk = encode_as(body_layout, &layout, 3, &rows, &zone(), false, &BINDING).unwrap();
     (batch, chunk)
 }
 
@@ -276,7 +276,7 @@ fn golden_chunks_use_every_part_of_the_format() {
     let heads =
         NAMES.map(|name| Head::parse(&fs::read(folder().join(format!("{name}.head"))).unwrap(), &BINDING).unwrap());
     let has = |test: fn(&Head) -> bool| heads.iter().any(test);
-    assert!(has(|h| h.form == BodyLayout::Small) && has(|h| h.form == BodyLayout::Columnar));
+    assert!(has(|h| h.body_layout == BodyLayout::Small) && has(|h| h.body_layout == BodyLayout::Columnar));
     assert!(has(|h| h.has_ordinals) && has(Head::has_row_origins) && has(|h| h.origins.len() > 1));
     assert!(has(|h| h.unique_ids) && has(|h| !h.unique_ids));
     // Bits 4 and 5 of the second byte are the compression of the small block.

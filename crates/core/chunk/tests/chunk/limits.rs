@@ -76,8 +76,8 @@ fn a_reader_refuses_more_bytes_than_a_chunk_may_decode_to() {
     let columns: Vec<ArrayRef> = one_of_each(8).columns().to_vec();
     let few = repeated(&bools(8), 1, &columns);
     let layout = Layout::new(few.schema()).unwrap();
-    for form in [BodyLayout::Small, BodyLayout::Columnar] {
-        let mut chunk = write_as(form, &layout, &few);
+    for body_layout in [BodyLayout::Small, BodyLayout::Columnar] {
+        let mut chunk = write_as(body_layout, &layout, &few);
         assert_eq!(chunk.head[3], 8);
         chunk.head[3] = 16;
         reseal(&mut chunk.head, &chunk.body, &BINDING);
@@ -94,8 +94,8 @@ fn long_texts_that_repeat_are_read_wherever_they_may_be_written() {
         let text: ArrayRef = Arc::new(StringArray::from_iter_values(texts));
         let batch = repeated(&text, 1, &[]);
         let layout = Layout::new(batch.schema()).unwrap();
-        for form in [BodyLayout::Small, BodyLayout::Columnar] {
-            assert_eq!(read_all(&layout, &write_as(form, &layout, &batch)).unwrap(), batch);
+        for body_layout in [BodyLayout::Small, BodyLayout::Columnar] {
+            assert_eq!(read_all(&layout, &write_as(body_layout, &layout, &batch)).unwrap(), batch);
         }
     }
 }
@@ -193,8 +193,8 @@ fn bytes_of_a_set_count_what_was_decoded_and_what_was_missing() {
     let ids: ArrayRef = Arc::new(Int32Array::from(vec![4, 5, 6]));
     let names: ArrayRef = Arc::new(StringArray::from(vec![Some("abc"), None, Some("de")]));
     let batch = RecordBatch::try_new(before.schema().clone(), vec![ids, names]).unwrap();
-    for form in [BodyLayout::Small, BodyLayout::Columnar] {
-        let chunk = write_as(form, &before, &batch);
+    for body_layout in [BodyLayout::Small, BodyLayout::Columnar] {
+        let chunk = write_as(body_layout, &before, &batch);
         let head = Head::parse(&chunk.head, &BINDING).unwrap();
         let mut set = Columns::new(&layout, &[0, 1, 2, 3, 4], &Defaults::none());
         set.reserve(usize::MAX);
@@ -236,9 +236,9 @@ fn a_missing_column_needs_nulls_or_a_default() {
 
 #[test]
 fn the_form_follows_from_rows_and_bytes_of_text() {
-    let form = |batch: &RecordBatch| Head::parse(&written(batch).unwrap().head, &BINDING).unwrap().form;
+    let body_layout = |batch: &RecordBatch| Head::parse(&written(batch).unwrap().head, &BINDING).unwrap().body_layout;
     for (rows, want) in [(128, BodyLayout::Small), (129, BodyLayout::Columnar)] {
-        assert_eq!(form(&repeated(&bools(rows), 3, &[])), want);
+        assert_eq!(body_layout(&repeated(&bools(rows), 3, &[])), want);
     }
     let half = "t".repeat(32 << 10);
     for (more, want) in [(0, BodyLayout::Small), (1, BodyLayout::Columnar)] {
@@ -246,11 +246,11 @@ fn the_form_follows_from_rows_and_bytes_of_text() {
         let values = [half.as_str(), &half, &odd, &half];
         // Only the second and third values are written.
         let texts: ArrayRef = Arc::new(StringArray::from_iter_values(values));
-        assert_eq!(form(&repeated(&texts.slice(1, 2), 1, &[])), want);
+        assert_eq!(body_layout(&repeated(&texts.slice(1, 2), 1, &[])), want);
         let bytes: ArrayRef = Arc::new(BinaryArray::from_iter_values(values));
-        assert_eq!(form(&repeated(&bytes.slice(1, 2), 1, &[])), want);
+        assert_eq!(body_layout(&repeated(&bytes.slice(1, 2), 1, &[])), want);
         let (one, other) = (texts.slice(1, 1), bytes.slice(2, 1));
-        assert_eq!(form(&repeated(&one, 1, &[other])), want);
+        assert_eq!(body_layout(&repeated(&one, 1, &[other])), want);
     }
 }
 

@@ -31,12 +31,12 @@ proptest! {
         let schema = arbitrary_schema(&mut rng, columns);
         let layout = Layout::new(schema.clone()).unwrap();
         let batch = arbitrary_batch(&mut rng, &schema, rows);
-        for form in FORMS {
-            let chunk = write_as(form, &layout, &batch);
+        for body_layout in FORMS {
+            let chunk = write_as(body_layout, &layout, &batch);
             prop_assert_eq!(&read_all(&layout, &chunk).unwrap(), &batch);
-            prop_assert_eq!(&write_as(form, &layout, &batch), &chunk, "the same rows gave other bytes");
+            prop_assert_eq!(&write_as(body_layout, &layout, &batch), &chunk, "the same rows gave other bytes");
             // Decoded rows have no garbage under nulls and no offsets, and must still encode to the same bytes.
-            prop_assert_eq!(&write_as(form, &layout, &read_all(&layout, &chunk).unwrap()), &chunk);
+            prop_assert_eq!(&write_as(body_layout, &layout, &read_all(&layout, &chunk).unwrap()), &chunk);
         }
     }
 
@@ -48,8 +48,8 @@ proptest! {
         let batch = arbitrary_batch(&mut rng, &schema, rows);
         let mut wanted: Vec<usize> = (0..columns).filter(|_| rng.chance(50)).collect();
         wanted.sort_by_key(|column| (*column as u64 + 1).wrapping_mul(order | 1));
-        for form in FORMS {
-            let chunk = write_as(form, &layout, &batch);
+        for body_layout in FORMS {
+            let chunk = write_as(body_layout, &layout, &batch);
             let got = read(&layout, &chunk, &wanted).unwrap();
             prop_assert_eq!(got.num_rows(), rows);
             prop_assert_eq!(got, batch.project(&wanted).unwrap());
@@ -98,8 +98,8 @@ proptest! {
             set.limit_decoded_bytes(bytes_max);
             set
         };
-        for form in FORMS {
-            let chunk = write_as(form, &layout, &batch);
+        for body_layout in FORMS {
+            let chunk = write_as(body_layout, &layout, &batch);
             let head = Head::parse(&chunk.head, &BINDING).unwrap();
             let body = Body::open(&head, &chunk.body).unwrap();
             let mut set = limited(counted);
@@ -193,8 +193,8 @@ proptest! {
         let batch = arbitrary_batch(&mut rng, &before, rows);
         let want: Vec<ArrayRef> = batch.columns().iter().cloned().chain(expected).collect();
         let want = RecordBatch::try_new(after.clone(), want).unwrap();
-        for form in FORMS {
-            let chunk = write_as(form, &Layout::new(before.clone()).unwrap(), &batch);
+        for body_layout in FORMS {
+            let chunk = write_as(body_layout, &Layout::new(before.clone()).unwrap(), &batch);
             let mut set = Columns::new(&layout, &(0..old + added).collect::<Vec<_>>(), &defaults);
             set.append(&Head::parse(&chunk.head, &BINDING).unwrap(), &chunk.body, old).unwrap();
             prop_assert_eq!(&set.finish(), &want);
@@ -226,8 +226,8 @@ proptest! {
             id_max: ZoneKey::from_bytes(&high),
         };
         let row_set = ChunkRows { batch: &batch, origins: &origins, row_origin: Some(&indexes), ordinals: Some(&numbers), text: &[] };
-        for form in FORMS {
-            let chunk = encode_as(form, &layout, 7, &row_set, &zone, unique, &BINDING).unwrap();
+        for body_layout in FORMS {
+            let chunk = encode_as(body_layout, &layout, 7, &row_set, &zone, unique, &BINDING).unwrap();
             let head = Head::parse(&chunk.head, &BINDING).unwrap();
             prop_assert_eq!(&*head.origins, &origins[..]);
             prop_assert_eq!((head.schema_version, head.rows, head.unique_ids), (7, rows as u32, unique));
@@ -260,8 +260,8 @@ proptest! {
         let layout = Layout::new(schema.clone()).unwrap();
         let columns: Vec<ArrayRef> = vec![Arc::new(Float64Array::from(doubles.clone())), Arc::new(Float32Array::from(singles.clone()))];
         let batch = RecordBatch::try_new(schema, columns).unwrap();
-        for form in FORMS {
-            let got = read_all(&layout, &write_as(form, &layout, &batch)).unwrap();
+        for body_layout in FORMS {
+            let got = read_all(&layout, &write_as(body_layout, &layout, &batch)).unwrap();
             let d: &PrimitiveArray<Float64Type> = got.column(0).as_any().downcast_ref().unwrap();
             let s: &PrimitiveArray<Float32Type> = got.column(1).as_any().downcast_ref().unwrap();
             prop_assert!(d.values().iter().zip(&doubles).all(|(a, b)| a.to_bits() == b.to_bits()));
@@ -288,8 +288,8 @@ fn every_type_comes_back_in_both_forms() {
             let array = arbitrary_array(&mut rng, &field, 1 + style * 7);
             let batch = one_column("x", array);
             let layout = Layout::new(batch.schema()).unwrap();
-            for form in FORMS {
-                assert_eq!(read_all(&layout, &write_as(form, &layout, &batch)).unwrap(), batch, "{data_type}");
+            for body_layout in FORMS {
+                assert_eq!(read_all(&layout, &write_as(body_layout, &layout, &batch)).unwrap(), batch, "{data_type}");
             }
         }
     }
@@ -303,8 +303,8 @@ fn null_empty_and_nan_stay_apart() {
         Arc::new(Schema::new(vec![Field::new("f", DataType::Float64, true), Field::new("t", DataType::Utf8, true)]));
     let batch = RecordBatch::try_new(schema.clone(), vec![Arc::new(floats), Arc::new(texts)]).unwrap();
     let layout = Layout::new(schema).unwrap();
-    for form in FORMS {
-        let got = read_all(&layout, &write_as(form, &layout, &batch)).unwrap();
+    for body_layout in FORMS {
+        let got = read_all(&layout, &write_as(body_layout, &layout, &batch)).unwrap();
         let floats: &Float64Array = got.column(0).as_any().downcast_ref().unwrap();
         assert_eq!(floats.null_count(), 2);
         assert!(floats.value(0).is_nan() && floats.is_valid(0));

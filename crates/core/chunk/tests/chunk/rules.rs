@@ -25,10 +25,11 @@ fn struct_of(child: DataType) -> DataType {
 }
 
 /// The head of a chunk with `rows` rows and this form and body.
-fn head_for(form: BodyLayout, rows: usize, body: &[u8]) -> Head {
+fn head_for(body_layout: BodyLayout, rows: usize, body: &[u8]) -> Head {
     let layout = one_column(DataType::Int8, true);
     let column = arrow_array::new_null_array(&DataType::Int8, rows);
-    let mut chunk = write_as(form, &layout, &RecordBatch::try_new(layout.schema().clone(), vec![column]).unwrap());
+    let mut chunk =
+        write_as(body_layout, &layout, &RecordBatch::try_new(layout.schema().clone(), vec![column]).unwrap());
     reseal(&mut chunk.head, body, &BINDING);
     let mut head = Head::parse(&chunk.head, &BINDING).unwrap();
     head.set_body_bytes(body.len());
@@ -37,17 +38,17 @@ fn head_for(form: BodyLayout, rows: usize, body: &[u8]) -> Head {
 
 /// Decodes the columns `wanted` of a body; a small block also by picking all of its rows.
 fn read_body(
-    form: BodyLayout,
+    body_layout: BodyLayout,
     layout: &Layout,
     rows: usize,
     body: &[u8],
     wanted: &[usize],
 ) -> Result<RecordBatch, Damage> {
-    let head = head_for(form, rows, body);
+    let head = head_for(body_layout, rows, body);
     let columns = layout.schema().fields().len();
     let mut set = Columns::new(layout, wanted, &Defaults::none());
     let whole = set.append(&head, body, columns).map(|()| set.finish());
-    if form == BodyLayout::Small {
+    if body_layout == BodyLayout::Small {
         let mut picked = Columns::new(layout, wanted, &Defaults::none());
         let all: Vec<u32> = (0..rows as u32).collect();
         let picked = picked
@@ -222,18 +223,18 @@ fn long_texts_are_passed_over() {
     let last: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c", "d"]));
     let batch = RecordBatch::try_from_iter([("first", first), ("last", last)]).unwrap();
     let layout = Layout::new(batch.schema()).unwrap();
-    for form in [BodyLayout::Small, BodyLayout::Columnar] {
-        let chunk = write_as(form, &layout, &batch);
+    for body_layout in [BodyLayout::Small, BodyLayout::Columnar] {
+        let chunk = write_as(body_layout, &layout, &batch);
         assert_eq!(read(&layout, &chunk, &[1]).unwrap(), batch.project(&[1]).unwrap());
     }
 }
 
-fn int8_chunk(form: BodyLayout, zone: &Zone) -> Encoded {
+fn int8_chunk(body_layout: BodyLayout, zone: &Zone) -> Encoded {
     let layout = one_column(DataType::Int8, true);
     let column: ArrayRef = Arc::new(arrow_array::Int8Array::from(vec![1, 2]));
     let batch = RecordBatch::try_new(layout.schema().clone(), vec![column]).unwrap();
     let rows = ChunkRows { batch: &batch, origins: &[ORIGIN], row_origin: None, ordinals: None, text: &[] };
-    encode_as(form, &layout, 1, &rows, zone, true, &BINDING).unwrap()
+    encode_as(body_layout, &layout, 1, &rows, zone, true, &BINDING).unwrap()
 }
 
 /// Positions in the head of [`int8_chunk`] with [`zone`].
@@ -243,8 +244,8 @@ const KEY_MAX_SHARED: usize = 21;
 const KEY_MAX: usize = 23;
 const ORIGIN_COUNT: usize = 25;
 
-fn changed(form: BodyLayout, zone: &Zone, change: impl FnOnce(&mut Vec<u8>)) -> Result<Head, Damage> {
-    let mut chunk = int8_chunk(form, zone);
+fn changed(body_layout: BodyLayout, zone: &Zone, change: impl FnOnce(&mut Vec<u8>)) -> Result<Head, Damage> {
+    let mut chunk = int8_chunk(body_layout, zone);
     change(&mut chunk.head);
     reseal(&mut chunk.head, &chunk.body, &BINDING);
     Head::parse(&chunk.head, &BINDING)
@@ -252,9 +253,9 @@ fn changed(form: BodyLayout, zone: &Zone, change: impl FnOnce(&mut Vec<u8>)) -> 
 
 #[test]
 fn flags_without_a_meaning_are_refused() {
-    for form in [BodyLayout::Small, BodyLayout::Columnar] {
-        refused(changed(form, &zone(), |head| head[FLAGS] |= 0x80), "flags");
-        refused(changed(form, &zone(), |head| head[FLAGS] |= 0x30), "compression");
+    for body_layout in [BodyLayout::Small, BodyLayout::Columnar] {
+        refused(changed(body_layout, &zone(), |head| head[FLAGS] |= 0x80), "flags");
+        refused(changed(body_layout, &zone(), |head| head[FLAGS] |= 0x30), "compression");
     }
     refused(changed(BodyLayout::Columnar, &zone(), |head| head[FLAGS] |= 0x10), "flags");
 }
@@ -324,13 +325,13 @@ fn small_blocks_that_zstd_compressed_are_read() {
     reseal(&mut chunk.head, &chunk.body, &BINDING);
     assert_eq!(read_all(&layout, &chunk).unwrap(), batch);
     let head = Head::parse(&chunk.head, &BINDING).unwrap();
-    assert!(!head.is_plain() && head.form == BodyLayout::Small);
+    assert!(!head.is_plain() && head.body_layout == BodyLayout::Small);
 }
 
 #[test]
 fn a_head_says_how_its_body_is_read() {
-    for (form, is_small) in [(BodyLayout::Small, true), (BodyLayout::Columnar, false)] {
-        let chunk = int8_chunk(form, &zone());
+    for (body_layout, is_small) in [(BodyLayout::Small, true), (BodyLayout::Columnar, false)] {
+        let chunk = int8_chunk(body_layout, &zone());
         let head = Head::parse(&chunk.head, &BINDING).unwrap();
         assert_eq!((head.is_plain(), head.has_row_origins()), (is_small, false));
         assert_eq!(Body::open(&head, &chunk.body).unwrap().decodes_single_rows(), is_small);
@@ -419,8 +420,8 @@ fn ordinals_and_origins_come_back_in_every_shape() {
                 ordinals: Some(&numbers),
                 text: &[],
             };
-            for form in [BodyLayout::Small, BodyLayout::Columnar] {
-                let chunk = encode_as(form, &layout, 1, &given, &zone(), true, &BINDING).unwrap();
+            for body_layout in [BodyLayout::Small, BodyLayout::Columnar] {
+                let chunk = encode_as(body_layout, &layout, 1, &given, &zone(), true, &BINDING).unwrap();
                 let head = Head::parse(&chunk.head, &BINDING).unwrap();
                 let body = Body::open(&head, &chunk.body).unwrap();
                 assert_eq!(body.ordinals().unwrap().unwrap(), numbers);

@@ -351,10 +351,10 @@ fn one_column(column: ArrayRef) -> RecordBatch {
 
 /// The encoding of the only column: the first tag of the small form, or the first byte after the directory of the columnar form,
 /// without the flags for nulls and extremes (`docs/format.md`).
-fn encoding(form: BodyLayout, chunk: &Encoded) -> &'static str {
+fn encoding(body_layout: BodyLayout, chunk: &Encoded) -> &'static str {
     const CODECS: [&str; 8] = ["plain", "constant", "narrow", "zero", "pco", "dictionary", "decimal", "sequence"];
     const SHAPES: [&str; 4] = ["plain", "constant", "narrow", "zero"];
-    if form == BodyLayout::Columnar {
+    if body_layout == BodyLayout::Columnar {
         let node = chunk.body.iter().position(|byte| *byte < 0x80).unwrap() + 1;
         let first = chunk.body[node];
         return if first & 16 != 0 { "null" } else { CODECS[usize::from(first & 7)] };
@@ -368,9 +368,9 @@ fn encoding(form: BodyLayout, chunk: &Encoded) -> &'static str {
 }
 
 /// Encodes a batch in a form, and checks that it decodes to the same rows.
-fn written(form: BodyLayout, batch: &RecordBatch) -> Encoded {
+fn written(body_layout: BodyLayout, batch: &RecordBatch) -> Encoded {
     let layout = Layout::new(batch.schema()).unwrap();
-    let chunk = write_as(form, &layout, batch);
+    let chunk = write_as(body_layout, &layout, batch);
     assert_eq!(read_all(&layout, &chunk).unwrap(), *batch);
     chunk
 }
@@ -379,9 +379,9 @@ fn column_lines(lines: &mut BTreeMap<String, String>) {
     for (name, counts, column) in [INTEGERS, FLOATS, OTHERS, LONG].concat() {
         for rows in counts {
             let batch = one_column(column(&mut seed(name), *rows));
-            let parts = [BodyLayout::Small, BodyLayout::Columnar].map(|form| {
-                let chunk = written(form, &batch);
-                format!("{} {}", encoding(form, &chunk), chunk.body.len())
+            let parts = [BodyLayout::Small, BodyLayout::Columnar].map(|body_layout| {
+                let chunk = written(body_layout, &batch);
+                format!("{} {}", encoding(body_layout, &chunk), chunk.body.len())
             });
             lines.insert(format!("column {name} {rows}"), format!("small {}, columnar {}", parts[0], parts[1]));
         }
@@ -394,9 +394,9 @@ fn sweep_lines(lines: &mut BTreeMap<String, String>) {
         let mut totals: BTreeMap<String, (usize, usize)> = BTreeMap::new();
         for rows in 1..=counts[0] {
             let batch = one_column(column(&mut rng, rows));
-            for (word, form) in [("small", BodyLayout::Small), ("columnar", BodyLayout::Columnar)] {
-                let chunk = written(form, &batch);
-                let total = totals.entry(format!("{word} {}", encoding(form, &chunk))).or_default();
+            for (word, body_layout) in [("small", BodyLayout::Small), ("columnar", BodyLayout::Columnar)] {
+                let chunk = written(body_layout, &batch);
+                let total = totals.entry(format!("{word} {}", encoding(body_layout, &chunk))).or_default();
                 *total = (total.0 + 1, total.1 + chunk.body.len());
             }
         }
@@ -451,8 +451,8 @@ fn head_lines(lines: &mut BTreeMap<String, String>) {
             ("filters", ChunkRows { text: &[0], ..base }),
         ];
         for (name, given) in kinds {
-            let sizes = [BodyLayout::Small, BodyLayout::Columnar].map(|form| {
-                let chunk = encode_as(form, &layout, 1, &given, &zone(), true, &BINDING).unwrap();
+            let sizes = [BodyLayout::Small, BodyLayout::Columnar].map(|body_layout| {
+                let chunk = encode_as(body_layout, &layout, 1, &given, &zone(), true, &BINDING).unwrap();
                 assert_eq!(read_all(&layout, &chunk).unwrap(), batch);
                 format!("head {} body {}", chunk.head.len(), chunk.body.len())
             });

@@ -68,7 +68,7 @@ async fn faults_come_before_or_after_the_call_as_decided() {
     let faulty = FaultyStore::new(inner.clone(), |call| match (call.number, call.operation) {
         (1, Operation::Commit) => {
             assert_eq!(call.commit.unwrap().put.len(), 1);
-            Decision::FailBefore(StoreError::Full { place: "test".into() })
+            Decision::FailBefore(StoreError::Full { path: "test".into() })
         }
         (2, Operation::Commit) => Decision::FailAfter("timeout".into()),
         (3, Operation::Scan) => Decision::FailAfter("cut".into()),
