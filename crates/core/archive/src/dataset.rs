@@ -395,13 +395,14 @@ impl Dataset {
         try_join_all(frames.iter().map(async |frame| Ok(frame.defined_as(self.definition(frame).await?)))).await
     }
 
-    /// As [`Self::refresh`], before a write, which might otherwise store rows in the windows of a dropped dataset. On a
-    /// cluster a read within [`LOOKED_FRESH`] suffices.
+    /// As [`Self::refresh`], before a write, which might otherwise store rows in the windows of a dropped dataset.
     pub(crate) async fn refresh_to_write(&self) -> Result<()> {
-        if self.fence.needs_closing() && self.known().looked.elapsed() < LOOKED_FRESH {
-            return Ok(());
-        }
-        self.refresh().await
+        if self.looked_recently() { Ok(()) } else { self.refresh().await }
+    }
+
+    /// Whether it is on a cluster, and a writer may still rely on the definition.
+    pub(crate) fn looked_recently(&self) -> bool {
+        self.fence.needs_closing() && self.known().looked.elapsed() < LOOKED_FRESH
     }
 
     /// Adds columns at the end. Rows written earlier read as the default given, or as null.

@@ -43,7 +43,7 @@ impl Target<'_> {
     /// Commits. Fails if one of the datasets was dropped, and perhaps created again with another definition.
     async fn commit(&self, mut commit: Commit) -> Result<()> {
         if !commit.put.is_empty() && !self.is_atomic() {
-            self.check_definition().await?;
+            self.check_definitions().await?;
         }
         loop {
             let error = match self.dataset.commit(commit.clone()).await {
@@ -76,11 +76,13 @@ impl Target<'_> {
     }
 
     /// On other engines, the name of a dropped dataset becomes free only once no writer relies on its definition.
-    async fn check_definition(&self) -> Result<()> {
-        self.dataset.refresh_to_write().await?;
-        let current = self.dataset.frame().spec;
-        let frame = self.frames.iter().find(|frame| frame.spec.name == current.name);
-        frame.map_or(Ok(()), |frame| frame.check_still(&current))
+    async fn check_definitions(&self) -> Result<()> {
+        if !self.dataset.looked_recently() {
+            self.dataset.refresh_group().await?;
+        }
+        let current = self.dataset.frames();
+        let of = |frame: &Frame| current.iter().find(|now| now.spec.name == frame.spec.name);
+        self.frames.iter().try_for_each(|frame| of(frame).map_or(Ok(()), |now| frame.check_still(&now.spec)))
     }
 
     /// Reports a record conflict as a batch race: a record that changed during this write means another writer of the

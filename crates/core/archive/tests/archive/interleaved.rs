@@ -59,6 +59,12 @@ const OF_GROUP: [&str; 5] =
 const CHANGES: [&str; 6] = ["columns", "definition", "index again", "replace", "consolidate", "drop"];
 const IN_GROUP: [&str; 2] = ["columns of another", "another dataset"];
 const NEW_DATASETS: [&str; 3] = ["other columns", "other order", "other cells"];
+/// Only the second dataset of the new group has another definition.
+const OTHER_MEMBER: &str = "other order of another";
+
+fn is_new(what: &str) -> bool {
+    NEW_DATASETS.contains(&what) || what == OTHER_MEMBER
+}
 
 /// A moment in the window of this hour.
 fn hour(hour: i64, id: i64, tag: i64) -> (i64, i64, i64) {
@@ -138,6 +144,7 @@ fn new_spec(what: &str, grouped: bool) -> (DatasetSpec, RecordBatch) {
             let rows = rows.project(&[0, 2, 1, 3, 4]).unwrap();
             (DatasetSpec { schema: rows.schema(), ..old }, rows)
         }
+        OTHER_MEMBER => (old, rows),
         // All rows are in one slice, which ends later than anything that is retired.
         _ => {
             let window = "2h".parse().unwrap();
@@ -193,7 +200,10 @@ async fn change(store: &Arc<dyn Store>, what: &str, grouped: bool) {
             let (spec, rows) = new_spec(new, grouped);
             archive.create(spec, false).await.unwrap();
             if grouped {
-                archive.create(member("more", true), false).await.ok();
+                let more = member("more", true);
+                let order: &[usize] = if what == OTHER_MEMBER { &[0, 2, 1, 3, 4] } else { &[0, 1, 2, 3, 4] };
+                let schema = Arc::new(more.schema.project(order).unwrap());
+                archive.create(DatasetSpec { schema, ..more }, false).await.ok();
             }
             let dataset = archive.dataset("records").await.unwrap();
             write(&dataset, &rows, named("n")).await.unwrap();
@@ -211,7 +221,7 @@ fn after(what: &str) -> Ids {
         "columns" | "columns of another" | "another dataset" => set(1..=6),
         "replace" => set([1, 2, 5, 7]),
         "drop" => set([]),
-        new if NEW_DATASETS.contains(&new) => set([21, 22]),
+        new if is_new(new) => set([21, 22]),
         _ => set(1..=5),
     }
 }
@@ -426,7 +436,7 @@ async fn judge(
     ended: Result<(bool, Observed)>,
 ) -> std::result::Result<(), String> {
     let (before, after) = (set(1..=5), after(other));
-    let made_again = NEW_DATASETS.contains(&other);
+    let made_again = is_new(other);
     let dropped = made_again || other == "drop";
     match &ended {
         Err(error) => {
@@ -470,6 +480,12 @@ async fn judge(
     if !report.ok() {
         return Err(format!("verify after {:?}: {report:?}", ended.map(|_| ())));
     }
+    if let Ok(more) = Archive::on("test:", store.clone()).dataset("more").await {
+        let report = more.verify(None).await.map_err(|error| format!("verify: {error}"))?;
+        if !report.ok() {
+            return Err(format!("verify of another after {:?}: {report:?}", ended.map(|_| ())));
+        }
+    }
     let rows = read(&there, ReadRequest::default()).await.map_err(|error| format!("read: {error}"))?;
     let found = set(ids(&rows));
     if let Some(second) = rows.column_by_name("second") {
@@ -493,7 +509,8 @@ async fn judge(
 /// Runs each of the changes before each call of each of the operations.
 async fn assert_all_hold(operations: &[&str], grouped: bool, stepwise: bool) {
     let mut wrong: Vec<String> = Vec::new();
-    let changes = CHANGES.iter().chain(if grouped { &IN_GROUP[..] } else { &[] }).chain(&NEW_DATASETS);
+    let in_group = if grouped { [&IN_GROUP[..], &[OTHER_MEMBER]].concat() } else { Vec::new() };
+    let changes = CHANGES.iter().chain(&in_group).chain(&NEW_DATASETS);
     for other in changes.copied() {
         for what in operations.iter().copied().filter(|what| !excluded(what, other, grouped, stepwise)) {
             let mut at = 0;
@@ -513,7 +530,7 @@ async fn assert_all_hold(operations: &[&str], grouped: bool, stepwise: bool) {
 
 fn excluded(what: &str, other: &str, grouped: bool, stepwise: bool) -> bool {
     let retires = what.starts_with("retire") || what == "move";
-    let new = NEW_DATASETS.contains(&other);
+    let new = is_new(other);
     let reads = READS.contains(&what) || what == "read group";
     // The slices of the group are shared, and its batches cover all datasets, which must be named together.
     grouped && ["retire", "move", "remove"].contains(&what)
@@ -541,6 +558,10 @@ async fn writes_and_maintenance_lose_nothing_whatever_happens_between_their_call
     // A writer on a cluster reads the definition again before it puts rows, if it has last read it long ago.
     for at in 1..4 {
         assert_eq!(interleaved("write in steps", "other order", false, true, at).await, (true, None), "at {at}");
+    }
+    for at in 7..11 {
+        let of_group = interleaved("write group in steps", OTHER_MEMBER, true, true, at).await;
+        assert_eq!(of_group, (true, None), "at {at}");
     }
 }
 
