@@ -255,7 +255,7 @@ def read(target: Target, start: str, end: str, bounds: bool, status: str | None,
     _no_columns(output)
     with _open(target) as h:
         result = h.raw(_keys(h, target.rest), _moment(start), _moment(end), bounds=bounds)
-        output.write(result, status_words=_status_text(status, output))
+        output.write(result, status_label=_status_text(status, output))
 
 
 @historian.command(short_help="Read the newest points.")
@@ -268,7 +268,7 @@ def latest(target: Target, status: str | None, output: Output) -> None:
     with _open(target) as h:
         result = h.latest(_keys(h, target.rest))
         rows = ReadResult(_native.ReadResult.of_table(result._native))
-        output.write(rows, status_words=_status_text(status, output))
+        output.write(rows, status_label=_status_text(status, output))
 
 
 @historian.command(short_help="Compute aggregates.")
@@ -312,7 +312,7 @@ def aggregate(
             sloped_extrapolation=sloped_extrapolation,
             percent=percent,
         )
-        output.write(result, status_words=_status_text(status, output))
+        output.write(result, status_label=_status_text(status, output))
 
 
 @historian.command(short_help="Plot a tag, or print a reduced set of its points.")
@@ -346,7 +346,7 @@ def plot(
             click.echo(chart(result, str(key), width))
             return
         rows = ReadResult(_native.ReadResult.of_table(result._native))
-        output.write(rows, status_words=_status_text(status, output))
+        output.write(rows, status_label=_status_text(status, output))
 
 
 @historian.command(short_help="Add an annotation to a tag, or list annotations.")

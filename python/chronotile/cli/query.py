@@ -156,8 +156,8 @@ class Output:
         """The columns, in order; None for all."""
         return names(self.columns)
 
-    def write(self, result: Any, *, status_words: Callable[[int], str] | None = None) -> None:
-        """Write a result or a `pyarrow.Table`; `status_words` converts the codes of the column `status` to words."""
+    def write(self, result: Any, *, status_label: Callable[[int], str] | None = None) -> None:
+        """Write a result or a `pyarrow.Table`; `status_label` converts the codes of the column `status` to words."""
         to_stdout = self.file in (None, "-")
         format = self.format or ("table" if to_stdout else _native.format_of_path(str(self.file)))
         rows: Any = result._native if isinstance(result, ReadResult) else result
@@ -175,7 +175,7 @@ class Output:
             overwrite=self.overwrite,
             table_rows=40 if self.limit is None else max(self.limit, 1),
             table_width=shutil.get_terminal_size().columns if to_terminal else None,
-            status_label=status_words,
+            status_label=status_label,
         )
 
     def write_table(self, table: Any) -> None:

@@ -161,10 +161,10 @@ def await_hints_delivered(context: Context, address: str) -> str:
 
     def missing() -> str:
         nonlocal quiet_since
-        keeping = [one for one in others if _keeps_hints(context, one, host)]
-        if keeping:
+        holders = [one for one in others if _keeps_hints(context, one, host)]
+        if holders:
             quiet_since = time.monotonic()
-            return f"{', '.join(keeping)} still holds hints"
+            return f"hints held by {', '.join(holders)}"
         # If pending hints cannot be queried, wait for one idle round of the dispatcher.
         return "" if time.monotonic() - quiet_since >= _rest_s(context, others) else "waiting for a round of hints"
 
