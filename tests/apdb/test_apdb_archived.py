@@ -278,7 +278,7 @@ def test_a_removal_reports_files_that_another_process_wrote_meanwhile(
 
     with monkeypatch.context() as patch:
         done = during_removal(patch, archive)
-        with pytest.raises(ct.OutcomeUnknownError, match=f"in {cold} meanwhile") as error:
+        with pytest.raises(ct.OutcomeUnknownError, match=f"copied their slices to files in {cold}") as error:
             survey.remove_visit(0)
     assert (done, error.value.kind) == ([2], "outcome-unknown")
     assert not survey.contains(0, 1)

@@ -64,4 +64,3 @@ def test_an_object_of_a_survey_that_crosses_a_pixel_is_read_in_its_newest_state(
         )  # fmt: skip
     assert len(survey.objects(region=ct.circle(45 - 0.0003, 0.001, 0.0001)).to_arrow()) == 0
     assert survey.objects(region=ct.circle(45 + 0.0003, 0.001, 0.0001)).to_arrow()["nDiaSources"].to_pylist() == [2]
-    assert apdb.Layout.from_json('{"window": "30d", "object_window": "30d"}').object_moves_arcsec == 0
