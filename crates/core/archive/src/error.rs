@@ -1,5 +1,7 @@
 //! Errors of archives.
 
+use std::sync::Arc;
+
 use arrow_schema::ArrowError;
 use chronotile_chunk::EncodeError;
 use chronotile_sky::SkyError;
@@ -260,6 +262,9 @@ pub enum ArchiveError {
         /// Why.
         source: EncodeError,
     },
+    /// An error of work that several reads share.
+    #[error(transparent)]
+    Shared(Arc<Self>),
     /// Work on a background thread was cancelled because the process is ending.
     #[error("the operation was interrupted because the process is exiting")]
     Cancelled,
@@ -339,6 +344,7 @@ impl ArchiveError {
             Self::CopyRace { .. } | Self::ReadRace { .. } => ErrorKind::LostRace,
             Self::Damaged { .. } => ErrorKind::DamagedChunk,
             Self::Catalog { .. } => ErrorKind::DamagedCatalog,
+            Self::Shared(error) => error.kind(),
             Self::Cancelled => ErrorKind::Cancelled,
             Self::Panicked { .. } => ErrorKind::Internal,
             Self::Compute { .. } => ErrorKind::Compute,
@@ -351,6 +357,7 @@ impl ArchiveError {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Store(error) => error.outcome(),
+            Self::Shared(error) => error.outcome(),
             Self::BatchRace { .. }
             | Self::CopyRace { .. }
             | Self::ReadRace { .. }
@@ -392,6 +399,7 @@ mod tests {
             (ArchiveError::SliceInUse { dataset: dataset(), slice }, ErrorKind::SliceInUse, Outcome::LostRace),
             (ArchiveError::RetireRace { dataset: dataset(), slice }, ErrorKind::SliceInUse, Outcome::LostRace),
             (retired(), ErrorKind::SliceRetired, Outcome::LostRace),
+            (ArchiveError::Shared(Arc::new(retired())), ErrorKind::SliceRetired, Outcome::LostRace),
             // Readers see the change already.
             (retired().behind_record(), ErrorKind::OutcomeUnknown, Outcome::Unknown),
             (ArchiveError::Cancelled, ErrorKind::Cancelled, Outcome::Unknown),

@@ -1,6 +1,6 @@
 //! A scan shared by several reads; each gets the chunks in its own windows.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use chronotile_store::{Chunk, Windows};
 use futures::stream::{self, BoxStream};
@@ -34,7 +34,7 @@ impl SharedScan {
             // the end.
             match receiver.recv().await {
                 Some(message) => Ok(message?.map(|chunks| (chunks, receiver))),
-                // Another read received the error that ended the scan.
+                // The task that scans was stopped.
                 None => Err(ArchiveError::Cancelled),
             }
         });
@@ -74,9 +74,9 @@ pub(crate) async fn hand_out(mut chunks: BoxStream<'static, Result<Vec<Chunk>>>,
                 return;
             }
             Err(error) => {
-                // An error cannot be cloned: one read receives it, and the others find their channels closed.
-                if let Some(subscriber) = subscribers.iter().find(|subscriber| !subscriber.sender.is_closed()) {
-                    let _ = subscriber.sender.send(Err(error)).await;
+                let error = Arc::new(error);
+                for subscriber in &subscribers {
+                    let _ = subscriber.sender.send(Err(ArchiveError::Shared(error.clone()))).await;
                 }
                 return;
             }
@@ -91,6 +91,25 @@ pub(crate) async fn hand_out(mut chunks: BoxStream<'static, Result<Vec<Chunk>>>,
             if !own.is_empty() {
                 let _ = subscriber.sender.send(Ok(Some(own))).await;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test may unwrap
+mod tests {
+    use chronotile_store::StoreError;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn every_read_of_a_scan_that_fails_gets_its_error() {
+        let (subscribers, scans): (Vec<_>, Vec<_>) = (0..3).map(|_| Subscriber::new(Windows::ALL, true)).unzip();
+        let full = || ArchiveError::Store(StoreError::Full { path: "survey.db".into() });
+        hand_out(stream::iter([Err(full())]).boxed(), subscribers).await;
+        for scan in scans {
+            let error = scan.take(true).unwrap().try_next().await.unwrap_err();
+            assert_eq!((error.kind(), error.to_string()), (full().kind(), full().to_string()));
         }
     }
 }
