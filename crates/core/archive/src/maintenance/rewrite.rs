@@ -191,8 +191,8 @@ impl Dataset {
     async fn try_replace(&self, rewrites: &[Rewrite]) -> Result<bool> {
         let new_keys: HashSet<ChunkKey> = rewrites.iter().flat_map(|r| r.new.iter().map(|chunk| chunk.key)).collect();
         let old = rewrites.iter().flat_map(|r| r.old.iter().map(|chunk| chunk.key));
-        // A chunk's id is derived from its sources, so a rewrite that changes nothing has the key of the chunk that it
-        // replaces. That chunk must not be removed.
+        // Ids are hashes of the sources. If a new chunk ever had the id of one that it replaces, removing the old one
+        // would remove the new one.
         let commit = Commit {
             put: rewrites.iter().flat_map(|r| r.new.iter().cloned()).collect(),
             remove: old.filter(|key| !new_keys.contains(key)).collect(),
