@@ -6,9 +6,9 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
-__all__ = ["ProgressLine", "bar", "bytes_text", "count_text", "table_text"]
+__all__ = ["ProgressLine", "ReportedProgress", "bar", "bytes_text", "count_text", "table_text"]
 
 
 def count_text(count: int, noun: str = "") -> str:
@@ -81,6 +81,25 @@ class ProgressLine:
             self._thread.join()
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+class ReportedProgress(ProgressLine):
+    """Progress line that is itself the progress callback of the operation.
+
+    Parameters
+    ----------
+    before : str
+        Text until the first call.
+    describe : callable
+        Text for the arguments of the latest call.
+    """
+
+    def __init__(self, before: str, describe: Callable[..., str]) -> None:
+        self._latest: tuple[Any, ...] | None = None
+        super().__init__(lambda: before if self._latest is None else describe(*self._latest))
+
+    def __call__(self, *latest: Any) -> None:
+        self._latest = latest
 
 
 def bar(done: float, total: float | None, width: int = 24) -> str:

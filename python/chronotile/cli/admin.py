@@ -32,7 +32,7 @@ from chronotile.cli.define import definition_record
 from chronotile.dataset import Dataset
 from chronotile.errors import DamagedError
 from chronotile.reports import ConsolidateReport, DatasetInfo, SliceInfo, VerifyReport
-from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
+from chronotile.terminal import bytes_text, count_text, table_text
 
 
 @click.command(short_help="List the datasets.")
@@ -226,8 +226,7 @@ def consolidate(
     """
 
     def work(dataset: Dataset) -> ConsolidateReport:
-        progress = CountProgress(f"consolidating {dataset.name}", "tiles")
-        with ProgressLine(progress.text):
+        with CountProgress(f"consolidating {dataset.name}", "tiles") as progress:
             report = dataset.consolidate(
                 before=moment(before, dataset), chunks_min=chunks_min, dry_run=dry_run, shard=shard,
                 tiles_per_s=tiles_per_second, progress=progress,
@@ -418,8 +417,7 @@ def verify(context: click.Context, target: Target, remove_foreign: bool, yes: bo
     """
 
     def verified(dataset: Dataset) -> VerifyReport:
-        progress = CountProgress(f"verifying {dataset.name}", "tiles")
-        with ProgressLine(progress.text):
+        with CountProgress(f"verifying {dataset.name}", "tiles") as progress:
             return dataset.verify(progress=progress)
 
     def work(dataset: Dataset) -> VerifyReport:

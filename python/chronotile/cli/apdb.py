@@ -28,7 +28,7 @@ from chronotile.cli.common import (
 from chronotile.cli.plugins import PluginGroup
 from chronotile.cli.query import Output, output_options, region_of, region_options
 from chronotile.errors import InvalidInputError
-from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
+from chronotile.terminal import ReportedProgress, bytes_text, count_text, table_text
 
 if TYPE_CHECKING:
     from chronotile import apdb as own
@@ -457,13 +457,9 @@ def maintain(
         chronotile apdb maintain survey.db --associations night.parquet --before 2026-02-01
         chronotile apdb maintain cassandra://node1/survey --shard 2/8
     """
-    state = {"text": "looking for tiles"}
-
-    def progress(name: str, done: int, total: int) -> None:
-        state["text"] = f"{name}  {done:,} of {total:,}"
-
     given = _table_file(associations)
-    with _open(target, timeout_s=timeout_s) as database, ProgressLine(lambda: state["text"]):
+    line = ReportedProgress("looking for tiles", "{}  {:,} of {:,}".format)
+    with _open(target, timeout_s=timeout_s) as database, line as progress:
         report = database.maintain(
             before=_moment(before), chunks_min=chunks_min, associations=given, counts=counts, shard=shard,
             tiles_per_s=tiles_per_second, progress=progress,

@@ -22,7 +22,7 @@ from chronotile.conditions import unquoted
 from chronotile.dataset import Dataset
 from chronotile.errors import ChronotileError, InvalidInputError
 from chronotile.predicates import Condition
-from chronotile.terminal import bar, bytes_text
+from chronotile.terminal import ReportedProgress, bar, bytes_text
 
 ENVIRONMENT = "CHRONOTILE_ARCHIVE"
 
@@ -329,21 +329,19 @@ def end_load(report: Any, text: str, as_json: bool, what: str, record: str, hint
         raise InvalidInputError(message, kind="invalid-rows")
 
 
-class CountProgress:
-    """Progress callback for operations that count tiles, windows or other units."""
+class CountProgress(ReportedProgress):
+    """Progress line of an operation that counts tiles, windows or other units."""
 
     def __init__(self, what: str, units: str) -> None:
-        self.what, self.units, self.done, self.total, self.began = what, units, 0, 0, time.monotonic()
+        began = time.monotonic()
 
-    def __call__(self, done: int, total: int) -> None:
-        self.done, self.total = done, total
+        def describe(done: int, total: int) -> str:
+            if not total:
+                return what
+            rate = done / max(time.monotonic() - began, 1e-3)
+            return f"{what}  {bar(done, total)}  {done:,} of {total:,} {units}  {rate:,.1f}/s"
 
-    def text(self) -> str:
-        """The progress line."""
-        if not self.total:
-            return self.what
-        rate = self.done / max(time.monotonic() - self.began, 1e-3)
-        return f"{self.what}  {bar(self.done, self.total)}  {self.done:,} of {self.total:,} {self.units}  {rate:,.1f}/s"
+        super().__init__(what, describe)
 
 
 def axis_text(axis: times.TimeAxis) -> str:

@@ -37,7 +37,7 @@ from chronotile.cli.plugins import LateGroup
 from chronotile.cli.query import Output, output_options
 from chronotile.conditions import names
 from chronotile.hints import name_hint
-from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
+from chronotile.terminal import ReportedProgress, bytes_text, count_text, table_text
 
 _LAST_MAX_S = 999_999 * 604_800
 
@@ -223,23 +223,21 @@ def ingest(
     piped = "-" in target.rest
     if piped and len(target.rest) > 1:
         raise click.UsageError("Give files, or - for standard input.")
-    states: list[Any] = []
-    keep = lambda now: states.__setitem__(slice(None), [now])  # noqa: E731
     with _open(target, create=False, timeout_s=timeout_s) as found:
         read_options = found.read_options(
             format_, pattern=pattern, time_field=time_field, time_format=time_format, year=year,
             stream_field=stream_field, stream="stdin" if piped and stream is None else stream,
         )  # fmt: skip
-        with ProgressLine(lambda: _progress_text(states[-1]) if states else "waiting for lines"):
+        with ReportedProgress("waiting for lines", _progress_text) as progress:
             if piped:
                 # Treat SIGTERM like an interrupt: store all lines read so far before exiting.
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
                 report = library.feed(
                     found, sys.stdin.fileno(), read_options, source=source, batch_bytes=batch_bytes,
-                    batch_s=batch_seconds, ttl=ttl, progress=keep,
+                    batch_s=batch_seconds, ttl=ttl, progress=progress,
                 )  # fmt: skip
             else:
-                report = library.load(found, target.rest, read_options, ttl=ttl, workers=workers, progress=keep)
+                report = library.load(found, target.rest, read_options, ttl=ttl, workers=workers, progress=progress)
     hint = _guess_text(report.guess)
     if not hint and read_options.format == "ndjson":
         hint = ". For lines of plain text, give --format lines and --pattern, as in the examples of --help"

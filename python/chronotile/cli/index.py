@@ -16,7 +16,7 @@ from chronotile.cli.query import place_options
 from chronotile.conditions import names
 from chronotile.dataset import Dataset
 from chronotile.reports import IndexBuildReport, IndexInfo
-from chronotile.terminal import ProgressLine, bytes_text, count_text, table_text
+from chronotile.terminal import bytes_text, count_text, table_text
 
 
 @click.group(cls=LateGroup, short_help="Create, build, show and drop indexes.")
@@ -79,11 +79,10 @@ def build(
     with target.open() as archive:
         dataset = archive[target.dataset]
         while True:
-            state = CountProgress("indexing", "windows")
-            with ProgressLine(state.text):
+            with CountProgress("indexing", "windows") as progress:
                 report = dataset.build_indexes(
                     name, start=moment(start, dataset), end=moment(end, dataset), lease_s=lease_s, wait=not no_wait,
-                    rebuild=rebuild, progress=state,
+                    rebuild=rebuild, progress=progress,
                 )  # fmt: skip
             click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _built(report))
             if every is None:

@@ -34,7 +34,7 @@ from chronotile.cli.query import Output, output_options
 from chronotile.conditions import aggregates, literal, names
 from chronotile.conditions import days as day_period
 from chronotile.errors import DatasetNotFoundError
-from chronotile.terminal import ProgressLine, count_text
+from chronotile.terminal import ReportedProgress, count_text
 
 
 @click.group(cls=LateGroup, short_help="Look up and count finished jobs of a batch system.")
@@ -200,7 +200,7 @@ def load(
         chronotile jobs load jobs.db jobs dump/ --workers 4 --rejects bad.ndjson
     """
     from chronotile import jobs as library
-    from chronotile.jobs.loading import LoadProgress, infer_schema
+    from chronotile.jobs.loading import infer_schema
 
     given, delimiter = names(column_names), {"\\t": "\t", "tab": "\t"}.get(delimiter, delimiter)
     with target.open(create=create, timeout_s=timeout_s) as archive:
@@ -211,11 +211,10 @@ def load(
                 raise
             schema = infer_schema(target.rest[0], format_, given, delimiter)
             found = library.create(archive, target.dataset, schema=schema, exist_ok=True, **definition)
-        state: list[LoadProgress] = []
-        with ProgressLine(lambda: _progress_text(state[-1]) if state else "examining the files"):
+        with ReportedProgress("examining the files", _progress_text) as progress:
             report = library.load(
                 found, target.rest, url=archive.url, format=format_, names=given, delimiter=delimiter, workers=workers,
-                rejects=rejects, rejects_max=rejects_max, progress=lambda now: state.__setitem__(slice(None), [now]),
+                rejects=rejects, rejects_max=rejects_max, progress=progress,
             )  # fmt: skip
     end_load(report, _load_text(report), as_json, "job", "record")
 
@@ -437,12 +436,9 @@ def sync(
             columns = _database_schema(database, table, definition)
             library.create(archive, target.dataset, schema=columns, exist_ok=True, **definition)
         found = library.open(archive, target.dataset)
-        seen = ["looking"]
-        with ProgressLine(lambda: seen[0]):
-            report = library.sync(
-                found, database, table, overlap=overlap, batch_rows=batch_rows,
-                progress=lambda rows, at: seen.__setitem__(0, f"{rows:,} rows read, up to {at:%Y-%m-%dT%H:%M:%S}"),
-            )  # fmt: skip
+        describe = "{:,} rows read, up to {:%Y-%m-%dT%H:%M:%S}".format
+        with ReportedProgress("looking", describe) as progress:
+            report = library.sync(found, database, table, overlap=overlap, batch_rows=batch_rows, progress=progress)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), default=iso_text))
         return
@@ -472,13 +468,8 @@ def compare(context: click.Context, target: Target, days: str | None, as_json: b
     from chronotile.jobs import compare as compare_jobs
 
     database, table = _database(target)
-    with _open(target, read_only=True) as found:
-        seen = ["looking"]
-        with ProgressLine(lambda: seen[0]):
-            report = compare_jobs(
-                found, database, table, days=day_period(days),
-                progress=lambda day: seen.__setitem__(0, f"compared {day}"),
-            )  # fmt: skip
+    with _open(target, read_only=True) as found, ReportedProgress("looking", "compared {}".format) as progress:
+        report = compare_jobs(found, database, table, days=day_period(days), progress=progress)
     if as_json:
         click.echo(json.dumps({**dataclasses.asdict(report), "ok": report.ok}, default=iso_text))
     else:

@@ -12,7 +12,7 @@ from chronotile.cli.apdb import SCHEMA_HELP, STORAGE, STORAGE_HELP
 from chronotile.cli.common import CountProgress, Target, angles, json_option, target
 from chronotile.conditions import names
 from chronotile.errors import ArchiveNotFoundError, DataFileError, DatasetNotFoundError
-from chronotile.terminal import ProgressLine, count_text
+from chronotile.terminal import count_text
 
 
 @click.command(short_help="Simulate a survey on a database.")
@@ -76,8 +76,7 @@ def simulate(
     ra, dec, radius = angles(patch, (3,), "--patch", "RA,DEC,RADIUS", {0})
     survey = Survey(visits, detectors, nights, days_between, ra, dec, radius, variables, transients, density, seed=seed)
     plan = Run(survey, target.url, Path(log), workers, readers, peer, first_visit)
-    progress = CountProgress("simulating", "detector-visits")
-    with ProgressLine(progress.text):
+    with CountProgress("simulating", "detector-visits") as progress:
         files = run(plan, progress)
     if as_json:
         click.echo(json.dumps({"visits": visits - first_visit, "detectors": detectors, "logs": list(map(str, files))}))
@@ -196,8 +195,7 @@ def pixels(
             "mq3c", 9, _span(measure_levels, "--measure-levels"), names(windows) or [], names(slices) or []
         )
         survey = Survey(visits, detectors, visits, max(360 / visits, 1.0), seed=seed)
-        progress = CountProgress("measuring", "detector-visits")
-        with ProgressLine(progress.text):
+        with CountProgress("measuring", "detector-visits") as progress:
             measured = partitioning.measure(url, survey, tried, own.Schema.read(schema), repeat, progress)
     more = partitioning.sections(measured) if measured else []
     page.write_text(study.page(found, detector, padding, more), encoding="utf-8")
